@@ -89,6 +89,7 @@ class _Auditor:
         self._copy_frac = copy_frac(config)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._engine: str = config["engine"]
+        self._num_trainers: int = config["cluster"].get("num_trainers", 1)
         self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
         is_row_wise = config["cluster"]["placement"] == "row"
@@ -260,6 +261,7 @@ class _Auditor:
         self.result.num_lost_ranks += len(event.ranks)
         self._add_updates(event, "lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
         num_rerun = 0  # samples
+        self._check_dense(event)
         if event.rollback:
             self._roll_back(event)
             num_rerun = event.samples - event.resume_samples
@@ -278,13 +280,23 @@ class _Auditor:
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 
+    def _check_dense(self, event: Recovered) -> None:
+        """The dense network goes on as it is unless all trainers died; else it lacks the samples since it was saved."""
+        has_died = len(event.ranks) - len(_ps_of(event)) == self._num_trainers
+        if has_died == (event.dense == "kept"):
+            self._problem(f"dense is {event.dense}, but {'all' if has_died else 'not all'} trainers died")
+        saved = 0 if self._saved is None else self._saved.samples
+        since = {"checkpoint": saved, "initial": 0}.get(event.dense, event.samples)
+        self._expect("lost_dense_samples", event.lost_dense_samples, event.samples - since)
+
     def _check_kinds(self, event: Recovered) -> None:
         """Each dead PS rank was recovered by a kind that the run declares; a rollback is of all ranks."""
         if event.kinds.keys() != {*_ps_of(event)}:
             self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
         if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
             self._problem(f"recovered by {', '.join(sorted(undeclared))}, which the run does not declare")
-        self._expect("rollback", event.rollback, bool(self._ranks_that("rolls_back", event)))
+        rolls_back = event.dense == "rollback" or bool(self._ranks_that("rolls_back", event))
+        self._expect("rollback", event.rollback, rolls_back)
 
     def _ranks_that(self, fact: str, event: Recovered) -> list[str]:
         """The dead ranks of whose kinds of recovery ``fact`` is true, as the run declares it."""
@@ -298,7 +310,7 @@ class _Auditor:
 
     def _reschedule_h(self, event: Recovered) -> float:
         """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead PS rank, if any."""
-        profile, num_dead = self._profile, len(_ps_of(event))
+        profile, num_dead = self._profile, len(_ps_of(event)) if event.dense == "kept" else 0
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         spare_h, now_h = profile.get("spare_o_res_h"), self._now_h(event)
         ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
@@ -310,17 +322,19 @@ class _Auditor:
 
     def _load_h(self, event: Recovered) -> float:
         """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give; none if
-        trainers alone died."""
+        trainers alone died, and their network was not read."""
         is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
         if event.load_bytes is not None and self._started.row_bytes is not None:
             rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
             read = sum(rows.get(rank, 0) for rank in self._ranks_that("reads_rows", event)) * self._started.row_bytes
             read += event.upload_bytes
+            if event.dense == "checkpoint":
+                read += self._started.bytes_full - self._started.row_bytes * self._started.num_rows
             self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
             self.result.load_bytes += event.load_bytes
         elif is_by_bytes:
             self._problem("loads are charged by bytes, but this record does not say how many were read")
-        if not _ps_of(event):
+        if not _ps_of(event) and event.dense not in ("checkpoint", "rollback"):
             return 0.0
         return self._profile["o_load_h"] * ((event.load_bytes or 0) / self._started.bytes_full if is_by_bytes else 1)
 

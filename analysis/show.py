@@ -28,6 +28,7 @@ from harness.core.events import (
     Started,
 )
 from harness.core.faults import FAULTS
+from harness.core.plans import is_trainer
 from harness.record.rundir import RunDir, flatten, read_config, read_env
 from harness.record.seal import is_sealed, verify
 
@@ -185,12 +186,29 @@ def _recovery(event: Recovered) -> str:
     source = _source(event)
     if event.rollback:
         num_rerun = event.step - event.resume_step
+        source = source or f"checkpoint {event.sequence}"
         return f"all ranks from {source}, back to step {event.resume_step}, steps run again: {num_rerun}"
+    return "; ".join(filter(None, (_shards(event, source), _trainers(event))))
+
+
+def _trainers(event: Recovered) -> str:
+    """What became of trainers that died, and of the dense network if all did."""
+    names = ", ".join(filter(is_trainer, event.ranks))
+    if event.dense == "kept":
+        return names and f"{names} replaced"
+    source = f"checkpoint {event.sequence}" if event.dense == "checkpoint" else "initial values"
+    return f"{names} replaced, dense network from {source}, which lacks {event.lost_dense_samples:,} samples"
+
+
+def _shards(event: Recovered, source: str) -> str:
+    """What became of the shards of PS ranks that died, and of their updates."""
+    if not event.kinds:
+        return ""
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"
     if event.recovered_rows:
         updates = "" if event.recovered_updates is None else f" with {event.recovered_updates:,} updates"
         lost += f", {event.recovered_rows:,} rows{updates} recovered from the trainer's mirror"
-    return f"{', '.join(event.ranks)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
+    return f"{', '.join(event.kinds)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
 
 
 _WORDS: dict[type[Event], Callable[[Any], str]] = {

@@ -16,16 +16,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Succession:
+    """What trainers that have all been killed by plan leave to others: ``state``, and nothing of their memory.
+
+    ``lost``: ranks that died, and how. ``struck``: what the trace says of the failure.
+    """
+
+    state: Any
+    lost: Mapping[Rank, str]
+    struck: Struck
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resumption:
     """What a trainer is told of resume points when it starts.
 
     ``root``: their folder. ``next_number``: of the next one. ``point``: the one that the run goes on from; None: it
-    starts.
+    starts. ``succession``: what it goes on from instead.
     """
 
     root: Path
     next_number: int
     point: ResumePoint | None
+    succession: Succession | None = None
 
 
 class LateWrite(Future[FileRecord]):
@@ -135,14 +148,20 @@ class Effects:
         self._call("commit_point", number, step, checkpoint, files)
 
     def inject(
-        self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
+        self,
+        step: int,
+        samples: int,
+        numbers: Sequence[int],
+        seconds: Mapping[Rank, float] | None = None,
+        state: Any = None,
     ) -> Struck:
         """Have planned faults of one phase, given by their numbers, carried out as one, and recorded.
 
         Which ranks they strike is not returned. ``seconds``: of writes that failed, which the ranks carried out
-        themselves, how long they took, by rank. Raises RunFailed for a fault that damages a file where there is none.
+        themselves, how long they took, by rank. ``state``: what new trainers go on from, if all die of it (Succession).
+        Raises RunFailed for a fault that damages a file where there is none.
         """
-        return self._call("inject", step, samples, tuple(numbers), seconds)
+        return self._call("inject", step, samples, tuple(numbers), seconds, state)
 
     def end_fault(self, number: int) -> None:
         """End the lasting fault of that number."""

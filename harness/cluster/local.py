@@ -29,18 +29,20 @@ class LocalRanks(Ranks):
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before.
-
-        Raises RunFailed if no trainer is left.
-        """
-        trainers = [*filter(is_trainer, ranks)]
-        self.dead_trainers |= dict.fromkeys(trainers, False)
-        if trainers and len(self.dead_trainers) == self._num_trainers:
-            raise RunFailed(f"{', '.join(trainers)} died, and no trainer is left")
+        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
+        self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
         for rank in ranks:
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
         return {rank: {"engine": "local"} for rank in ranks}
+
+    def check_trainers(self) -> None:
+        """Raise RunFailed if all trainers are dead."""
+        if len(self.dead_trainers) == self._num_trainers:
+            raise RunFailed(f"{', '.join(self.dead_trainers)} died, and no trainer is left")
+
+    def succeed(self, ranks: Sequence[Rank]) -> None:
+        """A no-op: the trainers have no processes; their shards are replaced when they are found."""
 
     hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
 
@@ -52,7 +54,9 @@ class LocalRanks(Ranks):
         self.kill(self.names)
 
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
-        """Create new servers with empty shards for ``ranks``."""
+        """Create new servers with empty shards for ``ranks``. If all trainers have died, they are there again."""
+        if len(self.dead_trainers) == self._num_trainers:
+            self.dead_trainers = {}
         for rank in filter(is_ps, ranks):
             self.servers[rank] = self._make_server(rank)
             self.servers[rank].reach = self._reach

@@ -331,6 +331,13 @@ class Cluster(Protocol):
         Nothing is in flight. A no-op if ranks die meanwhile: the next request finds them.
         """
 
+    def hand_over(self) -> Any:
+        """What the clusters of other trainers go on from if all die now: the argument of :meth:`take_over`."""
+        return None
+
+    def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
+        """Go on as the cluster of trainers that were all killed with ``lost``: the next request finds these."""
+
     def enter(self) -> Any:
         """What the others give this trainer in :meth:`admit`, if it replaces a dead one; None if it does not."""
         return None

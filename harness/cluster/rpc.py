@@ -218,7 +218,8 @@ class RpcCluster(Cluster, Resumable):
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
         self._replaced: set[Rank] = set()  # dead trainers
-        self._unformed: Mapping[Rank, str] = {}  # PS ranks that died while a generation was formed between requests
+        self._unheard: Mapping[Rank, str] = {}  # that died between two requests, known before anything is sent
+        self._succeeded: frozenset[Rank] = frozenset()  # trainers that all died before this process began
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
         self._is_new = link.rank_context.formation is None
@@ -237,7 +238,7 @@ class RpcCluster(Cluster, Resumable):
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
             self._form_between_requests(self._effects.once(lambda: self._link.ask("regroup")))
-        refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._unformed.items()}
+        refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._unheard.items()}
         self._num_in_flight += 1
         self._num_started += 1
         number = None if self._mesh is None else self._num_started
@@ -364,12 +365,14 @@ class RpcCluster(Cluster, Resumable):
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
-        self._replaced.update(filter(is_trainer, lost))
+        self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._succeeded)
+        self._succeeded, self._unheard = frozenset(), {}
         spares: dict[Rank, str] = {}
         if lost := [*filter(is_ps, lost)]:
             formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
             if formation.generation == self._generation:
-                spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
+                taken = {rank: formation.takeovers[rank] for rank in lost if rank in formation.takeovers}
+                spares = {rank: group.worker_name(spare, self._generation) for rank, spare in taken.items()}
                 self._workers = {**self._workers, **spares}
             else:
                 self._form(formation)
@@ -390,11 +393,19 @@ class RpcCluster(Cluster, Resumable):
         assert isinstance(self._group, SeveralTrainers), "one of several has died"
         assert self._mesh is not None, "one of several has died"
         self._form_between_requests(self._effects.once(self._link.await_trainers))
-        if self._unformed or not self._mesh.newcomers:
+        if self._unheard or not self._mesh.newcomers:
             return
         self._group.admit(lambda: (self.state(), state()))
         self._replaced = {rank for rank in self._replaced if rank_order(rank)[1] in self._group.dead}
         self._effects.once(lambda: self._link.ask("entered"))
+
+    def hand_over(self) -> Any:
+        """Numbers by which PS ranks know requests."""
+        return self.state()
+
+    def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
+        self.load(given)
+        self._unheard, self._succeeded = lost, frozenset(filter(is_trainer, lost))
 
     def enter(self) -> Any:
         """Wait, without limit, to be taken in."""
@@ -416,7 +427,7 @@ class RpcCluster(Cluster, Resumable):
         try:
             self._form(formation)
         except RankLost as lost:
-            self._unformed = lost.detail
+            self._unheard = lost.detail
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
@@ -439,7 +450,7 @@ class RpcCluster(Cluster, Resumable):
         self._generation = -1
         self._answered = set()
         self._link.join(self._rank, formation)
-        self._generation, self._unformed = formation.generation, {}
+        self._generation, self._unheard = formation.generation, {}
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
         if self._mesh is not None:
             self._mesh.meet(self._link.entrances)

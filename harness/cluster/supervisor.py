@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from harness.cluster.effects import Resumption
+from harness.cluster.effects import Resumption, Succession
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
@@ -30,6 +30,14 @@ class Ranks(Victims, Protocol):
 
         ``step`` steps are finished. Returns the ``machine`` part of the regroup event.
         """
+        ...
+
+    def check_trainers(self) -> None:
+        """Raise RunFailed if a fault has left no trainer, unless that will be found."""
+        ...
+
+    def succeed(self, ranks: Sequence[Rank]) -> None:
+        """All trainers are among ``ranks``, which have been killed: start others for all of these, now."""
         ...
 
 
@@ -71,6 +79,7 @@ class Supervisor(Resumable):
     _began_s: float | None = field(default=None, init=False)  # when the first step began
     _newest: Event | None = field(default=None, init=False)
     _killed: set[Rank] = field(default_factory=set, init=False)
+    _succession: Succession | None = field(default=None, init=False)
     _resumed: list[Machine] = field(default_factory=list, init=False)  # of resumed runs, since the last event
 
     @property
@@ -116,7 +125,7 @@ class Supervisor(Resumable):
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
         assert self.begins_with is not None, "a run has resume points"
-        return self.begins_with
+        return replace(self.begins_with, succession=self._succession)
 
     def commit_point(self, *written: Any) -> None:
         """See :meth:`harness.cluster.effects.Effects.commit_point`."""
@@ -141,6 +150,7 @@ class Supervisor(Resumable):
         samples: int,
         numbers: Sequence[int],
         seconds: Mapping[Rank, float] | None = None,
+        state: Any = None,
         *,
         phase: str | None = None,
     ) -> Struck:
@@ -167,6 +177,12 @@ class Supervisor(Resumable):
                     f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {step} for the fault "
                     f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
+        if planned.takes_trainers:
+            lost = dict.fromkeys(planned.ranks, "killed with all trainers")
+            self._succession = Succession(state=state, lost=lost, struck=planned.struck)
+            self.ranks.succeed(planned.ranks)
+        else:
+            self.ranks.check_trainers()
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:

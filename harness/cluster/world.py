@@ -84,7 +84,9 @@ class World:
         self._mourners: dict[Rank, tuple[int, Mapping[int, bytes]]] = {}  # wait for a verdict
         self._carried_out = 0  # number of the last action of a trainer that has one
         self._result: tuple[Any, HarnessError | None] = (None, None)  # of its call
+        self._succeeded: dict[Rank, int] = {}  # ranks that died with all trainers: the processes before
         self._newcomers: dict[Rank, bool] = {}  # processes of dead trainers to be, and whether they are ready
+        self._is_halting = False  # the trainers have been told to stop
         self._is_entering = False  # whether these are being taken in
         self._num_restarts = 0  # of these, in a row
         self._admitter: Rank | None = None  # trainer that waits for them
@@ -187,9 +189,10 @@ class World:
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
         """
-        lost = [*ranks]
-        dead, old = [*filter(is_ps, lost)], {rank: self._processes[rank].pid for rank in lost}
-        for trainer in filter(is_trainer, lost):
+        lost, (succeeded, self._succeeded) = [*ranks], (self._succeeded, {})
+        old = {rank: succeeded.get(rank) or self._processes[rank].pid for rank in lost}
+        dead = [rank for rank in lost if is_ps(rank) and rank not in succeeded]
+        for trainer in [rank for rank in lost if is_trainer(rank) and rank not in succeeded]:
             self.kill([trainer])
             if trainer in self._trainers:
                 self._lose_trainer(trainer)
@@ -213,6 +216,22 @@ class World:
         self._told_hosts.update(lost_hosts)
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
         return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **hosts}
+
+    def check_trainers(self) -> None:
+        """A no-op: the end of the last one is found as any other."""
+
+    def succeed(self, ranks: Sequence[Rank]) -> None:
+        """Start processes for trainers that have all been killed, and the ranks killed with them, in a generation."""
+        self._succeeded = {rank: self.pids[rank] for rank in ranks}
+        self.names = tuple(sorted({*self.names, *ranks}, key=rank_order))
+        self._trainers, self._newcomers = [*filter(is_trainer, ranks)], {}
+        self._carried_out, self._admitter, self._is_entering = 0, None, False
+        for each in (self._finished, self._mourners):
+            each.clear()
+        for trainer in self._trainers:
+            self._met.discard(trainer)
+            self._progress[trainer].hear("start")
+        self._begin_generation(self._ready_spares(), fresh=ranks)
 
     def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
         """Order all PS ranks, new trainers and ``spares`` to join the next generation; start the ``fresh`` into it."""
@@ -395,7 +414,7 @@ class World:
             ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
             if stop is not None and stop.is_set and all(trainer in self._connections for trainer in self._trainers):
                 self._tell_trainers("halt")
-                stop = None
+                stop, self._is_halting = None, True
             self._launcher.check()
             self._connections.drop(self._processes.on_lost_hosts())  # their processes may run: so they end
             for connection, rank, message in self._connections.received(ready):
@@ -448,6 +467,8 @@ class World:
         if is_trainer(rank):
             self._met.add(rank)
             self._progress[rank].hear("hello")
+            if self._is_halting:
+                self._connections.send(rank, "halt")
         if generation is None:
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")

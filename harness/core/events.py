@@ -189,6 +189,8 @@ class Recovered(Event):
     lost_h: float
     reschedule_h: float
     load_bytes: int | None = None  # payload read: of a rollback all, else each row of the dead shards once
+    dense: str = "kept"  # where the dense network goes on (DenseSource): "kept" unless all trainers died
+    lost_dense_samples: int = 0  # that it lacks then
 
 
 @dataclass(frozen=True, kw_only=True)

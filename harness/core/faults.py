@@ -265,15 +265,17 @@ class Struck(NamedTuple):
     """What a failure of the trace costs besides the profile's prices.
 
     ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank must be given up
-    first.
+    first. ``takes_trainers``: all of them died.
     """
 
     repair_h: float | None = None
     hangs: bool = False
+    takes_trainers: bool = False
 
     def also(self, other: "Struck") -> "Struck":
         """Both as one failure."""
-        return Struck(longest((self.repair_h, other.repair_h)), self.hangs or other.hangs)
+        repair_h = longest((self.repair_h, other.repair_h))
+        return Struck(repair_h, self.hangs or other.hangs, self.takes_trainers or other.takes_trainers)
 
 
 class FaultTime(NamedTuple):
@@ -282,7 +284,7 @@ class FaultTime(NamedTuple):
     ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first, which counts with ``wall``. With a
     ``phase`` other than ``boundary`` it waits for that phase from the boundary on. ``loses_ranks``, ``fails_write``:
     ``Fault.loss``, ``Fault.write_errno``. ``last_step``: the boundary at which it ends, None if it does not last.
-    ``wait_h``: emulated hours that the job takes longer for it.
+    ``wait_h``: emulated hours that the job takes longer for it. ``takes_trainers``: it ends all of them.
     """
 
     step: int
@@ -292,6 +294,7 @@ class FaultTime(NamedTuple):
     fails_write: bool = False
     last_step: int | None = None
     wait_h: float = 0.0
+    takes_trainers: bool = False
 
     @property
     def is_at_boundary(self) -> bool:
@@ -318,7 +321,7 @@ class PlannedFault:
     ``strikes``: in rank order; all ranks are lost, or none. ``repair_h``: the longest repair time of lost ranks, in
     hours; None if no entry has one. ``hosts``: lost as a whole, in this order, by index.
     ``last_hour``, ``last_step``, ``wait_h``: of a fault that lasts: when it ends, and hours that the job takes longer
-    for it, besides those of faults before it.
+    for it, besides those of faults before it. ``takes_trainers``: all of them end, at a boundary.
     """
 
     step: int
@@ -329,6 +332,7 @@ class PlannedFault:
     last_hour: float | None = None
     last_step: int | None = None
     wait_h: float = 0.0
+    takes_trainers: bool = False
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -356,13 +360,15 @@ class PlannedFault:
     @property
     def struck(self) -> Struck:
         """What it costs as a failure."""
-        return Struck(self.repair_h, any(strike.fault.loss == "mute" for strike in self.strikes.values()))
+        hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
+        return Struck(self.repair_h, hangs, self.takes_trainers)
 
     @property
     def time(self) -> FaultTime:
         """When it strikes, without whom."""
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
-        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, self.last_step, self.wait_h)
+        rest = (self.last_step, self.wait_h, self.takes_trainers)
+        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, *rest)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
@@ -383,6 +389,7 @@ def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
         repair_h=longest(each.repair_h for each in planned),
         phase=planned[0].phase,
         hosts=tuple(dict.fromkeys(host for each in planned for host in each.hosts)),
+        takes_trainers=any(each.takes_trainers for each in planned),
     )
 
 

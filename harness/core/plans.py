@@ -8,6 +8,10 @@ Rank = str  # "ps3"
 
 LoadPrice = Literal["whole", "by_bytes"]
 
+DenseSource = Literal["kept", "checkpoint", "initial", "rollback"]
+"""Where the dense network goes on after a failure: as it is; from the newest checkpoint, or initial values, since all
+trainers have died; with a rollback of all ranks."""
+
 
 def ps_rank(index: int) -> Rank:
     """Name of PS rank number ``index``."""
@@ -153,10 +157,12 @@ class RecoveryPlan:
 
     ``kinds``: of each PS rank a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
     declares: ``rollback`` for all of them, or any others. ``trainers``: that died; they lose nothing while one lives.
+    ``dense``: where the dense network goes on.
     """
 
     kinds: Mapping[Rank, str]
     trainers: tuple[Rank, ...] = ()
+    dense: DenseSource = "kept"
 
     @property
     def ranks(self) -> list[Rank]:

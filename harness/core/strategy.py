@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.core.plans import Costs, Interval, MirrorSpec, Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import Costs, DenseSource, Interval, MirrorSpec, Progress, Rank, RecoveryPlan, SavePlan
 
 Lost = frozenset[Rank]
 
@@ -55,7 +55,7 @@ class Strategy:
     mirror: MirrorSpec | None = None
     """The rows whose newest values the trainer keeps for recoveries of kind ``mirror``; None: it keeps none."""
 
-    _recovery: str
+    _recovery: str = ""
     """The kind of recovery that :meth:`plan_recovery` chooses."""
 
     def __init__(self, options: Any, costs: Costs) -> None:
@@ -79,5 +79,11 @@ class Strategy:
         return None
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """How to recover from the death of the ranks ``lost``."""
+        """How to recover from the death of the PS ranks ``lost``."""
         return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
+
+    def plan_dense(self, progress: Progress) -> DenseSource:
+        """Where the dense network restarts when all trainers have died: by default as far on as the recovery allows."""
+        if progress.saved_step is None:
+            return "initial"
+        return "rollback" if self._recovery == "rollback" else "checkpoint"

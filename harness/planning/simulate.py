@@ -266,7 +266,8 @@ class _Run:
             saved_step = 0
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
-        plan = plan_recovery(self.strategy, frozenset(planned_kill.ranks), progress)
+        ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
+        plan = plan_recovery(self.strategy, ranks, progress, takes_trainers=takes_trainers)
         closed_step = self.saves.closed_before(planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)

@@ -104,7 +104,7 @@ class History:
                 kill = {"kill/rank": _number_of(event.rank), "kill/hour": event.hour} if event.loss else {}
                 return [{**kill, **self._totals}]
             case Recovered():
-                return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
+                return [{**self._recovery(event, rank), **self._totals} for rank in event.kinds or event.ranks[:1]]
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:

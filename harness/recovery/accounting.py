@@ -40,8 +40,9 @@ class Ledgers:
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
-        Returns its cost, and the increase of the PLS by lost PS rank, 0 if it lost nothing. The death of trainers alone
-        costs rescheduling: nothing is loaded, and no sample is lost (reconstructed: docs/CPR.md).
+        Returns its cost, and the increase of the PLS by lost PS rank, 0 if it lost nothing. The death of some trainers
+        costs rescheduling alone: nothing is loaded. That of all loads a checkpoint, if their network is in one, and no
+        spare shortens it (reconstructed: docs/CPR.md).
 
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.
@@ -49,14 +50,17 @@ class Ledgers:
         goes_back = rolls_back(plan)
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
         read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
-        load_bytes = self.bytes_full if goes_back else sum(self.shard_bytes[rank] for rank in read) + upload_bytes
+        dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
+        load_bytes = dense_bytes + sum(self.shard_bytes[rank] for rank in read) + upload_bytes
+        load_bytes = self.bytes_full if goes_back else load_bytes
         cost = self.overhead.charge_failure(
             progress.samples - resumes_at,
             struck.repair_h,
             load_bytes=load_bytes,
             bytes_full=self.bytes_full,
             samples=progress.samples,
-            num_ranks=len(plan.kinds),
+            loads=bool(plan.kinds) or reads_checkpoint(plan),
+            num_ranks=len(plan.kinds) if plan.dense == "kept" else 0,
             hangs=struck.hangs,
         )
         added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
@@ -182,6 +186,8 @@ class Accounting(Ledgers, Resumable):
             resume_step=(progress.saved_step or 0) if goes_back else progress.step,
             resume_samples=(progress.saved_samples or 0) if goes_back else progress.samples,
             sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
+            dense=plan.dense,
+            lost_dense_samples=_lost_dense(plan, progress),
             num_rows=num_rows,
             pls=pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
@@ -212,6 +218,12 @@ class Accounting(Ledgers, Resumable):
             "memory_bytes": None if self.memory_bytes is None else max(self.memory_bytes, trainer_bytes),
             **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }
+
+
+def _lost_dense(plan: RecoveryPlan, progress: Progress) -> int:
+    """Samples that the dense network lacks after a recovery, as it restarts and they are not repeated."""
+    since = {"checkpoint": progress.saved_samples or 0, "initial": 0}
+    return progress.samples - since[plan.dense] if plan.dense in since else 0
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:

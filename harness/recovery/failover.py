@@ -51,6 +51,7 @@ class FailoverClient:
             happened first is recorded first.
         shards_restored: tells the embedding client of the shards that were restored without their last updates. Returns
             the updates in flight to them by rank, all and tracked (``EmbeddingClient.shards_restored``).
+        restore_dense: sets the dense network to that of a checkpoint.
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
     """
 
@@ -63,6 +64,7 @@ class FailoverClient:
     injections: Injections
     before_recovery: Callable[[], None]
     shards_restored: Callable[[Iterable[Rank]], Mapping[Rank, tuple[int, int]]]
+    restore_dense: Callable[[Mapping[str, Tensor]], None]
     max_replacements_in_a_row: int
 
     def __post_init__(self) -> None:
@@ -147,10 +149,11 @@ class FailoverClient:
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
                 loss = self._loss(casualties, progress)
-                plan = plan_recovery(self.strategy, casualties, loss.progress)
+                takes_trainers = self.injections.has_taken_trainers
+                plan = plan_recovery(self.strategy, casualties, loss.progress, takes_trainers=takes_trainers)
                 if rolls_back(plan):
                     self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
-                num_rows = self._restore(plan, loss) if plan.kinds else 0
+                num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
                 load_s += self.effects.clock() - since_s
                 break
             except RankLost as again:
@@ -178,6 +181,9 @@ class FailoverClient:
             assert loss.checkpoint is not None
             state = read_state(self.checkpoints.root, loss.checkpoint.trainer)
             raise RolledBack(loss.checkpoint.step, state["tensors"])
+        if plan.dense == "checkpoint":
+            assert loss.checkpoint is not None
+            self.restore_dense(read_state(self.checkpoints.root, loss.checkpoint.trainer)["tensors"])
         return casualties
 
     def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
@@ -18,6 +19,10 @@ from harness.core.resumable import Resumable
 from harness.recovery.recoveries import Recoveries
 
 
+class TrainersDied(Exception):
+    """A fault has ended all trainers, and this process goes on, as on engine ``local``: as new trainers."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Injections(Resumable):
     """Has planned faults carried out, at boundaries and in phases; each strikes once. The trainer does not know whom.
@@ -26,6 +31,7 @@ class Injections(Resumable):
         faults: all planned faults of the run; they are named by their index.
         progress: the progress of the run now.
         before_fault: called before each fault, so that what happened first is recorded first.
+        hand_over: gives what other trainers go on from, before a fault that ends all of them.
     """
 
     _state = ("_to_come", "_lasting", "_armed", "_struck")
@@ -38,6 +44,7 @@ class Injections(Resumable):
     overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
+    hand_over: Callable[[], Any]
 
     def __post_init__(self) -> None:
         later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
@@ -72,23 +79,35 @@ class Injections(Resumable):
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
 
-        The requests in flight, or the next ones, find who is lost.
+        The requests in flight, or the next ones, find who is lost. If all trainers are, this returns nowhere: it raises
+        TrainersDied where this process goes on.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
             if number not in losses:
                 self._inject((number,))
+        if any(self.faults[number].takes_trainers for number in losses):
+            self.before_fault()
+            self._inject(losses, state=self.hand_over())
+            raise TrainersDied
         if losses:
             self.cluster.expect_losses()
-            self._struck = self._struck.also(self._inject(losses))
-            self._is_hidden = True
+            self._take(self._inject(losses))
             for kind in self.recoveries:
                 kind.planned_failure()
 
-    def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None) -> Struck:
+    def take_over(self, struck: Struck) -> None:
+        """Go on for trainers that have all died of a fault."""
+        self._take(struck)
+
+    def _take(self, struck: Struck) -> None:
+        self._struck = self._struck.also(struck)
+        self._is_hidden = True
+
+    def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: Any = None) -> Struck:
         self.before_fault()
         progress = self.progress()
-        return self.effects.inject(progress.step, progress.samples, numbers, seconds)
+        return self.effects.inject(progress.step, progress.samples, numbers, seconds, state)
 
     @property
     def write_faults(self) -> tuple[int, ...]:
@@ -127,6 +146,11 @@ class Injections(Resumable):
             yield
         finally:
             self._is_evaluation = False
+
+    @property
+    def has_taken_trainers(self) -> bool:
+        """Whether the failure that is to be recovered from took all trainers."""
+        return self._struck.takes_trainers
 
     def take_struck(self) -> Struck:
         """What the losses since the last call cost as one failure. To be called once for each failure."""

@@ -33,8 +33,8 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
             raise ConfigError(f"strategy {name}: recoveries: expected a tuple of {known}; got {', '.join(wrong)}")
 
 
-def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress) -> RecoveryPlan:
-    """The plan of ``strategy`` for the PS ranks of ``dead``, in order. Trainers are replaced under any strategy.
+def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_trainers: bool = False) -> RecoveryPlan:
+    """The plan of ``strategy`` for the PS ranks of ``dead``, in order, and the dense network, if no trainer is left.
 
     ``progress`` names the newest checkpoint. Where there is none and no step has been made, nothing has been applied,
     and initial values lose nothing.
@@ -45,14 +45,16 @@ def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress) -> Recover
     ordered = sorted(dead, key=rank_order)
     trainers = tuple(filter(is_trainer, ordered))
     lost = dead.difference(trainers)
+    dense = strategy.plan_dense(progress) if takes_trainers else "kept"
     if not lost:
-        return RecoveryPlan(kinds={}, trainers=trainers)
+        return RecoveryPlan(kinds={}, trainers=trainers, dense=dense)
     plan = strategy.plan_recovery(lost, progress)
     if progress.saved_step is None and progress.step == 0:
         plan = RecoveryPlan(kinds=dict.fromkeys(lost, "initial"))
     elif problem := _problem(strategy, plan, lost, has_checkpoint=progress.saved_step is not None):
         raise RunFailed(f"step {progress.step}: recovery plan of {type(strategy).__name__}: {problem}")
-    return RecoveryPlan(kinds={rank: plan.kinds[rank] for rank in ordered if rank in lost}, trainers=trainers)
+    kinds = {rank: plan.kinds[rank] for rank in ordered if rank in lost}
+    return RecoveryPlan(kinds=kinds, trainers=trainers, dense=dense)
 
 
 def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoint: bool) -> str | None:
@@ -71,13 +73,14 @@ def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoi
 
 
 def rolls_back(plan: RecoveryPlan) -> bool:
-    """Whether every rank and the trainer return to the newest checkpoint."""
-    return any(RECOVERIES[kind].rolls_back for kind in plan.kinds.values())
+    """Whether every rank and the trainers return to the newest checkpoint."""
+    return plan.dense == "rollback" or any(RECOVERIES[kind].rolls_back for kind in plan.kinds.values())
 
 
 def reads_checkpoint(plan: RecoveryPlan) -> bool:
     """Whether the newest checkpoint is read."""
-    return any(RECOVERIES[kind].needs_checkpoint for kind in plan.kinds.values())
+    needs = any(RECOVERIES[kind].needs_checkpoint for kind in plan.kinds.values())
+    return needs or plan.dense in ("checkpoint", "rollback")
 
 
 def losing(plan: RecoveryPlan) -> list[Rank]:
@@ -104,7 +107,8 @@ class Recoveries(Resumable):
     def requests(self, plan: RecoveryPlan, loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """The requests that carry out ``plan``, in rank order."""
         requests: dict[Rank, Request] = {}
-        for name in dict.fromkeys(plan.kinds.values()):
+        names = dict.fromkeys(plan.kinds.values())
+        for name in names | ({"rollback": None} if rolls_back(plan) else {}):
             ranks = [rank for rank, kind in plan.kinds.items() if kind == name]
             given = self._kinds[name].requests(ranks, loss, serve)
             if problem := self._problem_of(given, ranks):

@@ -60,6 +60,7 @@ class Job:
             overhead=self.accounting.overhead,
             progress=self.progress,
             before_fault=self.steps.flush,
+            hand_over=lambda: self.resume_points.hand_over(),  # noqa: PLW0108 - they are made later
         )
         self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
         self.failover = FailoverClient(
@@ -72,6 +73,7 @@ class Job:
             injections=self.injections,
             before_recovery=self.steps.flush,
             shards_restored=lambda ranks: self.client.shards_restored(ranks),  # noqa: PLW0108 - the client is made later
+            restore_dense=lambda tensors: self.network.load(tensors),  # noqa: PLW0108 - the network is made later
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.network = _make_network(run_spec, cluster, effects.group)

@@ -7,6 +7,7 @@ tracker and no event, so a run that goes on from one ends with the record of a r
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects
@@ -79,8 +80,8 @@ class ResumePoints:
         return {**{name: part.state() for name, part in self.parts.items()}, "measured_s": self.measured_s()}
 
     def _load(self, state: State) -> None:
-        for name, part in self.parts.items():
-            part.load(state[name])
+        for name in self.parts.keys() & state.keys():
+            self.parts[name].load(state[name])
         self._began_s -= state["measured_s"]["seconds"]
         self._written_s = state["measured_s"]["resume_seconds"]
 
@@ -100,6 +101,26 @@ class ResumePoints:
         state, self._number, save = given
         self._load(state)
         self.checkpointer.take_over(save)
+        return True
+
+    def hand_over(self) -> Any:
+        """What is left of all trainers that are about to die: ledgers, and nothing of caches, mirror, dense network."""
+        self.client.reset()
+        for kind in self.failover.recoveries:
+            kind.lose_trainers()
+        state = self._state()
+        del state["network"]
+        return state, self._number, self.failover.cluster.hand_over()
+
+    def succeed(self) -> bool:
+        """Go on for trainers that have all been killed; False if this one is none of their successors."""
+        succession = self._resumption.succession
+        if succession is None:
+            return False
+        state, self._number, cluster = succession.state
+        self._load(state)
+        self.failover.injections.take_over(succession.struck)
+        self.failover.cluster.take_over(cluster, succession.lost)
         return True
 
     def at_boundary(self, progress: Progress, *, saves: bool) -> None:

@@ -233,7 +233,12 @@ class RunSpec:
         check_backend(self.config.trainer)
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
-        _ = self.size, self.num_steps, self.strategy, self.planned_faults
+        _ = self.size, self.num_steps, self.strategy
+        if any(each.takes_trainers for each in self.planned_faults) and self.config.cache.mode == "stale":
+            raise ConfigError(
+                "cache.mode: expected none or lookahead with a trace that kills all trainers, got stale; its workers "
+                "hold updates that no rank has"
+            )
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
         """The parameters from which PS ranks are built."""

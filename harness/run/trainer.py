@@ -28,6 +28,7 @@ from harness.data.records import read_meta
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality
 from harness.recovery.failover import RolledBack
+from harness.recovery.injections import TrainersDied
 from harness.run.job import Job
 from harness.run.spec import RunSpec
 from harness.store.format import bytes_of
@@ -42,11 +43,16 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
-    job = Job(run_spec, checkpoints, faults, cluster, effects)
-    try:
-        effects.record(Trainer(job).run())
-    finally:
-        job.checkpoints.give_up()
+    has_ended = False
+    while not has_ended:
+        job = Job(run_spec, checkpoints, faults, cluster, effects)
+        try:
+            effects.record(Trainer(job).run())
+            has_ended = True
+        except TrainersDied:
+            pass  # new ones begin
+        finally:
+            job.checkpoints.give_up()
 
 
 def with_data(
@@ -96,7 +102,8 @@ class Trainer:
 
         Raises RunStopped if the run is asked to stop before its end.
         """
-        return self._run(no_op if self._resume_points.enter() else self._prepare())
+        goes_on = self._resume_points.enter() or self._resume_points.succeed()
+        return self._run(no_op if goes_on else self._prepare())
 
     def _prepare(self) -> Callable[[], None]:
         """Give the ranks their state: initial values, or those of the resume point. Returns what precedes a step."""

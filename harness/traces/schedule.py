@@ -1,6 +1,6 @@
 """Converts a failure trace to the planned faults of one run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,11 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         seed=config.trace_seed,
         clock=clock,
     )
+    if is_by_second and any(planned.takes_trainers for planned in planned_faults):
+        raise TraceError(
+            f"{trace.source}: rank: expected a trainer that lives with trace.inject=wall, got a kill of all; what they "
+            "know is kept between two steps only"
+        )
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
     return planned_faults
@@ -116,10 +121,11 @@ def schedule(
         named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
             lost.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), []).extend(named)
-            _refuse_all_trainers([each for key in lost if key[0] == step for each in lost[key]], num_trainers, where)
         else:
             others.append((_planned(step, named), entry))
-    losses = (_planned(step, lost[step, hour, phase]) for step, hour, phase in sorted(lost))
+    for step in {step for step, _, _ in lost}:
+        _refuse_all_trainers({key: named for key, named in lost.items() if key[0] == step}, num_trainers, trace.source)
+    losses = (_planned(step, lost[step, hour, phase], num_trainers) for step, hour, phase in sorted(lost))
     at_once = (each for each, _ in others if each.phase == "boundary" and not each.fault.lasts)
     lasting = [(each, entry) for each, entry in others if each.fault.lasts]
     return (
@@ -129,15 +135,27 @@ def schedule(
     )
 
 
-def _refuse_all_trainers(named: Iterable[tuple[Rank, Entry]], num_trainers: int, where: str) -> None:
-    """Raise TraceError if no trainer is left to go on. ``named``: all that is lost at one boundary, or waits there."""
-    dead = {rank for rank, _ in named if is_trainer(rank)}
-    if len(dead) == num_trainers:
-        names = ", ".join(sorted(dead, key=rank_order))
-        raise TraceError(
-            f"{where}: rank: expected a trainer that lives, since the dense network is lost with the last one; at this "
-            f"boundary the trace loses all {num_trainers} ({names}); cluster.num_trainers sets how many there are"
-        )
+def _trainers_of(named: Iterable[tuple[Rank, Entry]]) -> set[Rank]:
+    return {rank for rank, _ in named if is_trainer(rank)}
+
+
+def _refuse_all_trainers(
+    lost: Mapping[tuple[int, float, Phase], Sequence[tuple[Rank, Entry]]], num_trainers: int, source: str
+) -> None:
+    """Raise TraceError if no trainer is left to go on, but for one kill of all between two steps. ``lost``: at one
+    boundary, and what waits there."""
+    everyone = [named for all_named in lost.values() for named in all_named]
+    if len(_trainers_of(everyone)) < num_trainers:
+        return
+    for (_, _, phase), named in lost.items():
+        is_kill = all(entry.fault.loss == "dead" for rank, entry in named if is_trainer(rank))
+        if phase == "boundary" and is_kill and len(_trainers_of(named)) == num_trainers:
+            return
+    rank, entry = next((rank, entry) for rank, entry in reversed(everyone) if is_trainer(rank))
+    raise TraceError(
+        f"{source}:{entry.line}: rank: expected a trainer that lives, got {rank}, the last of {num_trainers} that the "
+        "trace loses at this boundary; all of them can only be killed between two steps (no phase, no other fault)"
+    )
 
 
 def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
@@ -179,7 +197,7 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
-def _planned(step: int, named: Sequence[tuple[Rank, Entry]]) -> PlannedFault:
+def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 0) -> PlannedFault:
     """What entries of one phase together do to the ranks that they name."""
     strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
@@ -189,4 +207,5 @@ def _planned(step: int, named: Sequence[tuple[Rank, Entry]]) -> PlannedFault:
         repair_h=longest(entry.repair_h for rank, entry in losses if strikes[rank].line == entry.line),
         phase=named[0][1].phase,
         hosts=tuple(dict.fromkeys(entry.host for _, entry in named if entry.host is not None)),
+        takes_trainers=0 < num_trainers == len(_trainers_of(named)),
     )

@@ -226,7 +226,7 @@ def test_the_same_preparation_again_is_a_no_op(tmp_path: Path, rows: list[Row]) 
 def test_two_at_once_prepare_the_same_data(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: who comes second has what the first one made; another preparation is refused."""
     source = _write(tmp_path / "a.tsv", to_text(rows))
-    both = Barrier(2)
+    both = Barrier(2, timeout=60)
 
     def write_meta_together(folder: Path, meta: Meta) -> None:
         write_meta(folder, meta)

@@ -19,6 +19,7 @@ def as_before(event: dict[str, Any]) -> dict[str, Any]:
         case "started":
             del values["recoveries"]
         case "recover":
+            assert (values.pop("dense"), values.pop("lost_dense_samples")) == ("kept", 0)
             kinds = values.pop("kinds")
             sources = {FIRST_SOURCES.get(kind, kind) for kind in kinds.values()}
             values["replicated"] = [rank for rank, kind in kinds.items() if kind == "replica"]

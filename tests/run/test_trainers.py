@@ -26,7 +26,7 @@ from harness.cluster.rpc import RpcCluster
 from harness.cluster.trainers import SeveralTrainers
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed, RunStopped
-from harness.core.events import Finished, Lost, Regrouped, Started
+from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Started
 from harness.core.faults import PHASES, FaultTime
 from harness.core.plans import is_ps
 from harness.model.dlrm import DenseNetwork
@@ -306,6 +306,45 @@ def test_a_trainer_that_dies_while_another_is_taken_in_holds_up_nobody(
     assert (tmp_path / "died").exists()
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
     assert len([rank for rank in finished.digests if not is_ps(rank)]) == 3
+
+
+@pytest.mark.parametrize("num_trainers", [1, 2])
+@pytest.mark.parametrize("strategy", ["full", "partial", "never_save", "cpr_mirror", "buddy"])
+def test_all_trainers_may_die_between_two_steps(
+    several: Config, tmp_path: Path, strategy: str, num_trainers: int
+) -> None:
+    """Law: on both engines, with a PS rank and without; the strategy says where the dense network restarts.
+
+    With full recovery the result is that of a run without failures, to the bit; else the record says what it lacks.
+    """
+    names = [f"trainer{index}" for index in range(num_trainers)]
+    struck = [(10, "ps1"), *((hour, name) for hour in (10, 31) for name in names), (40, "ps2")]
+    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank", *(f"{hour},{rank}" for hour, rank in struck)]))
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=num_trainers)
+    config = changed(config, strategy__name=strategy, eval__every_steps=10, metrics__log_every_steps=7)
+    modes = [("none", "sync")] if strategy == "cpr_mirror" else [("none", "async"), ("lookahead", "sync")]
+    for cache, mode in modes:
+        each = changed(config, cache__mode=cache, save__mode=mode)
+        for engine in ("local", "rpc"):
+            folder = tmp_path / f"{engine}-{cache}"
+            finished, events = runs.run(changed(each, engine=engine), folder)
+            assert analysis.check(events, read_config(folder)) == []
+            recovered = [event for event in events if isinstance(event, Recovered)]
+            assert [event.ranks for event in recovered] == [["ps1", *names], names, ["ps2"]]
+            dense = {"full": "rollback", "never_save": "initial"}.get(strategy, "checkpoint")
+            assert [event.dense for event in recovered] == [dense, dense, "kept"]
+            for event in recovered[:2]:
+                before = [save.samples for save in events[: events.index(event)] if isinstance(save, Saved)]
+                restarts_at = event.samples if dense == "rollback" else max(before, default=0)
+                assert event.lost_dense_samples == event.samples - restarts_at
+            assert len([rank for rank in finished.digests if not is_ps(rank)]) == (
+                num_trainers if engine == "rpc" else 1
+            )
+        assert compare_records(tmp_path / f"local-{cache}", tmp_path / f"rpc-{cache}") == []
+    if strategy == "full":
+        whole, _ = runs.run(changed(config, engine="local", strategy__name="none"), tmp_path / "whole")
+        assert whole.digests == {rank: finished.digests[rank] for rank in whole.digests}
+        assert whole.auc == finished.auc
 
 
 def peers_of_self() -> set[tuple[str, int]]:

@@ -62,7 +62,6 @@ def test_kills_that_strike_together_lose_all_their_hosts(config: Config, tmp_pat
     [
         ("5,host1,", {"cluster__hosts": ()}, "host1 is an index into cluster.hosts, which names none; set"),
         ("5,host3,", {}, "expected a host of cluster.hosts (host0 … host2), got host3"),
-        ("5,host0,", {}, "expected a trainer that lives, since the dense network is lost with the last one; at this"),
         ("4,ps1,\n5,host1,\n6,host1,", {}, "host1 was lost at line 3 already, and does not come back"),
         ("5,host2,", {"cluster__num_ps": 1}, "host2 (c) has no rank at that hour; name a host that has one"),
         ("5,host1,", {"cluster__spares": 1}, "host1: expected cluster.spares=0, got 1; on which host"),

@@ -126,6 +126,9 @@ class Recovery(Resumable):
         """``requests``, which are about to be sent, with what this kind adds to them."""
         return requests
 
+    def lose_trainers(self) -> None:
+        """All trainers are about to die, and what this kind holds in their memory with them."""
+
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """The gradients of step ``step``, counted from 1, are about to be sent."""
 

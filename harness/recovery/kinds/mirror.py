@@ -84,6 +84,9 @@ class Mirror(Checkpoint):
         self._saving_K: NDArray[np.int32] | None = None  # unsaved updates that the save under way holds
         self._begun: tuple[int, BatchPlan, Tensor] | None = None
 
+    def lose_trainers(self) -> None:
+        self.rolled_back()
+
     def planned_failure(self) -> None:
         """A planned failure is due now, at a boundary: it may take the mirror with it."""
         if self._spec is not None and self._spec.dies:
