@@ -15,6 +15,7 @@ from harness.config.yaml_file import to_yaml
 from harness.core.events import Event, Finished, Lost, Regrouped, Started
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events
+from harness.run.verify import compare_records
 from tests.analysis.shown import shown
 from tests.forked import PATIENCE_S as RUN_PATIENCE_S
 from tests.forked import said_by
@@ -34,6 +35,7 @@ from tests.hosts.emulated import (
     signal_agent,
 )
 from tests.injected import is_loss
+from tests.model.test_backends import needs_compiled
 from tests.runs import changed, run, saving_every
 
 DEAD_AFTER_S = 4.0
@@ -114,6 +116,24 @@ def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(
     assert [[*each.get("lost_hosts", {})] for each in regrouped] == [[first], [], [second], [], []]
     assert {*regrouped[-1]["hosts"].values()} == {hosts.hosts[0]}
     assert not any(isinstance(event, Lost) and event.unplanned_ranks for event in events)
+    await_end(hosts.hosts)
+
+
+@needs_compiled
+def test_a_host_that_a_trace_ends_may_have_a_trainer(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: with a trainer on each host, that of trainer 0 ends, and later that of another; the events are of local."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n5,host0\n20,ps3\n25,host1\n")
+    config = changed(short(config), trainer__backend="compiled", cluster__num_trainers=3, cluster__hosts=hosts.hosts)
+    places = {f"trainer{index}": host for index, host in enumerate(hosts.hosts)}
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), cluster__place=places)
+    run(config, tmp_path / "local")
+    assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
+    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
+    assert compare_records(tmp_path / "local", tmp_path / "hosts" / "run") == []
+    with_host = [event.rank for event in events if is_loss(event) and event.lost_host == "host0"]
+    assert with_host == ["ps0", "ps3", "trainer0"]
+    regrouped = [event.machine for event in events if isinstance(event, Regrouped)]
+    assert [[*each.get("lost_hosts", {})] for each in regrouped] == [[hosts.hosts[0]], [], [hosts.hosts[1]]]
     await_end(hosts.hosts)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -25,7 +26,7 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.trainers import SeveralTrainers
 from harness.config.model import Config
-from harness.core.errors import ConfigError, RunFailed, RunStopped
+from harness.core.errors import ConfigError, RunFailed, RunStopped, TraceError
 from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Started
 from harness.core.faults import PHASES, FaultTime
 from harness.core.plans import is_ps
@@ -337,14 +338,37 @@ def test_all_trainers_may_die_between_two_steps(
                 before = [save.samples for save in events[: events.index(event)] if isinstance(save, Saved)]
                 restarts_at = event.samples if dense == "rollback" else max(before, default=0)
                 assert event.lost_dense_samples == event.samples - restarts_at
-            assert len([rank for rank in finished.digests if not is_ps(rank)]) == (
-                num_trainers if engine == "rpc" else 1
-            )
+            num_replicas = len([rank for rank in finished.digests if not is_ps(rank)])
+            assert num_replicas == (num_trainers if engine == "rpc" else 1)
         assert compare_records(tmp_path / f"local-{cache}", tmp_path / f"rpc-{cache}") == []
     if strategy == "full":
         whole, _ = runs.run(changed(config, engine="local", strategy__name="none"), tmp_path / "whole")
         assert whole.digests == {rank: finished.digests[rank] for rank in whole.digests}
         assert whole.auc == finished.auc
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("10,trainer0,lookup,", "expected a trainer that lives, got trainer1, the last of 2 that the trace loses at"),
+        ("10,trainer0,,hang", "expected a trainer that lives, got trainer1, the last of 2 that the trace loses at"),
+        ("10,trainer2,,", "expected a rank of this run (trainer0 … trainer1), got trainer2; cluster.num_trainers=3"),
+    ],
+)
+def test_a_trace_that_leaves_no_trainer_is_refused(several: Config, tmp_path: Path, lines: str, words: str) -> None:
+    """Law: one line, before the run; what all of them know is kept between two steps only, where they are killed."""
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}\n10,trainer1,,\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
+    with pytest.raises(TraceError, match=re.escape(words)):
+        RunSpec(config).validate()
+
+
+def test_updates_that_only_trainers_hold_may_not_die_with_all_of_them(several: Config, tmp_path: Path) -> None:
+    """Law: one line, before the run."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=1, cache__mode="stale")
+    with pytest.raises(ConfigError, match=r"^cache\.mode: expected none or lookahead with a trace that kills all"):
+        RunSpec(config).validate()
 
 
 def peers_of_self() -> set[tuple[str, int]]:
