@@ -13,7 +13,9 @@ import numpy as np
 
 from benchmarks._chaos_traces import MAY_END_A_PAIR, NEEDS_SAVES, TURNS, one_of, plain_trace, trace_of
 from benchmarks._rounds import NUM_STEPS
+from harness.config.model import TrainerConfig
 from harness.core.faults import FAULTS
+from harness.model.backends import choose_backend
 
 SIGNALS: Mapping[str, tuple[str, signal.Signals]] = {
     "kill a PS rank": ("ps", signal.SIGKILL),
@@ -39,6 +41,9 @@ RPC_TIMEOUT_S, JOIN_TIMEOUT_S = 1.6, 2.6
 
 HARMLESS: Mapping[str, tuple[float, float]] = {"pause the run": (0.4, 2.2), "pause the fork server": (0.3, 1.5)}
 """Signals that no run may fail from: the least and the greatest number of seconds until the process goes on."""
+
+LOSES_A_TRAINER = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "trainer")
+"""Signals that end a run with one trainer. One of several is replaced, and nothing is lost with it."""
 
 LOSES_A_RANK = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
 """Signals after which a run may go on without what a rank had not saved."""
@@ -81,6 +86,9 @@ _CALM_EVERY = 25  # rounds
 _RANK_SIGNALS, _PAUSED_LONGER = 1.0, 0.45  # of the attempts that get signals
 _ONE_PROCESS = 0.15  # of the rounds whose first attempt ends by a signal to the run
 _PAUSED = 0.1  # of the rounds
+_NUM_TRAINERS = (1, 1, 2, 3)  # of the rounds on engine rpc
+_MAY_HAVE_SEVERAL = choose_backend(TrainerConfig()) == "compiled"
+_ALL_TRAINERS = 0.1  # of the rounds in which failures know boundaries
 _VIEWED = 0.02  # of the rounds: wandb's import takes seconds
 _CLOCKS: Mapping[str, Mapping[str, Any]] = {
     "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
@@ -144,6 +152,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     turn = TURNS[(number - number // _CALM_EVERY) % len(TURNS)]
     strategy = _strategy(rng, turn, phases, flips=flips)
     name, num_ps = strategy["name"], int(rng.integers(2, 5))
+    num_trainers = 1 if is_local or not _MAY_HAVE_SEVERAL else int(rng.choice(_NUM_TRAINERS))
     settings = {
         "engine": "local" if is_local else "rpc",
         "seed": int(rng.integers(1000)),
@@ -152,6 +161,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "save": {"mode": str(rng.choice(["sync", "async"]))},
         "cluster": {
             "num_ps": num_ps,
+            "num_trainers": num_trainers,
             "spares": int(rng.integers(2)),
             "rpc_timeout_s": RPC_TIMEOUT_S,
             "join_timeout_s": JOIN_TIMEOUT_S,
@@ -163,7 +173,11 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     clock = "samples" if flips else _clock(rng, turn, settings["engine"], strategy)
     if clock == "samples":
         saves = name not in _SAVES_ONCE
-        trace = trace_of(rng, turn, num_ps, saves=saves, has_pairs=name == "buddy", flips=flips)
+        ends_all = settings["cache"]["mode"] != "stale" and rng.random() < _ALL_TRAINERS
+        has_pairs = name == "buddy"
+        trace = trace_of(
+            rng, turn, num_ps, num_trainers, saves=saves, has_pairs=has_pairs, flips=flips, ends_all=ends_all
+        )
     else:
         settings |= _CLOCKS[clock]
         trace = plain_trace(rng, num_ps, turn[0] if clock == "wall" else None)

@@ -15,8 +15,11 @@ from benchmarks._chaos import CELLS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round
 from benchmarks._chaos_traces import TURNS
 from benchmarks._rounds import DEADLINE_S
 from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
-from harness.core.plans import buddy_of, owner_of
+from harness.core.plans import buddy_of, is_ps, is_trainer, owner_of
 from harness.record.rundir import read_config
+
+CHARGES = ("reschedule_h", "overhead_frac", "node_h", "num_failures", "num_lost_ranks")
+"""Figures that the death of a trainer changes."""
 
 MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
 """Figures that depend on the trained model alone."""
@@ -96,7 +99,9 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
             late.append((f"step {event.step}: {names}", event.machine["seconds"], RPC_TIMEOUT_S))
         elif isinstance(event, Regrouped):
             mute_s = {rank: machine.get("seconds", 0.0) for rank, machine in event.machine.get("mute", {}).items()}
-            late += [(f"step {event.step}: {rank}, to join", mute_s[rank], JOIN_TIMEOUT_S) for rank in mute_s]
+            # A trainer has no time to join: its deadline is that of an answer.
+            ranks = filter(is_ps, mute_s)
+            late += [(f"step {event.step}: {rank}, to join", mute_s[rank], JOIN_TIMEOUT_S) for rank in ranks]
     return [
         f"{words}: found after {seconds:.2f} s, the deadline is {deadline_s:g} s (and {paused_s:.2f} s of pauses)"
         for words, seconds, deadline_s in late
@@ -143,6 +148,9 @@ def figures(events: Sequence[Event]) -> dict[str, Any]:
     if not events or not isinstance(finished := events[-1], Finished):
         return {}
     values = finished.to_json()
+    replicas = {digest for rank, digest in finished.digests.items() if is_trainer(rank)}
+    shards = {rank: digest for rank, digest in finished.digests.items() if is_ps(rank)}
+    values["digests"] = {**shards, "trainers": sorted(replicas)}
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
 
 

@@ -89,7 +89,7 @@ def strike(attempt: Attempt, faults: Sequence[Fault], pauses: Pauses | None) -> 
         attempt.wait(time.monotonic() + due.delay_s)
         phase, _ = place(attempt)
         pids = attempt.processes(SIGNALS[due.name][0])
-        if not attempt.poll() and pids and _sent(due, pids[len(pids) // 2], stopped, pauses):
+        if not attempt.poll() and pids and _sent(due, pids[due.step % len(pids)], stopped, pauses):
             struck["signal", due.name, phase] += 1
     stopped.go_on(np.inf)
     return struck

@@ -21,13 +21,24 @@ MAY_END_A_PAIR = ("restore", "regroup")
 _DEATHS = {"kill": 0.94, "hang": 0.03, "partition": 0.03}  # those that are not killed take a deadline to be found
 _DISK_FAULTS = ("slow", "disk_full", "disk_error")
 _PHASE_WEIGHTS = {
-    "boundary": 1, "lookup": 1, "apply": 1, "eval": 1, "save": 2, "manifest": 2, "restore": 1, "regroup": 1,
+    "boundary": 1, "lookup": 1, "forward": 1, "apply": 1, "eval": 1,
+    "save": 2, "manifest": 2, "restore": 1, "regroup": 1,
 }  # fmt: skip
 _MAX_OTHERS = 3
+_OF_ANY = tuple(fault for fault, kind in FAULTS.items() if kind.takes_trainers)
+_OF_TRAINERS = 0.5  # of such faults, where there are several trainers
 
 
 def trace_of(
-    rng: np.random.Generator, turn: tuple[str, str], num_ps: int, *, saves: bool, has_pairs: bool, flips: bool
+    rng: np.random.Generator,
+    turn: tuple[str, str],
+    num_ps: int,
+    num_trainers: int,
+    *,
+    saves: bool,
+    has_pairs: bool,
+    flips: bool,
+    ends_all: bool,
 ) -> str:
     """A trace with the fault ``turn``. Each of its phases is sure to come: the last death is one at a boundary.
 
@@ -35,6 +46,7 @@ def trace_of(
         saves: whether the strategy saves after the start.
         has_pairs: whether a rank may die with its replica.
         flips: whether a bit of a file flips late in the job.
+        ends_all: whether all trainers are killed at one boundary.
     """
     fault, phase = turn
     is_last = phase == "boundary" and FAULTS[fault].loss is not None
@@ -45,16 +57,20 @@ def trace_of(
     lines += _others(rng, saves=saves, has_pairs=has_pairs)
     if flips:
         lines.append((_hour(rng, 0.5, 1), ",bitflip,,"))
-    return _text(rng, lines, num_ps, "hour,rank,phase,fault,factor,repair_h")
+    rows = _rows(rng, lines, num_ps, num_trainers)
+    if ends_all:
+        hour = _hour(rng, 0.02, 0.58)
+        rows += [(hour, f"trainer{index}", "boundary,kill,,") for index in range(num_trainers)]
+    return _text(rows, "hour,rank,phase,fault,factor,repair_h")
 
 
 def plain_trace(rng: np.random.Generator, num_ps: int, fault: str | None) -> str:
     """A trace of deaths without phases. ``fault``: of the last one; None: all are kills, without a column for it."""
     hours = [*sorted(_hour(rng, 0.02, 0.6) for _ in range(int(rng.integers(_MAX_OTHERS)))), _hour(rng, 0.6, 1)]
     if fault is None:
-        return _text(rng, [(hour, "") for hour in hours], num_ps, "hour,rank,note")
+        return _text(_rows(rng, [(hour, "") for hour in hours], num_ps), "hour,rank,note")
     lines = [(hour, f"{one_of(rng, _DEATHS)},") for hour in hours[:-1]] + [(hours[-1], f"{fault},")]
-    return _text(rng, lines, num_ps, "hour,rank,fault,note")
+    return _text(_rows(rng, lines, num_ps), "hour,rank,fault,note")
 
 
 def _others(rng: np.random.Generator, *, saves: bool, has_pairs: bool) -> Iterator[tuple[float, str]]:
@@ -75,9 +91,24 @@ def _words(fault: str, phase: str) -> str:
     return ",slow,2.5,3" if fault == "slow" else f"{phase},{fault},,"
 
 
-def _text(rng: np.random.Generator, lines: list[tuple[float, str]], num_ps: int, columns: str) -> str:
-    rows = [f"{hour},ps{rng.integers(num_ps)},{words}" for hour, words in sorted(lines)]
-    return "\n".join(["# title: made by a benchmark", columns, *rows, ""])
+def _rows(
+    rng: np.random.Generator, lines: list[tuple[float, str]], num_ps: int, num_trainers: int = 1
+) -> list[tuple[float, str, str]]:
+    """The lines with ranks: PS ranks, in all lines but the last also trainers, all but one of which strike once."""
+    trainers = [f"trainer{index}" for index in rng.permutation(num_trainers)[1:]]
+    rows: list[tuple[float, str, str]] = []
+    for hour, words in sorted(lines):
+        rank = f"ps{rng.integers(num_ps)}"
+        is_of_any = (hour, words) != max(lines) and any(f",{fault}," in f",{words}" for fault in _OF_ANY)
+        if is_of_any and trainers and rng.random() < _OF_TRAINERS:
+            rank = trainers.pop()
+        rows.append((hour, rank, words))
+    return rows
+
+
+def _text(rows: list[tuple[float, str, str]], columns: str) -> str:
+    lines = [f"{hour},{rank},{words}" for hour, rank, words in sorted(rows)]
+    return "\n".join(["# title: made by a benchmark", columns, *lines, ""])
 
 
 def _hour(rng: np.random.Generator, low: float, high: float) -> float:

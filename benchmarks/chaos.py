@@ -1,8 +1,9 @@
 """Runs under faults that nobody announced: a random run a round, random faults at random moments, and what must hold.
 
-A round draws a strategy with its options, an engine, a cache, a save mode, the clock of a trace, sometimes wandb's
-offline view, a trace (ranks that are killed, hang or are cut off, in phases of the run; slow ranks; writes that fail;
-bits that flip), and faults that no trace names: signals to a PS rank, the trainer, the fork server or the run's own
+A round draws a strategy with its options, an engine, a cache, a save mode, one to three trainers, the clock of a
+trace, sometimes wandb's offline view, a trace (ranks, also trainers, that are killed, hang or are cut off, in phases of
+the run, and all trainers between two steps; slow ranks; writes that fail; bits that flip), and faults that no trace
+names: signals to a PS rank, a trainer, the fork server or the run's own
 process, in each phase of a run in turn, also to the attempt after the first. The run and its fork server may stand
 still for up to 2 s; in some rounds all processes are stopped for moments, one after another, as a busy machine does.
 Not drawn: grids, and several hosts. Checked after each attempt and round:
@@ -13,7 +14,8 @@ Not drawn: grids, and several hosts. Checked after each attempt and round:
     detection  a rank that the trace stops or cuts off is found within its deadline and a tenth of it
     again      the same command, without faults, then ends well (with --resume, or --afresh if PS ranks were lost), and
                its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks
-               only, where the strategy loses nothing (buddy: unless a rank and its replica were lost together)
+               only, where the strategy loses nothing (buddy: unless a rank and its replica were lost together), and,
+               but for charges, of one that lost some of its trainers
     record     what the record claims follows from its events
     bit flip   a run that meets it ends as the calm run does, with the line that names file and line of the trace
 
@@ -36,8 +38,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import numpy as np
 
 from benchmarks._attempt import Attempt
-from benchmarks._chaos import HARMLESS, LOSES_A_RANK, PHASES, Fault, Round, drawn
+from benchmarks._chaos import HARMLESS, LOSES_A_RANK, LOSES_A_TRAINER, PHASES, Fault, Round, drawn
 from benchmarks._chaos_judges import (
+    CHARGES,
     MODEL,
     figures,
     judged_end,
@@ -97,8 +100,13 @@ def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[s
         verdict.wrong.append(f"failed without a fault: {attempt.last_line()}")
         return attempt
     lost_ranks = bool(struck & {*LOSES_A_RANK})
+    lost_trainers = bool(struck & {*LOSES_A_TRAINER}) and each.settings["cluster"]["num_trainers"] > 1
+    kept = [name for name in expected if name not in CHARGES] if lost_trainers else None
+    if lost_trainers and each.settings.get("trace", {}).get("clock") == "wall":
+        kept = []  # their hours come before failures of the trace
     if attempt.code == 0 or (lost_ranks and (attempt.out / "DONE").exists()):  # the signal may have come after it
-        verdict.wrong += judged_result(attempt, expected, _figures_to_judge(each, attempt, lost_ranks=lost_ranks))
+        names = _figures_to_judge(each, attempt, kept, lost_ranks=lost_ranks)
+        verdict.wrong += judged_result(attempt, expected, names)
         return attempt
     # What a run lost with a rank that no trace named it has lost in its resume points too.
     option = "--afresh" if lost_ranks else "--resume"
@@ -108,17 +116,21 @@ def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[s
             attempt = _attempt(Attempt(config, attempt.out.parent, option), faults, None, found)
             verdict.counts += found.counts
             verdict.wrong += [f"again {option}: {words}" for words in found.wrong]
-    words = judged_result(attempt, expected, _figures_to_judge(each, attempt, lost_ranks=False))
+    words = judged_result(attempt, expected, _figures_to_judge(each, attempt, kept, lost_ranks=False))
     verdict.wrong += [f"again {option}: {line}" for line in words]
     return attempt
 
 
-def _figures_to_judge(each: Round, attempt: Attempt, *, lost_ranks: bool) -> Sequence[str] | None:
-    """Figures that must be those of the calm run; None: all."""
+def _figures_to_judge(
+    each: Round, attempt: Attempt, kept: Sequence[str] | None, *, lost_ranks: bool
+) -> Sequence[str] | None:
+    """Figures that must be those of the calm run; None: all. ``kept``: those that are where no PS rank was lost."""
     if each.settings.get("trace", {}).get("inject") == "wall":  # deaths between other steps than those of the calm run
         return MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
     if not lost_ranks:
-        return None
+        return kept
+    if kept == []:
+        return ()
     return MODEL if loses_nothing(each, attempt.events()) else ()
 
 

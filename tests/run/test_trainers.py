@@ -323,6 +323,7 @@ def test_all_trainers_may_die_between_two_steps(
     (tmp_path / "trace.csv").write_text("\n".join(["hour,rank", *(f"{hour},{rank}" for hour, rank in struck)]))
     config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=num_trainers)
     config = changed(config, strategy__name=strategy, eval__every_steps=10, metrics__log_every_steps=7)
+    finished: Finished | None = None
     modes = [("none", "sync")] if strategy == "cpr_mirror" else [("none", "async"), ("lookahead", "sync")]
     for cache, mode in modes:
         each = changed(config, cache__mode=cache, save__mode=mode)
@@ -342,6 +343,7 @@ def test_all_trainers_may_die_between_two_steps(
             assert num_replicas == (num_trainers if engine == "rpc" else 1)
         assert compare_records(tmp_path / f"local-{cache}", tmp_path / f"rpc-{cache}") == []
     if strategy == "full":
+        assert finished is not None
         whole, _ = runs.run(changed(config, engine="local", strategy__name="none"), tmp_path / "whole")
         assert whole.digests == {rank: finished.digests[rank] for rank in whole.digests}
         assert whole.auc == finished.auc
