@@ -64,7 +64,7 @@ _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cpr_ssu": {"eviction": ("random", "oldest"), "period": (1, 2, 5)},
     "cpr_mass": {"untracked": ("priority", "interval")},
     "cpr_scar": {"r": (0.125, 0.25)},
-    "cpr_mirror": {"share": (0.01, 0.1), "trainer_dies": (False, True)},
+    "cpr_mirror": {"share": (0.01, 0.1)},
     "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
     "buddy": {},
 }
@@ -170,7 +170,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "eval": {"points": 8},
         "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
     }
-    clock = "samples" if flips else _clock(rng, turn, settings["engine"], strategy)
+    clock = "samples" if flips else _clock(rng, turn, settings["engine"])
     if clock == "samples":
         saves = name not in _SAVES_ONCE
         ends_all = settings["cache"]["mode"] != "stale" and rng.random() < _ALL_TRAINERS
@@ -185,16 +185,13 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     return Round(settings, trace, faults, pauses=bool(rng.random() < _PAUSED))
 
 
-def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str, strategy: Mapping[str, Any]) -> str:
-    """That of a trace; others than ``samples`` know deaths between steps only.
-
-    A trainer that is to die with ranks does not know when they are killed at a second.
-    """
+def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
+    """That of a trace; others than ``samples`` know deaths between steps only."""
     fault, phase = turn
     if not FAULTS[fault].loss or phase != "boundary" or rng.random() < 0.2:
         return "samples"
     is_by_second = fault == "kill" and engine == "rpc" and rng.random() < 0.6
-    return "seconds" if is_by_second and not strategy.get("trainer_dies") else "wall"
+    return "seconds" if is_by_second else "wall"
 
 
 def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool) -> dict[str, Any]:

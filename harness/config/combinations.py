@@ -19,11 +19,6 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
             "are known when it is written, but failures on the wall clock would have to count them from its start"
         )
-    if strategy.mirror and strategy.mirror.dies and config.trace.inject == "wall":
-        raise ConfigError(
-            "trace.inject: expected boundary with strategy.trainer_dies=true, got wall; the trainer does not know when "
-            "ranks are killed"
-        )
     cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
         raise ConfigError(

@@ -238,6 +238,9 @@ class TraceConfig(_Model):
     """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
         `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits
         for its node; O_res where the trace has none."""
+    trainers_die: bool = False
+    """Whether each kill between two steps takes all trainers too: what they hold is lost, caches, mirror and dense
+        network, which restarts as the strategy says (docs/TRAINERS.md)."""
     allow_unplanned: Annotated[bool, NO_RESULT] = False
     """Whether a run counts as successful (exit code 0) although ranks died that the trace did not name."""
 

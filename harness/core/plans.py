@@ -142,13 +142,9 @@ class SavePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSpec:
-    """The rows that the trainer's mirror holds: of each tracked table the fraction ``share``, of the others all.
-
-    ``dies``: each planned failure takes the trainer's memory, and the mirror with it.
-    """
+    """The rows that the trainer's mirror holds: of each tracked table the fraction ``share``, of the others all."""
 
     share: float
-    dies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,8 +101,6 @@ class CprMirror(CprPriority):
         """Untracked tables are mirrored, so they are written by saves that close an `interval`."""
         share: Annotated[float, Field(gt=0, le=1)] = 0.01
         """Fraction of each tracked table, the most accessed rows, that the trainer mirrors besides the other tables."""
-        trainer_dies: bool = False
-        """Whether each planned failure takes the mirror with it, so that recovery is from the checkpoint alone."""
 
     recoveries = ("mirror", "rollback")
     _recovery = "mirror"
@@ -111,5 +109,5 @@ class CprMirror(CprPriority):
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         if self.tracker is not None:
-            self.mirror = MirrorSpec(share=options.share, dies=options.trainer_dies)
+            self.mirror = MirrorSpec(share=options.share)
             self._kind = "with_mirror"

@@ -93,8 +93,6 @@ class Injections(Resumable):
         if losses:
             self.cluster.expect_losses()
             self._take(self._inject(losses))
-            for kind in self.recoveries:
-                kind.planned_failure()
 
     def take_over(self, struck: Struck) -> None:
         """Go on for trainers that have all died of a fault."""

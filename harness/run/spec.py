@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -217,16 +217,20 @@ class RunSpec:
         copied_bytes = num_copied_bytes(max(self.rank_rows), self.footprint.row_width, has_counts=self.counts_updates)
         return num_bytes + copied_bytes
 
-    @cached_property
-    def result_hash(self) -> str:
-        """Hash (16 hex digits) of all that affects results and events. The engine does not, so it is left out."""
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that affects results and events, by group of keys. The engine does not, so it is left out."""
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return content
+
+    @cached_property
+    def result_hash(self) -> str:
+        """Hash (16 hex digits) of :attr:`identity`."""
+        return hash_of(self.identity)
 
     def validate(self) -> None:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
@@ -288,6 +292,11 @@ class RunSpec:
             config_hash=self.result_hash,
             machine=machine,
         )
+
+
+def hash_of(identity: Mapping[str, Any]) -> str:
+    """Hash (16 hex digits) of what decides results."""
+    return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def with_backend(config: Config, backend: BackendName) -> Config:

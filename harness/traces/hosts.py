@@ -70,6 +70,6 @@ def facts_of_named(config: Config) -> dict[str, Any]:
     if any(entry.names_host for entry in entries):
         hosts = host_map(config)
         facts["hosts"] = [len(hosts.left), *hosts.values()]
-    if any(isinstance(entry.who, str) and is_trainer(entry.who) for entry in entries):
+    if config.trace.trainers_die or any(isinstance(entry.who, str) and is_trainer(entry.who) for entry in entries):
         facts["num_trainers"] = config.cluster.num_trainers
     return facts

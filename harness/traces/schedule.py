@@ -53,6 +53,7 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         num_steps=num_steps,
         num_ps=config.num_ps,
         num_trainers=config.cluster.num_trainers,
+        trainers_die=config.trace.trainers_die,
         seed=config.trace_seed,
         clock=clock,
     )
@@ -86,6 +87,7 @@ def schedule(
     num_ps: int,
     seed: int,
     num_trainers: int = 1,
+    trainers_die: bool = False,
     clock: FailureClock = "samples",
 ) -> tuple[PlannedFault, ...]:
     """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples: losses of ranks by steps and hours,
@@ -96,6 +98,7 @@ def schedule(
     boundary before the last step, and lost ranks of one boundary are one planned fault. With ``wall`` those of one hour
     are: at which boundary they strike depends on what is charged before. The ranks of an entry that gives a number are
     drawn by (seed, "trace", line), whatever else is in the trace. Entries of several phases are several planned faults.
+    ``trainers_die``: with each kill at a boundary.
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
@@ -118,6 +121,8 @@ def schedule(
         )
         ranks = _ranks(entry, num_ps, num_trainers, seed, where)
         fault = entry.fault.drawn(partial(generator, seed, entry.fault.name, entry.line))
+        if trainers_die and fault.loss == "dead" and entry.phase == "boundary":
+            ranks += map(trainer_rank, range(num_trainers))
         named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
             lost.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), []).extend(named)

@@ -164,7 +164,7 @@ def test_faults_of_older_records_are_read(old: dict[str, Any]) -> None:
     event = from_json({**values, "machine": {"seconds": 0.5}})
     assert isinstance(event, Injected)
     assert from_json(event.to_json()) == event
-    assert as_before(event.to_json()) == values
+    assert as_before(event.to_json(), "") == values
 
 
 @pytest.mark.parametrize(("old", "name"), [(OLD_FAULTS[2], "factor"), (OLD_FAULTS[4], "bit")])

@@ -6,18 +6,31 @@ the first form, and stay.
 
 from typing import Any
 
+from harness.config.model import Config
+from harness.run.spec import RunSpec, hash_of
+
 FIRST_SOURCES = {"rollback": "checkpoint", "mirror": "checkpoint"}
 """What the first form said instead of these kinds of recovery."""
 
 
-def as_before(event: dict[str, Any]) -> dict[str, Any]:
-    """``event`` (``Event.to_json``) without its machine part, in the first form."""
+def hash_as_before(config: Config) -> str:
+    """The hash of a config with the keys that there were: a key that is gone at its default, and no new one."""
+    identity = RunSpec(config).identity
+    assert identity["trace"].pop("trainers_die") is False
+    if config.strategy.name == "cpr_mirror":
+        identity["strategy"]["trainer_dies"] = False
+    return hash_of(identity)
+
+
+def as_before(event: dict[str, Any], config_hash: str) -> dict[str, Any]:
+    """``event`` (``Event.to_json``) without its machine part, in the first form. ``config_hash``: of that form."""
     values = {key: value for key, value in event.items() if key != "machine"}
     match values["event"]:
         case "fault":
             return _fault_as_before(values)
         case "started":
             del values["recoveries"]
+            values["config_hash"] = config_hash
         case "recover":
             assert (values.pop("dense"), values.pop("lost_dense_samples")) == ("kept", 0)
             kinds = values.pop("kinds")

@@ -108,10 +108,10 @@ def test_a_replacement_has_the_newer_of_mirror_and_checkpoint(
 def test_a_mirror_that_dies_leaves_the_checkpoint(
     mirrored: Config, tmp_path: Path, shadowed: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With trainer_dies a replacement has exactly the rows of the checkpoint, and more updates are lost."""
+    """With its trainer a replacement has exactly the rows of the checkpoint, and more updates are lost."""
     kept, _ = run(mirrored, tmp_path / "kept")
     monkeypatch.setattr(ShadowedServer, "has_mirror", False)
-    died, events = run(changed(mirrored, strategy__trainer_dies=True), tmp_path / "died", shadowed)
+    died, events = run(changed(mirrored, trace__trainers_die=True), tmp_path / "died", shadowed)
     assert ShadowedServer.num_newer == died.recovered_updates == 0
     assert (died.lost_updates or 0) > (kept.lost_updates or 0)
     assert analysis.check(events, read_config(tmp_path / "died")) == []

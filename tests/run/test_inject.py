@@ -57,8 +57,8 @@ def test_what_real_seconds_cannot_do_is_refused(wall: Config, tmp_path: Path) ->
         changed(wall, trace__clock="wall")
     with pytest.raises(ValidationError, match=r"inject: expected boundary with trace.repair=reschedule"):
         changed(wall, trace__repair="reschedule")
-    with pytest.raises(ConfigError, match=r"^trace.inject: expected boundary with strategy.trainer_dies=true"):
-        check(changed(wall, strategy__name="cpr_mirror", strategy__trainer_dies=True))
+    with pytest.raises(TraceError, match=r"rank: expected a trainer that lives with trace.inject=wall"):
+        check(changed(wall, trace__trainers_die=True))
     for column, word in (("phase", "save"), ("fault", "hang")):
         (tmp_path / "trace.csv").write_text(f"hour,rank,{column}\n1,ps1,{word}\n")
         with pytest.raises(

@@ -135,9 +135,6 @@ class Recovery(Resumable):
     def reach(self, step: int) -> None:
         """``step`` steps are finished."""
 
-    def planned_failure(self) -> None:
-        """A planned failure is carried out now."""
-
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """A save is about to begin. The local flat rows that this kind can restore itself: int64, ascending."""
         return {}

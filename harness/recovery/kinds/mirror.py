@@ -87,11 +87,6 @@ class Mirror(Checkpoint):
     def lose_trainers(self) -> None:
         self.rolled_back()
 
-    def planned_failure(self) -> None:
-        """A planned failure is due now, at a boundary: it may take the mirror with it."""
-        if self._spec is not None and self._spec.dies:
-            self.rolled_back()
-
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Keep the gradients of step ``step``, counted from 1, until :meth:`reach`."""
         if len(self._keys_K):
