@@ -334,7 +334,8 @@ class _Auditor:
             self.result.load_bytes += event.load_bytes
         elif is_by_bytes:
             self._problem("loads are charged by bytes, but this record does not say how many were read")
-        if not _ps_of(event) and event.dense not in ("checkpoint", "rollback"):
+        loads = _ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile.get("trainer_load", False)
+        if not loads:
             return 0.0
         return self._profile["o_load_h"] * ((event.load_bytes or 0) / self._started.bytes_full if is_by_bytes else 1)
 

@@ -44,6 +44,9 @@ class Profile(BaseModel):
     """Rescheduling hours of a failure that a spare takes over; null: O_res."""
     detect_h: Annotated[float, Field(ge=0)] = 0.0
     """Hours until a rank that hangs or is cut off (`fault` of a trace) is given up; rescheduling begins then."""
+    trainer_load: bool = False
+    """Whether the death of trainers, while one lives, is charged a load besides rescheduling (reconstructed:
+        docs/CPR.md): they read no checkpoint."""
     network_gbps: Annotated[float, Field(gt=0)] | None = None
     """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
     snapshot_gbps: Annotated[float, Field(gt=0)] | None = None

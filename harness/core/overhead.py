@@ -188,8 +188,9 @@ class OverheadLedger(Resumable):
         That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
-        ``samples``: position of the run, and ``loads``: anything is read, or reset. ``num_ranks``: PS ranks that
-        died, for spares. ``hangs``: a rank had to be given up first, which takes ``detect_h``.
+        ``samples``: position of the run, and ``loads``: a shard or the dense network is read, or
+        reset. ``num_ranks``: PS ranks that died, for spares. ``hangs``: a rank had to be given up first, which takes
+        ``detect_h``.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -197,7 +198,7 @@ class OverheadLedger(Resumable):
         if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
         wait_h += costs.detect_h if hangs else 0.0
-        load_h = load_price(costs, load_bytes / bytes_full) if loads else 0.0
+        load_h = load_price(costs, load_bytes / bytes_full) if loads or costs.trainer_load else 0.0
         cost = FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=load_bytes)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h

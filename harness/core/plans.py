@@ -95,6 +95,7 @@ class Costs:
     o_save_fixed_h: float = 0.0
     spare_o_res_h: float | None = None
     detect_h: float = 0.0
+    trainer_load: bool = False
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0

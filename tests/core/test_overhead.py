@@ -109,6 +109,15 @@ def test_partial_recovery_loses_no_computation() -> None:
     assert (ledger.lost_h, ledger.load_h, ledger.reschedule_h) == (0.0, 0.2, 0.3)
 
 
+def test_the_death_of_some_trainers_costs_rescheduling_and_by_a_key_a_load() -> None:
+    """Nothing is read: they lose nothing while one lives."""
+    costs = [
+        OverheadLedger(dataclasses.replace(COSTS, trainer_load=key)).charge_failure(loads=False)
+        for key in (False, True)
+    ]
+    assert [(cost.load_h, cost.reschedule_h) for cost in costs] == [(0.0, 0.3), (0.2, 0.3)]
+
+
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 BY_BYTES = dataclasses.replace(COSTS, load="by_bytes")

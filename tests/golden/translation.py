@@ -16,7 +16,7 @@ FIRST_SOURCES = {"rollback": "checkpoint", "mirror": "checkpoint"}
 def hash_as_before(config: Config) -> str:
     """The hash of a config with the keys that there were: a key that is gone at its default, and no new one."""
     identity = RunSpec(config).identity
-    assert identity["trace"].pop("trainers_die") is False
+    assert identity["trace"].pop("trainers_die") is identity["profile"].pop("trainer_load") is False
     if config.strategy.name == "cpr_mirror":
         identity["strategy"]["trainer_dies"] = False
     return hash_of(identity)
