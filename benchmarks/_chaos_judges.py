@@ -130,7 +130,7 @@ def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
 
 def lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
     """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
-    unplanned = {rank for event in events if isinstance(event, Lost) for rank in event.unplanned_ranks}
+    unplanned = {rank for event in events if isinstance(event, Lost) for rank in filter(is_ps, event.unplanned_ranks)}
     together = [{*event.ranks} for event in events if isinstance(event, Recovered) and unplanned & {*event.ranks}]
     pairs = [{rank, buddy_of(rank, num_ps)} for rank in unplanned]
     pairs += [{rank, owner_of(rank, num_ps)} for rank in unplanned]
