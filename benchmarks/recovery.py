@@ -1,7 +1,7 @@
 """From SIGKILL to the next finished step on engine rpc, split into what takes the time.
 
-One run on synthetic clicks: ``--single`` kills of one rank, then ``--multiple`` of ``--at-once`` ranks at the same
-boundary. All figures are the run's own: seconds of its events, and the moments at which its status reaches the
+One run on synthetic clicks: ``--single`` kills of one rank (with ``--trainers`` of one trainer), then ``--multiple`` of
+``--at-once`` PS ranks at the same boundary. All figures are the run's own: seconds of its events, and the moments at which its status reaches the
 supervisor, which is this process. The clock starts right before the first ``os.kill``.
 
     detect   the kill, the reaping, the trainer's next request, and its failure
@@ -10,6 +10,7 @@ supervisor, which is this process. The clock starts right before the first ``os.
     restore  the replacements read their rows from the newest checkpoint, with ``buddy`` from a replica
     step     the request that had failed is answered, forward, backward, and the step is on record
     total    the sum
+    after    the kill, until the step after that one is on record too: new trainers take part in it
 """
 
 import argparse
@@ -46,7 +47,7 @@ _LAUNCHERS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 """Keys of ``cluster`` by launcher, from the number of hosts: all are this machine."""
 
-PARTS = ("detect", "spawn", "join", "restore", "step", "total")
+PARTS = ("detect", "spawn", "join", "restore", "step", "total", "after")
 
 Recovery = dict[str, float]
 """One failure: ``num_ranks``, the number of spares that took over, and the seconds of PARTS."""
@@ -56,7 +57,8 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
     """Make the data and the trace in ``folder``; the run's config."""
     num_steps = STEPS_PER_KILL * (options.single + options.multiple + 1)
     chance = random.Random(1)
-    whom = [f"ps{chance.randrange(options.ps)}" for _ in range(options.single)]
+    of, num = ("ps", options.ps) if options.trainers == 1 else ("trainer", options.trainers)
+    whom = [f"{of}{chance.randrange(num)}" for _ in range(options.single)]
     whom += [str(options.at_once)] * options.multiple
     hours = [STEPS_PER_KILL * number / num_steps * JOB_H for number in range(1, len(whom) + 1)]
     write_trace(folder / "trace.csv", zip(hours, whom, strict=True))
@@ -67,7 +69,12 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
         {
             "engine": "rpc",
             "profile": {"base": "cpr56", "job_h": JOB_H},
-            "cluster": {"num_ps": options.ps, "spares": options.spares, **_LAUNCHERS[options.launcher](options.hosts)},
+            "cluster": {
+                "num_ps": options.ps,
+                "num_trainers": options.trainers,
+                "spares": options.spares,
+                **_LAUNCHERS[options.launcher](options.hosts),
+            },
             "strategy": strategy,
             "trace": {"path": str(folder / "trace.csv")},
             "metrics": {"log_every_steps": 1},
@@ -95,7 +102,10 @@ def _split(
 ) -> Recovery:
     """``moments[i]``: the failure was found. The status before it precedes the kill in the supervisor's queue."""
     killed_s, found_s = moments[i - 1][2], moments[i][2]
-    stepped_s = next(at_s for phase, step, at_s in moments[i:] if phase == "train" and step > recovered.step)
+    stepped_s, after_s = (
+        next(at_s for phase, step, at_s in moments[i:] if phase == "train" and step > recovered.step + later)
+        for later in (0, 1)
+    )
     lost = next(event for event in events if isinstance(event, Lost) and event.step == recovered.step)
     regrouped = next(event for event in events if isinstance(event, Regrouped) and event.step == recovered.step)
     spawn = regrouped.machine["seconds"]
@@ -103,7 +113,7 @@ def _split(
     restore, total = recovered.machine["seconds"], stepped_s - killed_s
     parts = {"detect": found_s - killed_s, "spawn": spawn, "join": join, "restore": restore}
     counts = {"num_ranks": len(recovered.ranks), "num_spares": len(regrouped.machine.get("spares", ()))}
-    return {**counts, **parts, "step": total - sum(parts.values()), "total": total}
+    return {**counts, **parts, "step": total - sum(parts.values()), "total": total, "after": after_s - killed_s}
 
 
 def rows_of(recoveries: Sequence[Recovery]) -> list[list[str]]:
@@ -130,6 +140,7 @@ def main() -> None:
     made.add_argument("--at-once", type=int, default=4, help="ranks that such a kill takes")
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
     made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "buddy"), default="partial")
+    made.add_argument("--trainers", type=int, default=1, help="with several, single kills are of one of them")
     made.add_argument("--spares", type=int, default=0, help="cluster.spares")
     made.add_argument("--launcher", choices=("fork", "hosts"), default="fork", help="hosts: agents on this machine")
     made.add_argument("--hosts", type=int, default=3, help="number of agents of launcher hosts")
