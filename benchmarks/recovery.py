@@ -1,8 +1,8 @@
 """From SIGKILL to the next finished step on engine rpc, split into what takes the time.
 
 One run on synthetic clicks: ``--single`` kills of one rank (with ``--trainers`` of one trainer), then ``--multiple`` of
-``--at-once`` PS ranks at the same boundary. All figures are the run's own: seconds of its events, and the moments at which its status reaches the
-supervisor, which is this process. The clock starts right before the first ``os.kill``.
+``--at-once`` PS ranks at the same boundary. All figures are the run's own: seconds of its events, and the moments at
+which its status reaches the supervisor, which is this process. The clock starts right before the first ``os.kill``.
 
     detect   the kill, the reaping, the trainer's next request, and its failure
     spawn    the supervisor starts the replacements and calls the survivors
