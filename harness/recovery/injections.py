@@ -119,14 +119,17 @@ class Injections(Resumable):
             self._armed = [number for number in self._armed if number not in struck]
             self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.struck})
 
+    def waits_for(self, phase: Phase) -> bool:
+        """Whether a fault strikes if ``phase`` comes now."""
+        return bool(self._due(phase))
+
+    def _due(self, phase: Phase) -> list[int]:
+        of_phase = (number for number in self._armed if self.faults[number].phase == phase)
+        return [number for number in of_phase if not self.faults[number].fails_write]
+
     def strike(self, phase: Phase) -> None:
         """The run is in ``phase``: have the armed faults of it carried out, if there are any."""
-        due = [
-            number
-            for number in self._armed
-            if self.faults[number].phase == phase and not self.faults[number].fails_write
-        ]
-        if due:
+        if due := self._due(phase):
             self._armed = [number for number in self._armed if number not in due]
             self.carry_out(due)
 
@@ -156,7 +159,7 @@ class Injections(Resumable):
         return struck
 
 
-_OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "forward", "apply"))
+_OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:

@@ -142,7 +142,9 @@ class Trainer:
         """One step, and what is due at the boundary after it."""
         began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
-        self._injections.strike("forward")
+        if self._injections.waits_for("forward"):
+            self._client.settle(self._progress())  # else it would matter how long ago the last message was sent
+            self._injections.strike("forward")
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
         step = self._steps.step + 1

@@ -231,6 +231,11 @@ def test_failures_on_the_wall_clock_are_those_of_the_whole_run(short: Config, tm
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
+PHASES = (BUSY.parent / "phases.csv").read_text().replace("56,ps0,eval,", "48,ps3,forward,\n56,ps0,eval,")
+IN_FORWARD = "hour,rank,phase\n11,ps1,forward\n31,ps2,forward\n"
+"""A lookahead cache without saves has a message under way for many steps."""
+
+
 @pytest.mark.parametrize(
     ("strategy", "cache", "mode"),
     [
@@ -238,13 +243,15 @@ def test_failures_on_the_wall_clock_are_those_of_the_whole_run(short: Config, tm
         ("full", "lookahead", "sync"),
         ("cpr_mfu", "stale", "sync"),
         ("buddy", "none", "sync"),
+        ("never_save", "lookahead", "sync"),
     ],
 )
 def test_failures_in_phases_strike_where_they_would_have(
     short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
 ) -> None:
     """Law: neither resume points nor interruptions move a kill that waits for a phase, or repeat one."""
-    config = case(short, strategy, cache, mode, trace__path=str(BUSY.parent / "phases.csv"))
+    (tmp_path / "trace.csv").write_text(IN_FORWARD if strategy == "never_save" else PHASES)
+    config = case(short, strategy, cache, mode, trace__path=str(tmp_path / "trace.csv"))
     assemble.run(config, tmp_path / "whole")
     assemble.run(changed(config, resume__every_s=1e-9), tmp_path / "many")
     assert compare_records(tmp_path / "whole", tmp_path / "many") == []
