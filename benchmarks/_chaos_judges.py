@@ -99,9 +99,9 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
             late.append((f"step {event.step}: {names}", event.machine["seconds"], RPC_TIMEOUT_S))
         elif isinstance(event, Regrouped):
             mute_s = {rank: machine.get("seconds", 0.0) for rank, machine in event.machine.get("mute", {}).items()}
-            # A trainer has no time to join: its deadline is that of an answer.
-            ranks = filter(is_ps, mute_s)
-            late += [(f"step {event.step}: {rank}, to join", mute_s[rank], JOIN_TIMEOUT_S) for rank in ranks]
+            for rank, seconds in mute_s.items():
+                missed = ("to join", JOIN_TIMEOUT_S) if is_ps(rank) else ("a sign of life", RPC_TIMEOUT_S)
+                late.append((f"step {event.step}: {rank}, {missed[0]}", seconds, missed[1]))
     return [
         f"{words}: found after {seconds:.2f} s, the deadline is {deadline_s:g} s (and {paused_s:.2f} s of pauses)"
         for words, seconds, deadline_s in late

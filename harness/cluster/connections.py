@@ -22,6 +22,7 @@ class Connections:
         self.stuck: set[Rank | None] = set()
         self._handshakes = control.Handshakes(authkey)
         self._ranks: dict[Connection, Rank | None] = {}  # None: not known yet
+        self._unheard: set[Connection] = set()
 
     def __contains__(self, rank: Rank) -> bool:
         """Whether ``rank`` is connected."""
@@ -29,11 +30,11 @@ class Connections:
 
     def waited(self) -> list[Any]:
         """Objects for ``multiprocessing.connection.wait``."""
-        return [self._listener, self._handshakes.ended, *self._ranks]
+        return [self._listener, self._handshakes.ended, *(self._ranks.keys() - self._unheard)]
 
     def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, Rank | None, control.Message]]:
         """Let new connections in, and yield each connection in ``ready``, its rank if known, and its message."""
-        connections = [*self._ranks]
+        connections = [*(self._ranks.keys() - self._unheard)]
         if self._listener in ready:
             with suppress(OSError):  # it has hung up
                 self._handshakes.begin(self._listener)
@@ -63,6 +64,13 @@ class Connections:
             except OSError:
                 self.forget(connection)
 
+    def stop_hearing(self, ranks: Collection[Rank]) -> None:
+        """Hear nothing more from ``ranks``, whose connections stay open: they are cut off.
+
+        They themselves get no packet, but what they send would still arrive, some of it seconds later.
+        """
+        self._unheard |= {connection for rank in ranks for connection in self._of(rank)}
+
     def rename(self, old: Rank, new: Rank) -> None:
         """The connection of ``old`` is that of ``new`` from now on."""
         for connection in self._of(old):
@@ -81,6 +89,7 @@ class Connections:
     def forget(self, connection: Connection) -> None:
         """Close a connection, whether it was admitted for a rank or not."""
         self._ranks.pop(connection, None)
+        self._unheard.discard(connection)
         connection.close()
 
     def close(self) -> None:

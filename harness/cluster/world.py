@@ -153,6 +153,7 @@ class World:
         """
         connected = [rank for rank in ranks if rank in self._connections]
         self._processes.cut_off(connected)
+        self._connections.stop_hearing(connected)
         self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
         return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
@@ -386,7 +387,7 @@ class World:
         """Kill members, and note why."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():
-            seconds = now_s - self._begun_s
+            seconds = now_s - (self._progress[rank].heard_s if is_trainer(rank) else self._begun_s)
             self._mute[rank] = {"pid": machine["pid"], "seconds": seconds, "action": "killed", "why": overdue[rank]}
         if overdue:
             self._begun_s = now_s
@@ -459,11 +460,14 @@ class World:
         if self.pids.get(rank) != pid:
             self._connections.forget(connection)  # the last word of a process that has been replaced
             return
-        if pid in self._to_cut:
+        is_cut = pid in self._to_cut
+        if is_cut:
             self._processes.cut_off([rank])
         elif self._may_cut:
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
+        if is_cut:
+            self._connections.stop_hearing([rank])
         if is_trainer(rank):
             self._met.add(rank)
             self._progress[rank].hear("hello")

@@ -154,7 +154,7 @@ class Regrouped(Event):
     New trainers join the next world, between two steps.
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
-    pid, action, seconds since the generation began if it missed that deadline}. With ranks on several hosts: hosts by
+    pid, action, seconds since the generation began, or since a trainer was heard, if it missed that deadline}. With ranks on several hosts: hosts by
     rank, lost_hosts {host: why}, of those that were lost since the last one.
     """
 

@@ -448,6 +448,22 @@ def test_a_trace_kills_trainers_in_every_phase(several: Config, tmp_path: Path, 
         assert compare_records(*folders) == []
 
 
+@pytest.mark.parametrize("fault", ["hang", "partition"])
+def test_a_trainer_that_a_trace_makes_mute_is_found_by_its_deadline(
+    several: Config, tmp_path: Path, fault: str
+) -> None:
+    """Law: by a tenth of it, and nobody else is blamed; what one sends that is cut off is no sign of life."""
+    lines = f"10,trainer1,,{fault}\n20,trainer0,lookup,{fault}\n30,trainer2,apply,{fault}\n"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=1.0)
+    runs.run(changed(config, engine="local"), tmp_path / "local")
+    _, events = runs.run(config, tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    mute = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
+    assert [[*each] for each in mute] == [["trainer1"], ["trainer0"], ["trainer2"]]
+    assert min(each["seconds"] for by_rank in mute for each in by_rank.values()) <= 1.1
+
+
 @pytest.mark.parametrize("then", [1, 2])
 def test_a_run_goes_on_with_another_number_of_trainers(several: Config, tmp_path: Path, then: int) -> None:
     """Law: a resume point does not depend on how many trainers there were."""
