@@ -154,8 +154,8 @@ class Regrouped(Event):
     New trainers join the next world, between two steps.
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
-    pid, action, seconds since the generation began, or since a trainer was heard, if it missed that deadline}. With ranks on several hosts: hosts by
-    rank, lost_hosts {host: why}, of those that were lost since the last one.
+    pid, action; if it missed that deadline seconds since the generation began, of a trainer since it was heard}. With
+    ranks on several hosts: hosts by rank, lost_hosts {host: why}, of those that were lost since the last one.
     """
 
     kind: ClassVar[str] = "regroup"
