@@ -434,7 +434,7 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
 def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     """A short version of the long run: failures of a trace, signals to processes, and processes that stand still."""
     path = tmp_path / "figures.json"
-    printed = start_alone("chaos.py", "--rounds", "1", "--first", "243", "--json", str(path))
+    printed = start_alone("chaos.py", "--rounds", "1", "--first", "271", "--json", str(path))
     figures = json.loads(path.read_text())
     assert figures["wrong"] == []
     assert {each["kind"] for each in figures["results"]} == {"signal", "trace", "pause"}

@@ -23,11 +23,12 @@ _MARGIN_S = 10.0  # of `jobs.signal_delay_s`, for the job itself
 
 
 def processors_of(config: Config) -> int:
-    """The processors of a cell's job: one for each thread of the trainer and each process of a rank beside it."""
+    """The processors of a cell's job: one for each thread of a trainer and each process of a rank beside them."""
     if config.jobs.processors is not None:
         return config.jobs.processors
-    num_ranks = config.num_ps + config.cluster.spares if starts_processes(config) else 0
-    return config.trainer.num_threads + num_ranks
+    if not starts_processes(config):
+        return config.trainer.num_threads
+    return config.cluster.num_trainers * config.trainer.num_threads + config.num_ps + config.cluster.spares
 
 
 def submissions(

@@ -127,7 +127,7 @@ class History:
 
 
 def _number_of(rank: str) -> int | None:
-    """The number in the name of a PS rank; None in a damaged name, as of a record that is not sealed."""
+    """The number in the name of a PS rank; None of a trainer, and in a damaged name of a record that is not sealed."""
     try:
         return ps_index(rank)
     except ValueError:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from harness.core.errors import DataError
 from harness.data.dataset import Dataset
 from harness.data.digest import refuse_other
 from harness.data.info import info
-from harness.data.leftovers import temporary_beside
+from harness.data.leftovers import sweep, temporary_beside
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta, write_meta
 from harness.processes.spawn import fork_server
@@ -240,6 +241,24 @@ def test_two_at_once_prepare_the_same_data(tmp_path: Path, rows: list[Row], monk
         refused = [str(error) for each in others if (error := each.exception()) is not None]
     assert refused == [f"{tmp_path / 'other'}: exists and is not this preparation; remove it or choose another folder"]
     assert _left_over(tmp_path) == ["a.tsv", "other", "out"]
+
+
+def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_again(
+    tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: two that prepare the same data at once do not take each other's new folder for one of a killed process."""
+    source, real, opened = _write(tmp_path / "a.tsv", to_text(rows)), os.open, list[str]()
+
+    def opening(path: str | Path, flags: int, *args: Any) -> int:
+        if str(path).endswith(".tmp") and not opened:
+            opened.append(str(path))
+            sweep(tmp_path / "out")
+        return real(path, flags, *args)
+
+    monkeypatch.setattr("harness.data.leftovers.os.open", opening)
+    assert prepare([source], tmp_path / "out") == read_meta(tmp_path / "out")
+    assert opened
+    assert _left_over(tmp_path) == ["a.tsv", "out"]
 
 
 def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row]) -> None:

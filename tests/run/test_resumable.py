@@ -33,6 +33,7 @@ REBUILT: dict[str, set[str]] = {
     "Initial": {"run", "uploaded"},
     "Injections": {
         *("faults", "cluster", "effects", "recoveries", "overhead", "progress", "before_fault"),
+        "hand_over",
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
