@@ -249,11 +249,11 @@ def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_again(
     """Law: two that prepare the same data at once do not take each other's new folder for one of a killed process."""
     source, real, opened = _write(tmp_path / "a.tsv", to_text(rows)), os.open, list[str]()
 
-    def opening(path: str | Path, flags: int, *args: Any) -> int:
+    def opening(path: str | Path, flags: int, *args: Any, **how: Any) -> int:
         if str(path).endswith(".tmp") and not opened:
             opened.append(str(path))
             sweep(tmp_path / "out")
-        return real(path, flags, *args)
+        return real(path, flags, *args, **how)
 
     monkeypatch.setattr("harness.data.leftovers.os.open", opening)
     assert prepare([source], tmp_path / "out") == read_meta(tmp_path / "out")
