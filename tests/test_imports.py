@@ -224,10 +224,10 @@ def test_analysis_reads_records_only() -> None:
     assert names.isdisjoint({"harness.core.pls", "harness.core.strategies"})
 
 
-def test_torch_distributed_lives_in_two_files() -> None:
-    """torch's communication is used by cluster/group.py (joining, leaving) and cluster/rpc.py (asking) alone."""
+def test_torch_distributed_lives_in_three_files() -> None:
+    """torch's communication is in cluster/group.py (joining, leaving), rpc.py and rank_process.py (asking) alone."""
     users = {module.name for module in MODULES if module.uses_torch_distributed()}
-    assert users == {"harness.cluster.group", "harness.cluster.rpc"}
+    assert users == {"harness.cluster.group", "harness.cluster.rpc", "harness.cluster.rank_process"}
 
 
 def test_compilers_and_views_are_fenced_in() -> None:

@@ -17,8 +17,8 @@ from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
 from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
-from harness.cluster.mesh import Verdict
 from harness.cluster.processes import REAP_S, Processes
+from harness.cluster.trainer_calls import NumberedCalls, Result, Verdicts
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
@@ -80,10 +80,7 @@ class World:
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
         self._met: set[Rank] = set()  # trainers that have connected
-        self._finished: set[Rank] = set()  # trainers
-        self._mourners: dict[Rank, tuple[int, Mapping[int, bytes]]] = {}  # wait for a verdict
-        self._carried_out = 0  # number of the last action of a trainer that has one
-        self._result: tuple[Any, HarnessError | None] = (None, None)  # of its call
+        self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         self._succeeded: dict[Rank, int] = {}  # ranks that died with all trainers: the processes before
         self._newcomers: dict[Rank, bool] = {}  # processes of dead trainers to be, and whether they are ready
         self._is_halting = False  # the trainers have been told to stop
@@ -226,9 +223,8 @@ class World:
         self._succeeded = {rank: self.pids[rank] for rank in ranks}
         self.names = tuple(sorted({*self.names, *ranks}, key=rank_order))
         self._trainers, self._newcomers = [*filter(is_trainer, ranks)], {}
-        self._carried_out, self._admitter, self._is_entering = 0, None, False
-        for each in (self._finished, self._mourners):
-            each.clear()
+        self._admitter, self._is_entering = None, False
+        self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         for trainer in self._trainers:
             self._met.discard(trainer)
             self._progress[trainer].hear("start")
@@ -422,7 +418,7 @@ class World:
                 if self._handle(connection, rank, message, supervisor):
                     return
             self._look_after_members()
-            if self._all_finished:
+            if self._verdicts.have_finished(self._trainers):
                 return
 
     def _handle(self, connection: Connection, rank: Rank | None, message: control.Message, supervisor: Any) -> bool:
@@ -435,9 +431,9 @@ class World:
         if is_trainer(rank):
             self._progress[rank].hear(kind, *args)
         if kind == "finished":
-            self._finished.add(rank)
-            self._judge()
-            return self._all_finished
+            self._verdicts.finished(rank)
+            self._verdicts.judge(self._trainers)
+            return self._verdicts.have_finished(self._trainers)
         if kind == "failed":
             raise args[0]
         if kind in ("tell", "call"):
@@ -447,10 +443,10 @@ class World:
         elif kind == "admit":
             self._admitter = rank
         elif kind == "ask":
-            self._answer(rank, getattr(self, args[0]), args[1])
+            self._connections.send(rank, "result", *_outcome(getattr(self, args[0]), args[1]))
         elif kind == "mourn":
-            self._mourners[rank] = args[0], args[1]
-            self._judge()
+            self._verdicts.ask(rank, *args)
+            self._verdicts.judge(self._trainers)
         elif kind == "publish":
             self._rendezvous.publish(rank, *args)
         return False
@@ -479,31 +475,13 @@ class World:
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)
 
-    def _answer(self, rank: Rank, method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, HarnessError | None]:
-        """Send the result of a method, or the error that it raises; returns both."""
-        try:
-            result, failure = method(*args), None
-        except HarnessError as error:
-            result, failure = None, error
-        self._connections.send(rank, "result", result, failure)
-        return result, failure
-
     def _carry_out(self, rank: Rank, kind: str, method: Callable[..., Any], values: Any, number: int | None) -> None:
-        """Call a method of the supervisor, unless it was called under this number before, by a trainer that has died.
-
-        ``kind``: a "call" waits for the result, of which the last that has a number is kept; a "tell" does not.
-        """
-        is_new = number is None or number > self._carried_out
-        if number is not None:
-            self._carried_out = max(number, self._carried_out)
-        if kind == "tell":
-            if is_new:
-                method(**values)
-        elif not is_new:
-            self._connections.send(rank, "result", *self._result)
-        else:
-            result = self._answer(rank, method, values)
-            self._result = self._result if number is None else result
+        """Call a method of the supervisor. A "call" waits for its result, a "tell" does not."""
+        if kind == "call":
+            result = self._calls.result(number, lambda: _outcome(method, values))
+            self._connections.send(rank, "result", *result)
+        elif self._calls.is_new(number):
+            method(**values)
 
     def _lose_trainer(self, trainer: Rank) -> None:
         """A trainer has died: the others go on without it, and ask to replace it. Raises RunFailed if none is left."""
@@ -515,24 +493,7 @@ class World:
             raise RunFailed(f"{trainer} {how}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
         self._tell_trainers("bereaved", rank_order(trainer)[1], how)
-        for mourner in self._mourners:
-            self._connections.send(mourner, "result", None, None)  # to ask again
-        self._mourners.clear()
-
-    def _judge(self) -> None:
-        """Send the verdict on an exchange that a dead trainer took part in, once all that go on have asked for it."""
-        waiting = set(self._trainers) - self._finished
-        if not self._mourners or self._mourners.keys() != waiting:
-            return
-        living = tuple(rank_order(trainer)[1] for trainer in self._trainers)
-        num_calls, values = max(self._mourners.values(), key=lambda each: each[0])
-        for mourner in waiting:
-            self._connections.send(mourner, "result", Verdict(living, num_calls, values), None)
-        self._mourners.clear()
-
-    @property
-    def _all_finished(self) -> bool:
-        return self._finished.issuperset(self._trainers)
+        self._verdicts.ask_again()
 
     def close(self) -> None:
         """Order every rank to stop; kill and reap those that have not ended two seconds later, or take no part yet."""
@@ -543,3 +504,11 @@ class World:
         self._connections.close()
         if self._network is not None:
             self._network.close()
+
+
+def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> Result:
+    """The result of a method, or the error that it raises."""
+    try:
+        return method(*args), None
+    except HarnessError as error:
+        return None, error

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.cluster import rpc
 from harness.cluster.effects import Effects, Resumption
 from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster
+from harness.cluster.rank_process import ps_main, trainer_main
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.world import World
@@ -78,7 +78,7 @@ class Parts:
     make_server: Callable[[RankSpec, Rank], RankServer] = RankServer
     make_ranks: Callable[[int, Callable[[Rank], RankServer], int], LocalRanks] = LocalRanks
     launcher: Launcher | None = None
-    ps_main: Callable[[RankSpec, RankContext], None] = rpc.ps_main
+    ps_main: Callable[[RankSpec, RankContext], None] = ps_main
     clock: Callable[[], float] = time.monotonic
 
 
@@ -315,7 +315,7 @@ def make_world(
             config.num_ps,
             launcher,
             ps=partial(parts.ps_main, spec),
-            trainer=partial(rpc.trainer_main, job),
+            trainer=partial(trainer_main, job),
             options=cluster,
             network=_private_network(cluster),
             may_cut=may_cut,

@@ -13,7 +13,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from harness.cluster import group, launcher, rpc
+from harness.cluster import group, launcher, rank_process
 from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Cluster, Initialise
@@ -55,7 +55,7 @@ def newborn(note: Path, stage: str, which: Callable[[int], bool], spec: RankSpec
         if not stage:
             stop_self(note)
         group.ControlStore.set = stopping
-    rpc.ps_main(spec, context)
+    rank_process.ps_main(spec, context)
 
 
 def is_first(generation: int) -> bool:
@@ -170,7 +170,7 @@ def ticking(note: Path, spec: RankSpec, context: RankContext) -> None:
     """Main function of a PS rank; a thread of ps1 notes how often it has run."""
     if context.rank == "ps1" and context.formation is not None and context.formation.generation == 0:
         threading.Thread(target=_tick, args=(note,), daemon=True).start()
-    rpc.ps_main(spec, context)
+    rank_process.ps_main(spec, context)
 
 
 def _tick(note: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.cluster import rpc
+from harness.cluster import rank_process
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Exchange, Push, WriteBack
 from harness.cluster.wire import packed
@@ -181,7 +181,7 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     assert finished.generation == 2
 
 
-@pytest.mark.parametrize("main", [rpc.ps_main, rpc.trainer_main])
+@pytest.mark.parametrize("main", [rank_process.ps_main, rank_process.trainer_main])
 @pytest.mark.parametrize("is_reaped", [True, False])
 def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None], *, is_reaped: bool) -> None:
     """Law: without an error, also before it has entered the network, whose files end with the supervisor."""

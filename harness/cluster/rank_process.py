@@ -1,0 +1,176 @@
+"""The processes of engine ``rpc``: the main functions of PS and trainer ranks.
+
+A request of a trainer calls :meth:`PsProcess.serve` in the PS rank.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch.distributed import rpc
+
+from harness.cluster import group, wire
+from harness.cluster.effects import Effects
+from harness.cluster.launcher import RankContext
+from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
+from harness.cluster.mesh import Mesh
+from harness.cluster.protocol import Cluster, Reply, Request
+from harness.cluster.rpc import RpcCluster, words_of
+from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.trainers import SeveralTrainers
+from harness.core.errors import HarnessError, RankLost, RunFailed
+from harness.core.plans import Rank, is_ps, rank_order
+from harness.core.trainers import ALONE
+from harness.processes import control
+from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
+
+_BEAT = 0.1  # of the time after which a mute trainer is given up
+
+
+class PsProcess:
+    """A process that serves as a PS rank, or as none while it is a spare. RPC threads call its methods."""
+
+    def __init__(self, spec: RankSpec, rank_context: RankContext) -> None:
+        self._spec = spec
+        self._context = rank_context
+        self._serving = threading.Lock()
+        self._server: RankServer | None = None
+        self._served: tuple[int, Reply] = (0, None)  # number of the last request that has one, and its reply
+
+    def follow_orders(self, link: ControlLink) -> None:
+        """Join one generation after another, in the main thread. Raises Stopped."""
+        torch.set_num_threads(1)
+        formation = self._context.formation
+        order = link.order() if formation is None else (self._context.rank, formation)
+        while True:
+            if is_ps(order[0]):
+                self.adopt(order[0])
+            try:
+                link.join(*order)
+            except group.WorldBroken:
+                group.leave()
+            order = link.order()
+
+    def adopt(self, rank: Rank) -> None:
+        """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
+        with self._serving:
+            if self._server is None or self._server.rank != rank:
+                self._server = RankServer(self._spec, rank)
+
+    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None, number: int | None = None) -> Reply:
+        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs others.
+
+        ``number``: a request that was served under the same number, or before one with a higher number, is not served
+        again: its trainer has died, and another one has sent it too.
+        """
+        assert self._server is not None, "not a PS rank"
+        with self._serving:
+            if number is not None and number <= self._served[0]:
+                return self._served[1]
+            if workers is not None:
+                self._server.reach = partial(self._reach, workers)
+            reply = self._server.handle(request)
+            if number is not None:
+                self._served = number, reply
+            return reply
+
+    def read(self, request: Request) -> Reply:
+        """Serve a request of another rank, which only reads. It waits for no other one: ranks may ask in a ring."""
+        assert self._server is not None, "not a PS rank"
+        return self._server.handle(request)
+
+    def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
+        """Send a request to another rank and wait. Raises RankLost."""
+        timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
+        try:
+            reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
+        except RuntimeError as error:
+            raise RankLost([rank], {}, {rank: words_of(error)}) from error
+        give_up_silent_hosts(self._context)
+        return reply
+
+    def close(self) -> None:
+        """Give up a pending save."""
+        if self._server is not None:
+            self._server.close()
+
+
+def _live(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
+    """The life of a rank: ``work`` until the order to stop, or until the supervisor has ended.
+
+    Entering a namespace comes before the leash: that is a thread, and entering would undo what ties this process to its
+    parent.
+    """
+    ignore_interrupts()
+    ignore_stops()
+    if rank_context.entrance is not None:
+        try:
+            rank_context.entrance.enter()
+        except FileNotFoundError:  # it ends with the supervisor
+            hold_leash(rank_context.supervisor_pid).follow()
+            raise
+    leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
+    try:
+        work(ControlLink(rank_context))
+    except Stopped:
+        pass  # where the job of a trainer has not ended, the supervisor has the reason
+    except (EOFError, OSError):
+        leash.follow()  # unless the supervisor lives, and has closed the connection
+    group.leave()
+
+
+def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
+    """Main function of a PS rank or a spare."""
+    process = PsProcess(spec, rank_context)
+    wire.serve_by(process)
+    _live(rank_context, process.follow_orders)
+    process.close()
+
+
+def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankContext) -> None:
+    """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
+
+    def work(link: ControlLink) -> None:
+        link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
+        mesh = _mesh(link)
+        link.send(*_carry_out(job, link, mesh))
+        link.order()
+        if mesh is not None:
+            mesh.close()
+
+    _live(rank_context, work)
+
+
+def _mesh(link: ControlLink) -> Mesh | None:
+    """The sockets to the other trainers; None where there are none."""
+    context = link.rank_context
+    if context.options.num_trainers == 1:
+        return None
+    mesh = Mesh(
+        rank_order(context.rank)[1],
+        context.options.num_trainers,
+        host=link.own_address(),
+        authkey=context.authkey,
+        timeout_s=context.options.join_timeout_s,
+        notices=link,
+    )
+    link.entrance = lambda: mesh.entrance
+    return mesh
+
+
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message:
+    """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
+    try:
+        effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh, link.number_calls))
+        job(RpcCluster(link, effects, mesh), effects)
+        effects.group.agree("the end", None)  # nobody needs anything of this trainer any more
+    except HarnessError as error:
+        return "failed", error
+    except (Stopped, EOFError, ConnectionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
+        words = f"{link.rank_context.rank} raised {type(error).__name__}: {error}"
+        return "failed", RunFailed(f"{words}\n{traceback.format_exc()}")
+    return ("finished",)
