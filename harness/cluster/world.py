@@ -489,6 +489,8 @@ class World:
         if why := self._processes.lost_with([trainer]).get(trainer):
             how = f"ended: {why}"
         self._trainers.remove(trainer)
+        if self._admitter == trainer:
+            self._admitter = None  # the heir asks again
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
             raise RunFailed(f"{trainer} {how}")
         self.names = tuple(rank for rank in self.names if rank != trainer)

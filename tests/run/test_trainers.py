@@ -21,6 +21,7 @@ from torch.futures import Future
 import analysis
 from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
+from harness.cluster.link import ControlLink
 from harness.cluster.mesh import Mesh, _Peer
 from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
@@ -291,7 +292,7 @@ def dying_in_admission(  # noqa: PLR0917
 ) -> None:
     """The trainer's job; one trainer dies once, as trainer 1, which had died, is taken in again, or is taken in."""
     reals = {name: getattr(SeveralTrainers, name) for name in ("admit", "enter")}
-    join, admit = RpcCluster._join, RpcCluster.admit
+    join, admit, wait = RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers
     is_in = {"admission": not cluster.awaits_trainers and effects.group.index == 1}
 
     def die(now: str) -> None:
@@ -308,6 +309,14 @@ def dying_in_admission(  # noqa: PLR0917
         die("join")
         join(self, formation)
 
+    def waiting(self: ControlLink) -> Formation:
+        if moment == "wait" and effects.group.index == index and not (folder / "died").exists():
+            self.send("admit")
+            die("wait")
+        elif moment == "wait":
+            time.sleep(0.5)  # the new one is ready before the heir asks
+        return wait(self)
+
     def admitting(self: RpcCluster, state: Callable[[], Any]) -> None:
         is_in["admission"] = True
         admit(self, state)
@@ -315,12 +324,14 @@ def dying_in_admission(  # noqa: PLR0917
 
     for name in reals:
         setattr(SeveralTrainers, name, lambda self, *args, name=name: exchanging(name, self, *args))
-    RpcCluster._join, RpcCluster.admit = joining, admitting
+    RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers = joining, admitting, waiting
     trainer.train(config, checkpoints, faults, cluster, effects)
 
 
-@pytest.mark.parametrize("moment", ["join", "before", "after"])
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("index", "moment"),
+    [(0, "wait"), *((index, moment) for index in range(3) for moment in ("join", "before", "after"))],
+)
 def test_a_trainer_that_dies_while_another_is_taken_in_holds_up_nobody(
     several: Config, tmp_path: Path, index: int, moment: str
 ) -> None:
