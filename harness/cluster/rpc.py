@@ -57,7 +57,7 @@ class RpcCluster(Cluster, Resumable):
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
         self._replaced: set[Rank] = set()  # dead trainers
-        self._unheard: Mapping[Rank, str] = {}  # that died between two requests, known before anything is sent
+        self._known_lost: Mapping[Rank, str] = {}  # that died between two requests, known before anything is sent
         self._succeeded: frozenset[Rank] = frozenset()  # trainers that all died before this process began
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
@@ -77,7 +77,7 @@ class RpcCluster(Cluster, Resumable):
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
             self._form_between_requests(self._effects.once(lambda: self._link.ask("regroup")))
-        refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._unheard.items()}
+        refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._known_lost.items()}
         self._num_in_flight += 1
         self._num_started += 1
         number = None if self._mesh is None else self._num_started
@@ -104,6 +104,8 @@ class RpcCluster(Cluster, Resumable):
         of that one connection closes its listener (TensorPipe, core/listener_impl.cc, ``onAccept``). It lives, and
         hears again once a generation is formed anew.
         """
+        if not self._group.dead:
+            return outcomes
         failed = [*chain.from_iterable(outcomes[index].detail.items() for index in self._group.dead)]
         refused = {rank for rank, words in failed if not _IS_LATE.search(words)}
         if not refused or not (deaf := self._effects.once(lambda: self._link.ask("alive", refused))):
@@ -205,7 +207,7 @@ class RpcCluster(Cluster, Resumable):
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
         self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._succeeded)
-        self._succeeded, self._unheard = frozenset(), {}
+        self._succeeded, self._known_lost = frozenset(), {}
         spares: dict[Rank, str] = {}
         if lost := [*filter(is_ps, lost)]:
             formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
@@ -232,7 +234,7 @@ class RpcCluster(Cluster, Resumable):
         assert isinstance(self._group, SeveralTrainers), "one of several has died"
         assert self._mesh is not None, "one of several has died"
         self._form_between_requests(self._effects.once(self._link.await_trainers))
-        if self._unheard or not self._mesh.newcomers:
+        if self._known_lost or not self._mesh.newcomers:
             return
         self._group.admit(lambda: (self.state(), state()))
         self._replaced = {rank for rank in self._replaced if rank_order(rank)[1] in self._group.dead}
@@ -244,7 +246,7 @@ class RpcCluster(Cluster, Resumable):
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
         self.load(given)
-        self._unheard, self._succeeded = lost, frozenset(filter(is_trainer, lost))
+        self._known_lost, self._succeeded = lost, frozenset(filter(is_trainer, lost))
 
     def enter(self) -> Any:
         """Wait, without limit, to be taken in."""
@@ -262,11 +264,11 @@ class RpcCluster(Cluster, Resumable):
         return state
 
     def _form_between_requests(self, formation: Formation) -> None:
-        """As :meth:`_form`; where PS ranks die meanwhile, the next request finds them: nothing of it is sent."""
+        """Join ``formation`` as :meth:`_form` does. If PS ranks die meanwhile, the next request fails unsent."""
         try:
             self._form(formation)
         except RankLost as lost:
-            self._unheard = lost.detail
+            self._known_lost = lost.detail
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
@@ -289,7 +291,7 @@ class RpcCluster(Cluster, Resumable):
         self._generation = -1
         self._answered = set()
         self._link.join(self._rank, formation)
-        self._generation, self._unheard = formation.generation, {}
+        self._generation, self._known_lost = formation.generation, {}
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
         if self._mesh is not None:
             self._mesh.meet(self._link.entrances)

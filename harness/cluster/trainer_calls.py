@@ -12,7 +12,7 @@ Result = tuple[Any, HarnessError | None]
 
 
 class NumberedCalls:
-    """Calls of the supervisor by trainers: each is carried out once, whoever makes it again under its number."""
+    """Deduplicates numbered calls of the supervisor by trainers: an heir repeats the call of a dead trainer."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -48,7 +48,7 @@ class Verdicts:
         self._mourners: dict[Rank, tuple[int, Mapping[int, bytes]]] = {}
 
     def finished(self, trainer: Rank) -> None:
-        """A trainer has finished: nobody needs anything of it any more."""
+        """Record that a trainer has finished its job; it asks for no verdict any more."""
         self._finished.add(trainer)
 
     def have_finished(self, trainers: Collection[Rank]) -> bool:

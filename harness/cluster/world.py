@@ -313,7 +313,7 @@ class World:
             self._restart(rank)
 
     def entered(self) -> None:
-        """The new trainers take part. A no-op if their admission has been ended meanwhile."""
+        """Count the new trainers among the trainers. A no-op if their admission has been ended meanwhile."""
         if self._is_entering:
             self._trainers = sorted((*self._trainers, *self._newcomers), key=rank_order)
             self._newcomers, self._is_entering, self._num_restarts = {}, False, 0

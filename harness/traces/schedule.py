@@ -110,10 +110,7 @@ def schedule(
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h and clock == "samples":
-            raise TraceError(
-                f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
-                "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
-            )
+            _refuse_late(entry, where, job_h)
         if (entry.phase != "boundary" or entry.fault.lasts) and clock == "wall":
             _refuse_on_wall_clock(entry, where)
         step = strike_step(
@@ -137,6 +134,14 @@ def schedule(
         *sorted([*at_once, *losses], key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
         *_with_ends(lasting, job_h, total_samples, batch_size),
         *(each for each, _ in others if each.phase != "boundary"),
+    )
+
+
+def _refuse_late(entry: Entry, where: str, job_h: float) -> None:
+    """Raise TraceError for an entry past the end of the job."""
+    raise TraceError(
+        f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
+        "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
     )
 
 
