@@ -106,7 +106,8 @@ class _Auditor:
         self._hangs = False  # whether one of these kills stopped a rank, or cut it off
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
         self._failed_writes = FailedWrites()
-        self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
+        spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
+        self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
         self._is_at_boundary = True  # all deaths since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
@@ -309,16 +310,21 @@ class _Auditor:
         return trained_h + sum(self.result.hours.values())
 
     def _reschedule_h(self, event: Recovered) -> float:
-        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead PS rank, if any."""
-        profile, num_dead = self._profile, len(_ps_of(event)) if event.dense == "kept" else 0
+        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead rank."""
+        profile, now_h = self._profile, self._now_h(event)
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
-        spare_h, now_h = profile.get("spare_o_res_h"), self._now_h(event)
-        ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
-        if spare_h is None or not 0 < num_dead <= len(ready):
+        num_dead = Counter(map(is_trainer, event.ranks))
+        ready = {
+            key: [index for index, ready_h in enumerate(spares_h) if ready_h <= now_h]
+            for key, spares_h in self._spares_h.items()
+        }
+        are_ready = event.dense == "kept" and all(num <= len(ready[key]) for key, num in num_dead.items())
+        if profile.get("spare_o_res_h") is None or not are_ready:
             return wait_h
-        for index in ready[:num_dead]:
-            self._spares_h[index] = now_h + wait_h
-        return spare_h
+        for key, num in num_dead.items():
+            for index in ready[key][:num]:
+                self._spares_h[key][index] = now_h + wait_h
+        return profile["spare_o_res_h"]
 
     def _load_h(self, event: Recovered) -> float:
         """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give; none if
@@ -399,7 +405,7 @@ class _Auditor:
         """Node-hours, where the profile has a number of trainers, and bytes on the wire, where the record has them."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
-            num_spares = len(self._spares_h)
+            num_spares = sum(map(len, self._spares_h.values()))
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
             idle_h = self._profile["job_h"] * num_spares
             self._expect("node_h", event.node_h, sum(self.result.hours.values()) * num_nodes + idle_h)
@@ -432,6 +438,10 @@ class _Auditor:
         Recovered: _recover,
         Finished: _finish,
     }
+
+
+_SPARES = {False: "spares", True: "spare_trainers"}
+"""Key of ``cluster``, by whether the spare is one of a trainer."""
 
 
 def _ps_of(event: Recovered) -> list[str]:

@@ -182,7 +182,9 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         settings |= _CLOCKS[clock]
         trace = plain_trace(rng, num_ps, turn[0] if clock == "wall" else None)
     faults = tuple(tuple(_fault(rng, name, phase) for name, phase in each) for each in cells)
-    return Round(settings, trace, faults, pauses=bool(rng.random() < _PAUSED))
+    pauses = bool(rng.random() < _PAUSED)
+    settings["cluster"]["spare_trainers"] = int(num_trainers > 1 and rng.integers(2))
+    return Round(settings, trace, faults, pauses=pauses)
 
 
 def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:

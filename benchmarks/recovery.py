@@ -73,6 +73,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
                 "num_ps": options.ps,
                 "num_trainers": options.trainers,
                 "spares": options.spares,
+                "spare_trainers": options.spare_trainers,
                 **_LAUNCHERS[options.launcher](options.hosts),
             },
             "strategy": strategy,
@@ -142,6 +143,7 @@ def main() -> None:
     made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "buddy"), default="partial")
     made.add_argument("--trainers", type=int, default=1, help="with several, single kills are of one of them")
     made.add_argument("--spares", type=int, default=0, help="cluster.spares")
+    made.add_argument("--spare-trainers", type=int, default=0, help="cluster.spare_trainers")
     made.add_argument("--launcher", choices=("fork", "hosts"), default="fork", help="hosts: agents on this machine")
     made.add_argument("--hosts", type=int, default=3, help="number of agents of launcher hosts")
     options = made.parse_args()

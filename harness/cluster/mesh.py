@@ -79,7 +79,7 @@ class Mesh:
     """The connections of one trainer with the others. Implements :class:`harness.cluster.trainers.Exchange`.
 
     Args:
-        index, size: of this trainer, and of the group.
+        index, size: of this trainer, and of the group. A spare trainer gets its index before it meets others.
         host: address to listen on.
         notices: what is looked at while this trainer waits for others.
 

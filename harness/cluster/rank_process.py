@@ -21,7 +21,7 @@ from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.trainers import SeveralTrainers
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, is_ps, rank_order
+from harness.core.plans import Rank, is_ps, is_spare_trainer, rank_order
 from harness.core.trainers import ALONE
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
@@ -149,7 +149,7 @@ def _mesh(link: ControlLink) -> Mesh | None:
     if context.options.num_trainers == 1:
         return None
     mesh = Mesh(
-        rank_order(context.rank)[1],
+        -1 if is_spare_trainer(context.rank) else rank_order(context.rank)[1],
         context.options.num_trainers,
         host=link.own_address(),
         authkey=context.authkey,

@@ -249,15 +249,18 @@ class RpcCluster(Cluster, Resumable):
         self._known_lost, self._succeeded = lost, frozenset(filter(is_trainer, lost))
 
     def enter(self) -> Any:
-        """Wait, without limit, to be taken in."""
+        """Wait, without limit, to be taken in; a spare trainer then has a number."""
         if not self._is_new:
             return None
         assert isinstance(self._group, SeveralTrainers), "there are others"
+        assert self._mesh is not None, "there are others"
         self._link.send("ready")
         self._link.is_waiting = True
         while self._generation < 0:
+            self._rank, formation = self._link.order()
+            self._mesh.index = rank_order(self._rank)[1]
             with suppress(group.WorldBroken):  # another process then replaces this one
-                self._join(self._link.order()[1])
+                self._join(formation)
         own, state = self._group.enter()
         self.load(own)
         self._effects.once(lambda: self._link.ask("entered"))

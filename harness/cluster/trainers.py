@@ -51,12 +51,17 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
     def __init__(self, exchange: Exchange, number_calls: Callable[[int], None] = lambda _: None) -> None:
         self._exchange, self._number_calls = exchange, number_calls
-        self.index, self.size = exchange.index, exchange.size
+        self.size = exchange.size
         self._living = {*range(exchange.size)}
         self._num_actions = 0
         self._late: _Late | None = None
         self._questions: dict[str, Callable[[], bool]] = {}
         self._answers: set[str] = set()  # of which the answer is yes
+
+    @property
+    def index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of this trainer; of a spare trainer -1."""
+        return self._exchange.index
 
     @property
     def acts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -17,12 +17,13 @@ from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
 from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
+from harness.cluster.newcomers import Newcomers
 from harness.cluster.processes import REAP_S, Processes
 from harness.cluster.trainer_calls import NumberedCalls, Result, Verdicts
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_trainer, rank_order, spare_name
+from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_spare_trainer, is_trainer, rank_order, spare_name
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -82,11 +83,8 @@ class World:
         self._met: set[Rank] = set()  # trainers that have connected
         self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         self._succeeded: dict[Rank, int] = {}  # ranks that died with all trainers: the processes before
-        self._newcomers: dict[Rank, bool] = {}  # processes of dead trainers to be, and whether they are ready
+        self._newcomers = Newcomers(options, self._processes, self._connections, lambda rank: self._spawn(rank, None))
         self._is_halting = False  # the trainers have been told to stop
-        self._is_entering = False  # whether these are being taken in
-        self._num_restarts = 0  # of these, in a row
-        self._admitter: Rank | None = None  # trainer that waits for them
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
@@ -116,6 +114,7 @@ class World:
         """
         spares = [*map(spare_name, range(self._num_spares))]
         self._begin_generation(spares, fresh=[*self.names, *spares])
+        self._newcomers.refill()
         return {"network": "open" if self._network is None else "private", **self._machine()}
 
     def _spawn(self, rank: Rank, formation: Formation | None) -> None:
@@ -129,7 +128,8 @@ class World:
             dead_after_s=self._launcher.dead_after_s,
             entrance=self._network and self._network.entrance,
         )
-        self._processes.spawn(context, self._trainer if is_trainer(rank) else self._ps)
+        runs_job = is_trainer(rank) or is_spare_trainer(rank)
+        self._processes.spawn(context, self._trainer if runs_job else self._ps)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status.
@@ -165,6 +165,7 @@ class World:
             for _ in range(self._options.spares - len(self._spares())):
                 self._spawn(spare_name(self._num_spares), None)
                 self._num_spares += 1
+            self._newcomers.refill()
 
     def _spares(self) -> list[Rank]:
         """Reap spares that have ended, and return the others."""
@@ -190,30 +191,32 @@ class World:
         lost, (succeeded, self._succeeded) = [*ranks], (self._succeeded, {})
         old = {rank: succeeded.get(rank) or self._processes[rank].pid for rank in lost}
         dead = [rank for rank in lost if is_ps(rank) and rank not in succeeded]
+        takeovers: dict[Rank, Rank] = {}
         for trainer in [rank for rank in lost if is_trainer(rank) and rank not in succeeded]:
             self.kill([trainer])
             if trainer in self._trainers:
                 self._lose_trainer(trainer)
-            self._start_newcomer(trainer)
+            if spare := self._await_newcomer(trainer, self._newcomers.start(trainer)):
+                takeovers[trainer] = spare
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
         stays = not dead or (self._rendezvous.is_complete and len(members) >= len(dead))
-        takeovers = dict(zip(dead, members if stays else spares, strict=False))
-        for rank, spare in takeovers.items():
+        taken = dict(zip(dead, members if stays else spares, strict=False))
+        for rank, spare in taken.items():
             self._processes.rename(spare, rank)
             self._connections.rename(spare, rank)
         if stays:
-            self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
+            self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **taken})
         else:
-            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
+            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in taken])
         self._refill_after = step
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in lost}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
-        return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **hosts}
+        return {**self._machine(), "replaced": replaced, "spares": taken | takeovers, "mute": mute, **hosts}
 
     def check_trainers(self) -> None:
         """A no-op: the end of the last one is found as any other."""
@@ -222,8 +225,8 @@ class World:
         """Start processes for trainers that have all been killed, and the ranks killed with them, in a generation."""
         self._succeeded = {rank: self.pids[rank] for rank in ranks}
         self.names = tuple(sorted({*self.names, *ranks}, key=rank_order))
-        self._trainers, self._newcomers = [*filter(is_trainer, ranks)], {}
-        self._admitter, self._is_entering = None, False
+        self._trainers = [*filter(is_trainer, ranks)]
+        self._newcomers.give_up()
         self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         for trainer in self._trainers:
             self._met.discard(trainer)
@@ -264,46 +267,38 @@ class World:
                 self._lose_trainer(rank)
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
-        if self._is_entering and (ended or not self._rendezvous.can_complete):
+        if self._newcomers.is_entering and (ended or not self._rendezvous.can_complete):
             self._end_admission()
         for rank in ended:
             if rank in self._newcomers and self._trainer_has_ended(rank):
                 self._restart(rank)
         self._admit_if_ready()
 
-    def _start_newcomer(self, trainer: Rank) -> None:
-        """Start a process that is to take the place of a dead trainer, between two steps."""
-        self._newcomers[trainer] = False
-        self._met.discard(trainer)
+    def _await_newcomer(self, trainer: Rank, spare: Rank | None) -> Rank | None:
+        """A process waits to take the place of a dead trainer, between two steps: ``spare``, which is returned."""
+        self._met = {*self._met, trainer} if spare else self._met - {trainer}
         self._progress[trainer].hear("start")
-        self._spawn(trainer, None)
+        return spare
 
     def _restart(self, newcomer: Rank) -> None:
         """Start another process for one that has ended before it took part. Raises RunFailed if none ever does."""
-        self._num_restarts += 1
-        if self._num_restarts > self._options.max_replacements_in_a_row:
-            raise RunFailed(
-                f"{newcomer} (pid {self.pids[newcomer]}) {self._end_of(newcomer, 'before it took part')}; so did "
-                f"{self._num_restarts - 1} before it (cluster.max_replacements_in_a_row)"
-            )
+        how = f"(pid {self.pids[newcomer]}) {self._end_of(newcomer, 'before it took part')}"
         self._mute.pop(newcomer, None)
-        self._start_newcomer(newcomer)
+        self._await_newcomer(newcomer, self._newcomers.restart(newcomer, how))
 
     def _admit_if_ready(self) -> None:
         """Begin the generation in which new trainers take part, once all are ready and the others wait for them."""
-        if self._admitter is None or not self._newcomers or not all(self._newcomers.values()):
-            return
-        admitter, self._admitter, self._is_entering = self._admitter, None, True
-        self.names = tuple(sorted((*self.names, *self._newcomers), key=rank_order))
-        self._begin_generation(self._ready_spares())
-        self._connections.send(admitter, "result", self._formation, None)
+        if admitter := self._newcomers.begin():
+            self.names = tuple(sorted((*self.names, *self._newcomers), key=rank_order))
+            self._begin_generation(self._ready_spares())
+            self._connections.send(admitter, "result", self._formation, None)
 
     def _end_admission(self) -> None:
         """A member of the generation has died while new trainers were taken in: none of them is. Others are started.
 
         So a new trainer never waits for one that has died, nor a verdict for one that has no state yet.
         """
-        self._is_entering = False
+        self._newcomers.is_entering = False
         if not self._rendezvous.is_complete:
             self._rendezvous.abandon()
         self.names = tuple(rank for rank in self.names if rank not in self._newcomers)
@@ -314,9 +309,11 @@ class World:
 
     def entered(self) -> None:
         """Count the new trainers among the trainers. A no-op if their admission has been ended meanwhile."""
-        if self._is_entering:
+        if self._newcomers.is_entering:
             self._trainers = sorted((*self._trainers, *self._newcomers), key=rank_order)
-            self._newcomers, self._is_entering, self._num_restarts = {}, False, 0
+            self._newcomers.took_part()
+            if self._is_halting:
+                self._tell_trainers("halt")  # the new ones have not heard it
 
     def dead(self) -> dict[Rank, str]:
         """PS ranks whose process has ended, and how, in words."""
@@ -439,9 +436,9 @@ class World:
         if kind in ("tell", "call"):
             self._carry_out(rank, kind, getattr(supervisor, args[0]), *args[1:])
         elif kind == "ready":
-            self._newcomers[rank] = True
+            self._newcomers.ready(rank)
         elif kind == "admit":
-            self._admitter = rank
+            self._newcomers.await_all(rank)
         elif kind == "ask":
             self._connections.send(rank, "result", *_outcome(getattr(self, args[0]), args[1]))
         elif kind == "mourn":
@@ -467,8 +464,6 @@ class World:
         if is_trainer(rank):
             self._met.add(rank)
             self._progress[rank].hear("hello")
-            if self._is_halting:
-                self._connections.send(rank, "halt")
         if generation is None:
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")
@@ -489,8 +484,7 @@ class World:
         if why := self._processes.lost_with([trainer]).get(trainer):
             how = f"ended: {why}"
         self._trainers.remove(trainer)
-        if self._admitter == trainer:
-            self._admitter = None  # the heir asks again
+        self._newcomers.lost(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
             raise RunFailed(f"{trainer} {how}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
@@ -499,7 +493,7 @@ class World:
 
     def close(self) -> None:
         """Order every rank to stop; kill and reap those that have not ended two seconds later, or take no part yet."""
-        self.kill([*self._newcomers])
+        self.kill(self._newcomers.waiting)
         for rank in self.pids:
             self._connections.send(rank, "stop")
         self._processes.close()

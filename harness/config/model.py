@@ -166,6 +166,9 @@ class ClusterConfig(_Model):
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
     profile's `spare_o_res_h`, and node-hours."""
+    spare_trainers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Spare trainer nodes: on engine `rpc`, processes that have read the data and take over when trainers die. Prices
+    depend on it as on `spares`."""
     host: Annotated[str, NO_RESULT] = "127.0.0.1"
     """Address that the supervisor's control channel listens on; with launcher `hosts` one that all hosts reach."""
     port: Annotated[int, Field(ge=0, le=65535), NO_RESULT] = 0

@@ -59,7 +59,17 @@ def spare_name(index: int) -> Rank:
 
 def is_spare(name: Rank) -> bool:
     """Whether ``name`` is that of a spare."""
-    return name.startswith("spare")
+    return name.startswith("spare") and not is_spare_trainer(name)
+
+
+def spare_trainer_name(index: int) -> Rank:
+    """Name of spare trainer number ``index``, a process that takes over the name of a trainer that has died."""
+    return f"spare_trainer{index}"
+
+
+def is_spare_trainer(name: Rank) -> bool:
+    """Whether ``name`` is that of a spare trainer."""
+    return name.startswith("spare_trainer")
 
 
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
@@ -77,7 +87,8 @@ class Costs:
     """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
 
     Fields with the name of a constant of :class:`harness.config.profiles.Profile` mean the same; ``num_spares`` nodes
-    wait for a failure. Those with a default are prices (docs/CPR.md, "Prices"); by default they change no charge.
+    wait for the failure of a PS rank, ``num_spare_trainers`` for that of a trainer. Those with a default are prices
+    (docs/CPR.md, "Prices"); by default they change no charge.
     ``snapshot_frac``: hours that training stands still for a save in the background, as a fraction of those that its
     bytes take to be written; None: the save is waited for.
     """
@@ -99,6 +110,7 @@ class Costs:
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0
+    num_spare_trainers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

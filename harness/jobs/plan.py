@@ -28,7 +28,9 @@ def processors_of(config: Config) -> int:
         return config.jobs.processors
     if not starts_processes(config):
         return config.trainer.num_threads
-    return config.cluster.num_trainers * config.trainer.num_threads + config.num_ps + config.cluster.spares
+    cluster = config.cluster
+    num_beside = config.num_ps + cluster.spares + cluster.spare_trainers
+    return cluster.num_trainers * config.trainer.num_threads + num_beside
 
 
 def submissions(

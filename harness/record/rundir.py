@@ -46,7 +46,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("profile.spare_o_res_h", "profile.network_gbps", "profile.snapshot_gbps"), (float, int, NoneType)),
     "profile.num_trainers": (int, NoneType),
     "profile.trainer_load": (bool,),
-    "cluster.spares": (int,),
+    **dict.fromkeys(("cluster.spares", "cluster.spare_trainers"), (int,)),
 }
 """Keys that a config of before may lack, and that the analysis computes with."""
 

@@ -61,6 +61,7 @@ class Ledgers:
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
             num_ranks=len(plan.kinds) if plan.dense == "kept" else 0,
+            num_trainers=len(plan.trainers) if plan.dense == "kept" else 0,
             hangs=struck.hangs,
         )
         added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)

@@ -186,6 +186,14 @@ def test_a_spare_is_ready_again_when_the_dead_rank_is_rescheduled() -> None:
     assert spared_h(2, [(0, 3, 1.5), (100, 2, 1.5)]) == [1.5, 0.02]
 
 
+def test_a_failure_waits_for_nothing_where_each_dead_rank_has_a_spare() -> None:
+    """A spare of a trainer is none of a PS rank, and none is taken where one is missing."""
+    ledger = OverheadLedger(dataclasses.replace(SPARE, num_spares=1, num_spare_trainers=2))
+    failures = [(0, 3), (1, 3), (1, 1), (0, 2), (0, 1)]  # of PS ranks and trainers, at one moment
+    hours = [ledger.charge_failure(0, 1.5, num_ranks=ps, num_trainers=num).reschedule_h for ps, num in failures]
+    assert hours == [1.5, 1.5, 0.02, 1.5, 0.02]
+
+
 def charged_h(costs: Costs, positions: list[int], size: int = 1000) -> list[float]:
     """Hours of saves at ``positions``, each of ``size`` of 1000 bytes."""
     ledger = OverheadLedger(costs)
@@ -232,7 +240,8 @@ def test_the_full_interval_in_the_background_costs_least(snapshot_frac: float) -
 def test_node_hours_count_every_node_of_the_job() -> None:
     """Overhead hours times ranks and trainers; a spare is occupied for the job besides; unknown without trainers."""
     known = dataclasses.replace(COSTS, num_trainers=6)
-    for costs, expected in ((COSTS, None), (known, 5.0), (dataclasses.replace(known, num_spares=2), 0.5 * 12 + 200)):
+    spared = dataclasses.replace(known, num_spares=1, num_spare_trainers=1)
+    for costs, expected in ((COSTS, None), (known, 5.0), (spared, 0.5 * 12 + 200)):
         ledger = OverheadLedger(costs)
         ledger.charge_failure()
         assert ledger.node_h == (expected if expected is None else pytest.approx(expected, rel=1e-12))

@@ -268,11 +268,12 @@ def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_pat
     cache = "none" if strategy == "cpr_mirror" else cache
     config = changed(several, cache__mode=cache, save__mode=chance.choice(["sync", "async"]), strategy__name=strategy)
     config = changed(config, trace__allow_unplanned=True, metrics__log_every_steps=7)
-    run(changed(config, engine="local"), tmp_path / "whole")
     deaths = {
         index: (chance.randrange(1, 120), chance.choice(["before", "sent to one", "after"]))
         for index in chance.sample(range(3), chance.choice([1, 2]))
     }
+    config = changed(config, cluster__spare_trainers=chance.choice([0, 1]))
+    run(changed(config, engine="local"), tmp_path / "whole")
     finished = run(config, tmp_path / "again", partial(dying_in_exchange, tmp_path, deaths))
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
     assert len({digest for rank, digest in finished.digests.items() if rank.startswith("trainer")}) == 1
@@ -484,6 +485,51 @@ def test_a_trace_kills_trainers_in_every_phase(several: Config, tmp_path: Path, 
         assert compare_records(*folders) == []
 
 
+def awaiting_spares(  # noqa: PLR0917
+    folder: Path, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+) -> None:
+    """The trainer's job, which begins once a spare trainer has begun."""
+    if effects.group.index < 0:
+        (folder / "spare").touch()
+    ends_s = time.monotonic() + 20
+    while not (folder / "spare").exists() and time.monotonic() < ends_s:
+        time.sleep(0.001)
+    trainer.train(config, checkpoints, faults, cluster, effects)
+
+
+def test_a_spare_trainer_takes_over(several: Config, tmp_path: Path) -> None:
+    """Law: the process was there before, another one is started behind it, and the record is that of ``local``.
+
+    A failure waits for nothing where each dead rank has a spare; the second one comes before a repair of 6 h has ended.
+    """
+    lines = "10,trainer0,6\n14,trainer1,6\n30,trainer2,6\n40,ps1,6\n40,trainer0,6\n"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,repair_h\n{lines}")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
+    config = changed(config, cluster__spare_trainers=1, profile__spare_o_res_h=0.01, profile__num_trainers=3)
+    config = changed(config, trace__repair="reschedule")
+    _, events = runs.run(changed(config, engine="local"), tmp_path / "local")
+    assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6, 0.01, 6]
+    run(config, tmp_path / "rpc", partial(awaiting_spares, tmp_path))
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    for engine in ("local", "rpc"):
+        folder = tmp_path / engine
+        assert analysis.check(read_events(folder / "events.jsonl"), read_config(folder)) == []
+    events = read_events(tmp_path / "rpc" / "events.jsonl")
+    (started, *_), regrouped = events, [event.machine for event in events if isinstance(event, Regrouped)]
+    assert regrouped[0]["spares"] == {"trainer0": "spare_trainer0"}
+    assert regrouped[0]["replaced"]["trainer0"][1] == started.machine["pids"]["spare_trainer0"]
+    pids = {rank: pid for machine in regrouped for rank, pid in machine["pids"].items()}
+    assert "spare_trainer1" in pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def test_a_spare_trainer_needs_another_trainer(several: Config) -> None:
+    """One line with the key and the reason."""
+    config = changed(several, cluster__num_trainers=1, cluster__spare_trainers=1)
+    with pytest.raises(ConfigError, match=r"^cluster\.spare_trainers: expected 0 with one trainer, got 1; a spare"):
+        RunSpec(config).validate()
+
+
 @pytest.mark.parametrize("fault", ["hang", "partition"])
 def test_a_trainer_that_a_trace_makes_mute_is_found_by_its_deadline(
     several: Config, tmp_path: Path, fault: str
@@ -523,6 +569,7 @@ def test_trainers_that_are_killed_at_any_moment_lose_nothing(several: Config, tm
     chance = random.Random(seed)
     config = changed(several, trace__path=None, trace__allow_unplanned=True, data__max_train_samples=800)
     config = changed(config, strategy__name="cpr_mfu", save__mode=chance.choice(["sync", "async"]))
+    config = changed(config, cluster__spare_trainers=chance.choice([0, 1]))
     run(changed(config, engine="local"), tmp_path / "whole")
     killed: list[int] = []
 
