@@ -2,7 +2,8 @@
 
 Hosts are emulated (``tests/hosts/emulated.py``): namespaces of this machine, joined by a bridge. Needs to be root.
 
-    killed      all processes of a host get SIGKILL; seconds until the next step is done. Two hosts in turn.
+    killed      all processes of a host get SIGKILL; seconds until the next step is done. Two hosts in turn, of several
+                trainers (--trainers) that of trainer0 too
     cut         the cable of a host is taken out; the same, less ``cluster.dead_after_s``. Two hosts in turn.
     orphaned    the supervisor gets SIGKILL; seconds until nothing of the run is left on any host
     step        milliseconds of a step: three agents by loopback, and on three hosts, in turn
@@ -78,7 +79,12 @@ def configure(options: argparse.Namespace, folder: Path, num_steps: int, **clust
         settings_of(folder, options.rows / sum(KAGGLE_CARDINALITIES), num_steps, batch_size=BATCH_SIZE),
         {
             "engine": "rpc",
-            "cluster": {"num_ps": options.ps, "dead_after_s": options.dead_after, **cluster},
+            "cluster": {
+                "num_ps": options.ps,
+                "num_trainers": options.trainers,
+                "dead_after_s": options.dead_after,
+                **cluster,
+            },
             "strategy": {"name": "partial", "interval_samples": 12 * BATCH_SIZE},
             "trace": {"allow_unplanned": True},
             "metrics": {"log_every_steps": 1},
@@ -88,7 +94,8 @@ def configure(options: argparse.Namespace, folder: Path, num_steps: int, **clust
 
 def lose_two(hosts: Emulation, config: Config, folder: Path, lose: Callable[[str], None]) -> list[float]:
     """Seconds from the loss of each of two hosts to the next step."""
-    watch = Watch([(step, lambda host=host: lose(host)) for step, host in zip(LOST_AT, hosts.hosts[1:], strict=True)])
+    lost = hosts.hosts[:2] if config.cluster.num_trainers > 1 else hosts.hosts[1:]
+    watch = Watch([(step, lambda host=host: lose(host)) for step, host in zip(LOST_AT, lost, strict=True)])
     assemble.run(hosts.config(config), folder, on_status=watch)
     return watch.seconds
 
@@ -190,6 +197,7 @@ def main() -> None:
     """Measure, print the table, write it as JSON if asked."""
     made = parser(__doc__, rounds=3, steps=400, ps=6)
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
+    made.add_argument("--trainers", type=int, default=1, help="trainers, on the hosts in turn")
     made.add_argument("--stalls", type=int, default=50, help="stalls of a rank")
     made.add_argument("--dead-after", type=float, default=2.0, help="cluster.dead_after_s")
     options = made.parse_args()

@@ -56,6 +56,7 @@ class RpcCluster(Cluster, Resumable):
         self._num_losses = self._num_found = 0  # times that ranks were killed, and that the dead were sought among all
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
+        self._ended: Mapping[Rank, str] = {}  # PS ranks, as this trainer heard when it became an heir
         self._replaced: set[Rank] = set()  # dead trainers
         self._known_lost: Mapping[Rank, str] = {}  # that died between two requests, known before anything is sent
         self._succeeded: frozenset[Rank] = frozenset()  # trainers that all died before this process began
@@ -92,9 +93,14 @@ class RpcCluster(Cluster, Resumable):
         """Send the calls of this trainer. Those of one that died are sent, maybe again, when they are waited for."""
         own = self._group.index
         calls = send(own)
-        later = self._group.share_later(
-            what, lambda index: self._outcome(calls if index == own else send(index), index)
-        )
+
+        def outcome(index: int) -> _Outcome:
+            if index == own:
+                return self._outcome(calls, index)
+            self._ended = self._link.ask("dead")
+            return self._outcome(send(index), index)
+
+        later = self._group.share_later(what, outcome)
         return lambda: self._heard(what, send, later())
 
     def _heard(self, what: str, send: Callable[[int], Calls], outcomes: list["_Outcome"]) -> list["_Outcome"]:
@@ -137,7 +143,12 @@ class RpcCluster(Cluster, Resumable):
         return self._call(rank, wire.on_rank, "serve", wire.packed(request), workers, number)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call a function on a rank, without waiting. A call that cannot be sent has failed."""
+        """Call a function on a rank, without waiting. A call that cannot be sent has failed.
+
+        So has one of an heir to a rank that has ended: on a lost host it would be waited for until its deadline.
+        """
+        if rank in self._ended:
+            return _failed(RuntimeError(self._ended[rank]))
         try:
             return rpc.rpc_async(self._workers[rank], function, args=args, timeout=self._options.rpc_timeout_s)
         except RuntimeError as error:
@@ -292,7 +303,7 @@ class RpcCluster(Cluster, Resumable):
 
     def _join(self, formation: Formation) -> None:
         self._generation = -1
-        self._answered = set()
+        self._answered, self._ended = set(), {}
         self._link.join(self._rank, formation)
         self._generation, self._known_lost = formation.generation, {}
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}

@@ -156,12 +156,12 @@ def short(config: Config, **more: Any) -> Config:
 
 
 def lost_once(events: list[Event], host: str, why: str) -> None:
-    """The record has one failure: all PS ranks of ``host``, which is named; and their replacements are elsewhere."""
+    """The record has one failure: all ranks of ``host``, which is named; and their replacements are elsewhere."""
     (started,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
     dead = [rank for rank, its in started.items() if its == host]
     (lost,) = (event for event in events if isinstance(event, Lost))
     assert lost.unplanned_ranks == dead
-    (detail,) = {*lost.machine["detail"].values()}
+    (detail,) = {words.removeprefix("ended: ") for words in lost.machine["detail"].values()}
     assert re.fullmatch(f"its host {host} was lost: {why}", detail)
     (regrouped,) = (event for event in events if isinstance(event, Regrouped))
     assert detail.endswith(regrouped.machine["lost_hosts"][host])
@@ -183,23 +183,29 @@ def test_an_agent_that_is_killed_is_one_failure_of_its_ranks(hosts: Emulation, c
     await_end(hosts.hosts)
 
 
-def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_trainers", [1, pytest.param(3, marks=needs_compiled)])
+def test_ranks_that_are_cut_off_end_before_they_are_replaced(
+    hosts: Emulation, config: Config, tmp_path: Path, num_trainers: int
+) -> None:
     """Law: a cut cable is found within the deadline and a second; no two processes ever serve one shard.
 
     The seconds are those in which the machine lets the supervisor run.
     Ranks are placed in turn, so a buddy is on another host: the replicas of all ranks of a lost host are there.
+    Of three trainers the one that dies has asked a PS rank of its host: its heir was never connected with that.
     """
-    config = changed(short(config), strategy__name="buddy")
+    config = changed(short(config), strategy__name="buddy", cluster__num_trainers=num_trainers)
+    if num_trainers > 1:
+        config = changed(config, trainer__backend="compiled")
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    host = hosts.hosts[1]
+    host = hosts.hosts[1 if num_trainers == 1 else 0]
     said = said_by(host_runs.lose_link, hosts, hosts.config(config), tmp_path / "hosts" / "run", host)
     hosts.mend(host)
     events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
     lost_once(events, host, SILENT)
     spawned = [line.split() for line in (tmp_path / "hosts" / "spawned").read_text().splitlines()]
-    assert [num_left for _, num_left in spawned] == ["0", "0"]
+    assert {num_left for _, num_left in spawned} == {"0"}
     assert isinstance(finished := events[-1], Finished)
-    assert finished.digests == reference.digests
+    assert reference.digests.items() <= finished.digests.items()
     assert 0 < float(spawned[0][0]) - float(said) < DEAD_AFTER_S + 1.0
 
 
