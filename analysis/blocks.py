@@ -37,7 +37,7 @@ RESOURCES = ("node_h", "wire_bytes", "memory_bytes")
 
 _QUANTITIES = (
     *("auc", "log_loss", "pls", "update_pls", "update_pls_tracked", "overhead_frac", "payload_bytes", "stall_s"),
-    *("cache_hit_rate", "cache_saved_frac", "cache_peak_rows"),
+    *("lost_dense_frac", "cache_hit_rate", "cache_saved_frac", "cache_peak_rows"),
     *RESOURCES,
     *(f"{bucket}_frac" for bucket in BUCKETS),
 )

@@ -9,7 +9,7 @@ from analysis.audit import check
 from analysis.contents import tell_apart
 from harness.config.model import trace_name
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Event, Finished, Started
+from harness.core.events import BUCKETS, Event, Finished, Recovered, Started
 from harness.record.code import code_of
 from harness.record.recorder import Record, read_record
 from harness.record.rundir import RunDir, find_runs, flatten, read_config, read_env
@@ -40,6 +40,7 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
+    "lost_dense_frac": "float64",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys(("wire_bytes", "memory_bytes"), "Int64"),
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
@@ -50,7 +51,8 @@ _TYPES: dict[str, str] = {
 COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
 
-``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``node_h``: overhead in
+``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``lost_dense_frac``:
+samples that the dense network lacks, of all, if all trainers have died at once. ``node_h``: overhead in
 node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
 """
 
@@ -241,11 +243,15 @@ def _results(events: Sequence[Event]) -> dict[str, Any]:
     if not events or not isinstance(finished := events[-1], Finished):
         return {}
     values = {name: getattr(finished, name) for name in COLUMNS if hasattr(finished, name)}
+    lost_dense = [
+        event.lost_dense_samples for event in events if isinstance(event, Recovered) and event.dense != "kept"
+    ]
     stalls = finished.machine.get("overhead_seconds") or {}
     return values | {
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
+        "lost_dense_frac": sum(lost_dense) / finished.samples if lost_dense else None,
         **_cache_results(finished.cache or {}),
     }
 

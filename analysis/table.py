@@ -90,6 +90,9 @@ _CACHE_COLUMNS = (
     _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0)),
 )
 """Columns of a cache's statistics, shown if a run of the block has a cache."""
+_DENSE_CAPTION = "Dense network: samples that it lacks, of all, where all trainers died at once."
+_DENSE_COLUMNS = (_Column("dense network", "dense\nlost %", show=_mean("lost_dense_frac", 100, 2)),)
+"""Shown if all trainers of a run of the block have died at once."""
 _RESOURCE_COLUMNS = {
     "node_h": _Column("node-hours", "node\nh", "resources", show=_mean("node_h", 1, 2)),
     "wire_bytes": _Column("sent, MB", "sent\nMB", "resources", show=_mean("wire_bytes", 1e-6, 1)),
@@ -120,7 +123,8 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
     is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
     captions = {
         MORE_THAN_THE_JOB: is_marked,
-        _CACHE_CAPTION: any(map(_has_cache, blocks)),
+        _DENSE_CAPTION: any(_has(block, "lost_dense_frac") for block in blocks),
+        _CACHE_CAPTION: any(_has(block, "cache_peak_rows") for block in blocks),
         _RESOURCES_CAPTION: any(block.resources for block in blocks),
     }
     shown = [caption for caption, is_shown in captions.items() if is_shown]
@@ -177,10 +181,12 @@ def missing(cells: Sequence[Cell]) -> list[str]:
 
 def content(block: Block) -> tuple[tuple[Heading, ...], list[list[str]]]:
     """The headings, and the text of each line's cells."""
-    cache = _CACHE_COLUMNS if _has_cache(block) else ()
-    columns = (*_COLUMNS, *cache, *(_RESOURCE_COLUMNS[name] for name in block.resources))
+    dense = _DENSE_COLUMNS if _has(block, "lost_dense_frac") else ()
+    cache = _CACHE_COLUMNS if _has(block, "cache_peak_rows") else ()
+    columns = (*_COLUMNS, *dense, *cache, *(_RESOURCE_COLUMNS[name] for name in block.resources))
     return columns, [[column.show(line) for column in columns] for line in block.lines]
 
 
-def _has_cache(block: Block) -> bool:
-    return any(line.estimates["cache_peak_rows"] is not None for line in block.lines)
+def _has(block: Block, name: str) -> bool:
+    """Whether some strategy of the block has a value in a column."""
+    return any(line.estimates[name] is not None for line in block.lines)

@@ -17,8 +17,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
+from benchmarks._processes import busy_cores
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Lost, Trained
@@ -117,24 +118,6 @@ def step_seconds(config: Config, folder: Path) -> float:
     assemble.run(config, folder)
     steps = [event.machine["seconds"] for event in read_events(folder / "events.jsonl") if isinstance(event, Trained)]
     return Spread.of(steps[len(steps) // 10 :]).median
-
-
-@contextmanager
-def busy_cores() -> Iterator[None]:
-    """While it is entered, a process spins for each core."""
-    spinning = []
-    try:
-        for _ in os.sched_getaffinity(0):
-            if (pid := os.fork()) == 0:
-                while os.getppid() != 1:
-                    sum(range(100_000))
-                os._exit(0)
-            spinning.append(pid)
-        yield
-    finally:
-        for pid in spinning:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def stall(hosts: Emulation, config: Config, folder: Path, num: int) -> tuple[int, int]:

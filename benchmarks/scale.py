@@ -16,7 +16,6 @@ cores. On hosts of their own ranks work at once; what remains serial is the trai
 is an extrapolation: straight lines through the measured figures of the two, at more ranks than this machine holds.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 
 from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
+from benchmarks._processes import processor_s
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Initialise, Push
 from harness.cluster.supervisor import Supervisor
@@ -43,12 +43,6 @@ from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
 _WARM_UP = 50  # rounds that are not timed
-
-
-def processor_s(pid: int) -> float:
-    """Processor time that a process has had, threads that have ended included; seconds, in steps of 10 ms."""
-    values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: man 5 proc
 
 
 def memory_mb(pid: int) -> float:

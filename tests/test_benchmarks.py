@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import update_mass
+from benchmarks import trainers, update_mass
 from benchmarks._chaos import CELLS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round, drawn
 from benchmarks._chaos_judges import late_detections, loses_nothing, too_rare, unfinished_files
 from benchmarks._chaos_traces import TURNS
@@ -429,6 +429,21 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
         assert min(found["supervisor_ms"], found["trainer_us"], found["memory_mb"]) > 0
     assert "survivor_ms" not in results[0], "the only rank does not survive"
     assert printed.count("\n| 16 |") == 1
+
+
+def test_the_processor_time_of_a_trainer_is_taken_apart(tmp_path: Path) -> None:
+    """Units that made the times are found again, other jobs follow from them, and a run is measured."""
+    units = [0.1, 0.07, -0.5, 0.05, 3.0]
+    shapes = [(num, ps) for num in (1, 2, 4) for ps in (2, 8)]
+    found = {s: {"trainer": float(np.dot(units, trainers.terms(s))), "PS rank": 0.3 + 0.4 / s[1]} for s in shapes}
+    assert trainers.fit(found) == pytest.approx(units, rel=1e-6)
+    *_, row = trainers.at_sizes(found, [(20, 10)], 128)
+    assert row.startswith("| 20 + 10 | 0.05 | 0.70 | -0.03 | 0.95 | 3.00 | 4.68 | 0.34 |")
+    path = tmp_path / "figures.json"
+    sizes = ["--trainers", "2", "--ps", "1", "--rounds", "1", "--steps", "20", "--rows-scale", "0.001"]
+    assert "| 2 + 1 |" in start_alone("trainers.py", *sizes, "--json", str(path))
+    (result,) = json.loads(path.read_text())["results"]
+    assert result["runs"][0]["trainer"] > 0
 
 
 def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:

@@ -195,6 +195,11 @@ class TeamPass:
                 for values_BX, values_PX in zip(self._of_samples, share_PW.split(widths, dim=1), strict=True):
                     values_BX[spans[number].start : spans[number].stop] = values_PX
 
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes that several trainers exchange of a sample."""
+        return sum(values_BX.shape[1] * values_BX.itemsize for values_BX in self._of_samples)
+
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 

@@ -20,7 +20,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.plans import ps_index
+from harness.core.plans import is_trainer, rank_order
 
 Row = dict[str, Any]
 
@@ -101,10 +101,10 @@ class History:
             case Evaluated() if self._is_on_curve(event):
                 return [{"eval/auc": event.auc, "eval/log_loss": event.log_loss, "eval/accuracy": event.accuracy}]
             case Injected() if event.loss or event.reschedule_h is not None:
-                kill = {"kill/rank": _number_of(event.rank), "kill/hour": event.hour} if event.loss else {}
+                kill = {**_named("kill", event.rank), "kill/hour": event.hour} if event.loss else {}
                 return [{**kill, **self._totals}]
             case Recovered():
-                return [{**self._recovery(event, rank), **self._totals} for rank in event.kinds or event.ranks[:1]]
+                return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:
@@ -116,8 +116,10 @@ class History:
         return is_new
 
     def _recovery(self, event: Recovered, rank: str) -> Row:
+        lost = {} if event.dense == "kept" else {"recovery/lost_dense_samples": event.lost_dense_samples}
         return {
-            "recovery/rank": _number_of(rank),
+            **_named("recovery", rank),
+            **lost,
             "recovery/is_planned": int(rank not in self._unplanned),
             "recovery/is_rollback": int(event.rollback),
             "recovery/latency_s": latency_s(event),
@@ -126,12 +128,13 @@ class History:
         }
 
 
-def _number_of(rank: str) -> int | None:
-    """The number in the name of a PS rank; None of a trainer, and in a damaged name of a record that is not sealed."""
+def _named(what: str, rank: str) -> dict[str, int | None]:
+    """Entry with the number of a PS rank, or of a trainer; None in a damaged name of a record that is not sealed."""
+    key = f"{what}/{'trainer' if is_trainer(rank) else 'rank'}"
     try:
-        return ps_index(rank)
+        return {key: rank_order(rank)[1]}
     except ValueError:
-        return None
+        return {key: None}
 
 
 def latency_s(event: Recovered) -> float | None:

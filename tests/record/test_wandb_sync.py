@@ -5,12 +5,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import Evaluated, Started, Trained
+from harness.core.events import Evaluated, Recovered, Started, Trained
 from harness.record import wandb_sink, wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir, read_config
@@ -99,6 +100,26 @@ def test_a_damaged_name_of_a_rank_is_no_number(tmp_path: Path) -> None:
     view = view_of(recorder.run, {}, {})
     assert view is not None
     assert {row["kill/rank"] for row in view.rows if "kill/rank" in row} == {None}
+
+
+def test_a_trainer_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """Law: of each death and recovery the number is that of a PS rank or of a trainer, and what the network lacks."""
+    num_recovered = 0
+    with Recorder(tmp_path, made_config()) as recorder:
+        for event in made_events(made_config()):
+            changes: dict[str, Any] = {}
+            if is_loss(event):
+                changes = {"rank": "trainer1"}
+            elif isinstance(event, Recovered):
+                ranks, num_recovered = [*event.ranks, "trainer1"], num_recovered + 1
+                changes = {"ranks": ranks, "dense": "checkpoint", "lost_dense_samples": 7}
+            recorder.record(altered(event, **changes) if changes else event)
+    view = view_of(recorder.run, {}, {})
+    assert view is not None
+    assert {row["kill/trainer"] for row in view.rows if "kill/hour" in row} == {1}
+    recoveries = [row for row in view.rows if "recovery/rows" in row]
+    assert [row["recovery/trainer"] for row in recoveries if "recovery/rank" not in row] == [1] * num_recovered
+    assert {row["recovery/lost_dense_samples"] for row in recoveries} == {7}
 
 
 def test_a_marker_that_cannot_be_used_is_none(tmp_path: Path) -> None:
