@@ -14,7 +14,8 @@ The plain DLRM of throughput.py takes turns too; its step is reading, embeddings
     embedding    lookups, their gradients and updates: nn.EmbeddingBag, autograd, torch.optim.SGD of the tables
 
 ``--trainers 2 4``: instead, the step of runs with 1, 2 and 4 trainers in turn, on rpc, without a cache and with
-lookahead. Each of several trainers has one thread; one trainer has ``--threads``.
+lookahead. Each of several trainers has one thread; one trainer has ``--threads``. Then a run with each number of
+trainers, to its end: what its lookahead cache has hit, moved and held.
 """
 
 import argparse
@@ -61,6 +62,7 @@ Parts = defaultdict[str, float]
 """Seconds by part of a step."""
 
 BARS = ("dense", "start", "finish", "rest")
+_WHOLE = 10  # of --steps: the length of the runs whose caches are counted
 _FILE = "parts.jsonl"  # a line for each chunk: seconds by part
 
 
@@ -225,21 +227,36 @@ def of_trainers(options: argparse.Namespace) -> None:
         folder, steps = Path(name), num_steps(options.rounds, options.steps)
         base = settings_of(folder, options.rows_scale, steps, batch_size=options.batch_size, backend="compiled")
         base |= {"engine": "rpc", "metrics": {"log_every_steps": options.steps}}
-        variants: dict[str, tuple[Body, Config]] = {}
-        for cache in ("none", "lookahead"):
-            for number in counts:
-                cluster = {"num_ps": options.ps, "num_trainers": number}
-                trainer_keys = {**base["trainer"], "num_threads": options.threads if number == 1 else 1}
-                changes = {"cluster": cluster, "trainer": trainer_keys, "cache": {"mode": cache}}
-                variants[f"{cache}, {number}"] = harness_run, config_of({**base, **changes})
+
+        def config(cache: str, number: int, **data: int) -> Config:
+            threads = options.threads if number == 1 else 1
+            cluster = {"num_ps": options.ps, "num_trainers": number}
+            changes = {"cluster": cluster, "trainer": {"num_threads": threads}, "cache": {"mode": cache}, "data": data}
+            return config_of(base, changes)
+
+        variants: dict[str, tuple[Body, Config]] = {
+            f"{cache}, {number}": (harness_run, config(cache, number))
+            for cache in ("none", "lookahead")
+            for number in counts
+        }
         rounds = in_turn(variants, folder, options.rounds)
+        whole = {"max_train_samples": _WHOLE * options.steps * options.batch_size}
+        caches = [assemble.run(config("lookahead", each, **whole), folder / f"whole-{each}").cache for each in counts]
     rows: list[tuple[str, ...]] = []
     for variant in variants:
         cache = variant.partition(",")[0]
         ratios = [Spread.of(each[base] / each[variant] for each in rounds) for base in (f"{cache}, 1", "none, 1")]
         rows.append((variant, Spread.of(each[variant] for each in rounds).show(), *(ratio.show() for ratio in ratios)))
     head = ("cache, trainers", "ms a step", "samples/s by those of one trainer", "and without a cache")
-    report(options, table(head, rows), {"rounds": rounds, "results": rounds})
+    results = [
+        {
+            "num_trainers": number,
+            "ms": {cache: [each[f"{cache}, {number}"] for each in rounds] for cache in ("none", "lookahead")},
+            "cache": cache,
+        }
+        for number, cache in zip(counts, caches, strict=True)
+    ]
+    report(options, table(head, rows), {"rounds": rounds, "results": results})
 
 
 def main() -> None:

@@ -180,7 +180,14 @@ def test_steps_of_several_trainers_are_compared_with_those_of_one(tmp_path: Path
     path = tmp_path / "figures.json"
     sizes = ["--trainers", "2", "--rounds", "1", "--steps", "4", "--rows-scale", "0.001"]
     printed = start("step.py", *sizes, "--json", str(path))
-    (first,) = json.loads(path.read_text())["rounds"]
+    figures = json.loads(path.read_text())
+    (first,), results = figures["rounds"], figures["results"]
+    assert [(each["num_trainers"], each["ms"]["none"]) for each in results] == [
+        (1, [first["none, 1"]]),
+        (2, [first["none, 2"]]),
+    ]
+    assert results[0]["cache"] == results[1]["cache"]
+    assert results[0]["cache"]["hit_rate"] > 0
     assert [*first] == ["none, 1", "none, 2", "lookahead, 1", "lookahead, 2"]
     assert min(first.values()) > 0
     assert printed.count("**1.00** (1.00–1.00)") >= 3

@@ -94,6 +94,33 @@ def lookahead(results: Sequence[Cell]) -> list[Row]:
     return [*rows, measured("bytes beyond the least possible, %", "0 (own claim)", over_pct, 0, 0.005)]
 
 
+def cached_trainers(results: Sequence[Cell]) -> list[Row]:
+    """What the cache moves and holds with several trainers, and how much faster steps are."""
+    rows: list[Row] = []
+    for each in results:
+        cache, trainers = each["cache"], trainers_of(each)
+        moved = f"hits {100 * cache['hit_rate']:.1f} %; {cache['bytes'] / 1e6:.1f} MB to and from PS ranks"
+        held = f"{each['num_trainers'] * cache['peak_rows']:,.0f} rows held at most, of all together"
+        rows.append(Row(trainers, "–", f"{moved}; {held}", 1, "ours"))
+    for key, words in (("hit_rate", "hits"), ("bytes", "bytes to and from PS ranks")):
+        more = [100 * (each["cache"][key] / results[0]["cache"][key] - 1) for each in results[1:]]
+        rows.append(measured(f"more {words} than one trainer has, %", "0 (own claim)", more, 0, 0))
+    for each in results:
+        what = f"step without the cache over the step with it, {trainers_of(each)}"
+        rows.append(measured(what, "–", speedups(each), 0, math.inf))
+    return rows
+
+
+def trainers_of(each: Cell) -> str:
+    """The number of trainers of a result, in words."""
+    return f"{each['num_trainers']} trainer{'s' * (each['num_trainers'] > 1)}"
+
+
+def speedups(each: Cell) -> list[float]:
+    """By round, of the cache."""
+    return [none / cached for none, cached in zip(each["ms"]["none"], each["ms"]["lookahead"], strict=True)]
+
+
 def wire(results: Sequence[Cell]) -> list[Row]:
     """How much faster a step is with the cache, on loopback and on wires of limited rate."""
     paper = "up to 5.6 [read], over other baselines"

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from analysis.advice import DEFAULT_MARGIN, verdicts
 from analysis.blocks import regimes
 from analysis.cells import Cell
-from analysis.claims.rows import Row, Verdict, calibrated, shown, within
+from analysis.claims.rows import NO_RUN, Row, Verdict, calibrated, shown, within
 from analysis.stats import Pair, estimate, estimate_pairs, pairs_of
 
 _DIVIDES = "strategy.interval_counts_ranks"
@@ -83,6 +84,44 @@ def resolution(cells: Sequence[Cell]) -> list[Row]:
             )
         )
     return rows
+
+
+def poster(cells: Sequence[Cell]) -> list[Row]:
+    """CPR's job at scale on `local`, and smaller on both engines: what is removed and lost, and whether they agree."""
+    rows: list[Row] = []
+    for profile, shape in (("poster50", "20 + 18"), ("poster50_of_6", "4 + 6")):
+        of_shape = [cell for cell in cells if (cell["profile"], cell["engine"]) == (profile, "local")]
+        whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(of_shape, profile, "full")}
+        if value := estimate(100 * part for part in whole.values()):
+            rows.append(Row(f"overhead of `full`, % of the job ({shape})", "–", shown(value), value.num, "ours"))
+        for name in ("cpr_mfu", "cpr_ssu"):
+            own = _own(of_shape, profile, name)
+            removed = estimate([100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own])
+            what = f"overhead of `full` that `{name}` removes, % ({shape})"
+            rows.append(within(what, "over 91 [read]", removed, 91.0, math.inf))
+            pairs = pairs_of(own, of_shape, "log_loss")
+            loss = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
+            what = f"log loss of `{name}` more than without failures, 10⁻³ ({shape})"
+            rows.append(within(what, "at most 0.8 [read: 0.8]", loss, -math.inf, 0.8))
+    return [*rows, _agreement(cells)]
+
+
+_OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_frac", "payload_bytes", "num_lost_ranks")
+
+
+def _agreement(cells: Sequence[Cell]) -> Row:
+    """Of the cells that were run on both engines, how many have equal results, to the last bit."""
+    what = "runs of processes (`rpc`, 4 + 6) equal to those of `local`, of all"
+    by_engine: dict[str, dict[tuple[Any, ...], list[Any]]] = {"local": {}, "rpc": {}}
+    for cell in cells:
+        if cell["status"] == "done":
+            results = [cell.get(name) for name in _OF_RESULT]
+            by_engine[cell["engine"]][cell["profile"], cell["strategy"], cell["seed"]] = results
+    both = by_engine["local"].keys() & by_engine["rpc"].keys()
+    num_equal = sum(by_engine["local"][key] == by_engine["rpc"][key] for key in both)
+    verdict: Verdict = "cannot be told" if not both else "reproduced" if num_equal == len(both) else "not reproduced"
+    why = {"cannot be told": NO_RUN, "not reproduced": "results differ"}.get(verdict, "")
+    return Row(what, "all (own claim)", f"{num_equal} of {len(both)}", len(both), verdict, why)
 
 
 def _own(cells: Sequence[Cell], profile: str, strategy: str, *, divides: bool = True) -> list[Cell]:

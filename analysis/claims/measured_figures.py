@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.cells import Cell
-from analysis.claims.caches import embedding_pct, saved_pct, staleness_loss, staleness_values, wire_name
+from analysis.claims.caches import (
+    embedding_pct,
+    saved_pct,
+    speedups,
+    staleness_loss,
+    staleness_values,
+    trainers_of,
+    wire_name,
+)
 from analysis.claims.figures import LETTERS, apart, common_legend, symlog
 from analysis.style import INK, THEMES, colour, log_scale
 
@@ -88,6 +96,23 @@ def draw_wire(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     common_legend(axes)
     for each in axes:
         each.set_xticks(places, [wire_name(result) for result in results])
+        each.set_xlim(-0.5, len(results) - 0.5)
+        each.set_ylim(bottom=0)
+
+
+def draw_cached_trainers(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
+    """Milliseconds of a step by the number of trainers, with the cache and without; and how much faster it is."""
+    _colour(axes)
+    places = np.arange(len(results))
+    for offset, cache in ((-0.1, "none"), (0.1, "lookahead")):
+        _bars(axes[0], (places + offset).tolist(), [each["ms"][cache] for each in results], f"cache {cache}")
+    _bars(axes[1], places.tolist(), [speedups(each) for each in results], hue=_INK)
+    axes[1].axhline(1, color=_INK, linestyle=":", label="as fast as without the cache")
+    axes[0].set_ylabel("ms a step")
+    axes[1].set_ylabel("speed-up by the lookahead cache")
+    common_legend(axes)
+    for each in axes:
+        each.set_xticks(places, [trainers_of(result) for result in results])
         each.set_xlim(-0.5, len(results) - 0.5)
         each.set_ylim(bottom=0)
 

@@ -1,9 +1,10 @@
 """Claims on caches: BagPipe's lookahead and HET's bounded staleness."""
 
-from analysis.claims.caches import accesses, embedding_share, lookahead, staleness, wire
+from analysis.claims.caches import accesses, cached_trainers, embedding_share, lookahead, staleness, wire
 from analysis.claims.claim import BENCHMARKS, FOLDER, Benchmark, Claim
 from analysis.claims.measured_figures import (
     draw_accesses,
+    draw_cached_trainers,
     draw_lookahead,
     draw_staleness,
     draw_step,
@@ -66,6 +67,25 @@ CACHES: dict[str, Claim] = {
         "a run without a cache moves, and of the rows that it fetches, which the cache saves. Dotted: the bytes that "
         "the best possible cache of the same lookahead would save. Right: the greatest number of rows that the cache "
         "held.",
+    ),
+    "cached_trainers": Claim(
+        "BagPipe's cache at several trainers: fetches are divided among them, and nothing is fetched twice",
+        "BagPipe, section 3; the numbers are this project's",
+        Benchmark(
+            BENCHMARKS / "step.py",
+            ("--trainers", "2", "4", "--rounds", "5", "--steps", "100", "--rows-scale", "0.1"),
+        ),
+        cached_trainers,
+        "BagPipe partitions its cache: a row is at one trainer, from which the others get it, and a changed row "
+        "dies with that trainer [read; the last is derived]. Here fetches and write-backs are divided by PS rank "
+        "among the trainers, and copies are replicated: each trainer holds all cached rows, so memory grows with "
+        "their number, and the death of one loses nothing (docs/TRAINERS.md). Counts are of 1,000 steps of batch "
+        "128, lookahead 200, 2 PS ranks; times are this machine's, whose two cores all processes share.",
+        draw_cached_trainers,
+        "Engine `rpc`, 2 PS ranks, batch 128, lookahead 200. One trainer has two threads, each of several has one. "
+        "A point is the median of 5 rounds of 100 steps, bars are the least and the greatest. Left: a step without "
+        "the cache and with it. Right: the step without the cache over the step with it, in the same round; above "
+        "the dotted line the cache is faster.",
     ),
     "wire": Claim(
         "The lookahead cache makes steps faster, most of all where the wire is slow",

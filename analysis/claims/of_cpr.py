@@ -1,9 +1,11 @@
 """Claims of CPR's paper and poster."""
 
+from pathlib import Path
+
 from analysis.claims.captions import BESIDE, LEFT, MEANS, PAIRED, RUNS
 from analysis.claims.claim import BENCHMARKS, FOLDER, Benchmark, Claim
 from analysis.claims.costs import production, trackers
-from analysis.claims.emulation import overhead, quality, resolution
+from analysis.claims.emulation import overhead, poster, quality, resolution
 from analysis.claims.figures import scatter, sweep
 from analysis.claims.measured_figures import draw_production, draw_trackers
 from analysis.claims.measures import LOSS, OVERHEAD, PLS, SAVES
@@ -125,6 +127,16 @@ CPR: dict[str, Claim] = {
         f"{MEANS}: Poisson failures of one rank in 56 h, with an MTBF of 56 h at 4 ranks, which falls as 1 / ranks. "
         f"{BESIDE} {LEFT} Right: lost samples, of which `full` has none; with so few failures at 4 ranks that "
         "Student's interval reaches below 0.",
+    ),
+    "poster": Claim(
+        "CPR's job at scale, and a smaller one of processes that are killed",
+        "CPR, section 6; its poster",
+        Path("experiments") / "poster.yaml",
+        poster,
+        "20 trainers and 18 PS ranks in 50 h, five failures of four PS ranks, on `local`: the number of trainers "
+        "changes no bit (docs/TRAINERS.md). 4 trainers and 6 PS ranks on `rpc` are processes; four of the six PS "
+        "ranks are killed at a failure, so the interval and what is lost are others. The interval is divided by k = "
+        "4; claim `overhead` has it without.",
     ),
     "trackers": Claim(
         "Trackers: counters of accesses take little memory, sampled lists a sixth of that, copies of rows all",

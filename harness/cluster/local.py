@@ -128,7 +128,8 @@ class LocalCluster(Cluster):
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        self._ranks.dead_trainers |= dict.fromkeys(filter(is_trainer, lost), True)
+        dead = self._ranks.dead_trainers  # none if all had died: these are there again
+        dead |= {rank: True for rank in lost if rank in dead}
         self._raise_lost(self.ranks, {})
 
     @property

@@ -60,15 +60,15 @@ class Newcomers(Mapping[Rank, bool]):
         for _ in range(self._options.spare_trainers - len(self._spares)):
             spare = spare_trainer_name(self._num_started)
             self._num_started += 1
-            self._spares[spare] = False
             self._spawn(spare)
+            self._spares[spare] = False
 
     def start(self, trainer: Rank) -> Rank | None:
         """Give the place of a dead trainer to a spare, which is returned, or to a new process."""
         there = [spare for spare in self._spares if spare in self._connections and not self._processes.has_ended(spare)]
         if not there:
-            self._ready[trainer] = False
             self._spawn(trainer)
+            self._ready[trainer] = False
             return None
         spare = max(there, key=self._spares.__getitem__)  # the first that is ready, if any is
         self._ready[trainer] = self._spares.pop(spare)

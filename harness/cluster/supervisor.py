@@ -37,7 +37,7 @@ class Ranks(Victims, Protocol):
         ...
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
-        """All trainers are among ``ranks``, which have been killed: start others for all of these, now."""
+        """All trainers are among ``ranks``, which are lost: start others for all of these, now."""
         ...
 
 
@@ -178,9 +178,10 @@ class Supervisor(Resumable):
                     f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
         if planned.takes_trainers:
-            lost = dict.fromkeys(planned.ranks, "killed with all trainers")
+            ranks = sorted(self._killed, key=rank_order)  # and those that were struck before, and were not found
+            lost = dict.fromkeys(ranks, "killed with all trainers, or before them")
             self._succession = Succession(state=state, lost=lost, struck=planned.struck)
-            self.ranks.succeed(planned.ranks)
+            self.ranks.succeed(ranks)
         else:
             self.ranks.check_trainers()
         return planned.struck

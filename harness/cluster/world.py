@@ -222,7 +222,9 @@ class World:
         """A no-op: the end of the last one is found as any other."""
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
-        """Start processes for trainers that have all been killed, and the ranks killed with them, in a generation."""
+        """Start processes for trainers that have all been killed, and the ranks lost with them, in a generation."""
+        self._processes.end(ranks)
+        self._connections.drop(ranks)
         self._succeeded = {rank: self.pids[rank] for rank in ranks}
         self.names = tuple(sorted({*self.names, *ranks}, key=rank_order))
         self._trainers = [*filter(is_trainer, ranks)]

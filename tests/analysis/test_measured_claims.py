@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from analysis.claims.caches import accesses, embedding_share, lookahead, staleness, wire
+from analysis.claims.caches import accesses, cached_trainers, embedding_share, lookahead, staleness, wire
 from analysis.claims.claims import CLAIMS
 from analysis.claims.costs import production, trackers
 from analysis.claims.page import finding
@@ -176,3 +176,21 @@ def test_each_figure_is_drawn_of_its_results() -> None:
     for name, own in results.items():
         assert figure_of(finding(name, own)).axes
         assert CLAIMS[name].caption
+
+
+def with_trainers(num: int, hit_rate: float, lookahead_ms: float) -> dict[str, Any]:
+    """A run with so many trainers, whose step takes 4 ms without the cache."""
+    cache = {"hit_rate": hit_rate, "bytes": 1e6, "peak_rows": 500}
+    return {"num_trainers": num, "cache": cache, "ms": {"none": [4.0, 4.0], "lookahead": [lookahead_ms, lookahead_ms]}}
+
+
+def test_a_cache_that_hits_less_with_several_trainers_is_seen() -> None:
+    """Hits and bytes are those of one trainer, or the claim is not met; copies are counted in each."""
+    for hit_rate, verdict in ((0.8, "reproduced"), (0.7, "not reproduced")):
+        results = [with_trainers(1, 0.8, 2.0), with_trainers(2, hit_rate, 3.2)]
+        rows = {row.what: row for row in cached_trainers(results)}
+        assert rows["more hits than one trainer has, %"].verdict == verdict
+        assert rows["more bytes to and from PS ranks than one trainer has, %"].verdict == "reproduced"
+        assert "1,000 rows held at most" in rows["2 trainers"].ours
+        assert rows["step without the cache over the step with it, 2 trainers"].ours == "1.25 (1.25–1.25)"
+        assert figure_of(finding("cached_trainers", results)).axes

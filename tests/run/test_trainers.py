@@ -387,6 +387,30 @@ def test_all_trainers_may_die_between_two_steps(
 
 
 @pytest.mark.parametrize(
+    ("hour", "lost"),
+    [
+        (14, [["trainer0", "trainer1"], ["ps2", "ps3"]]),
+        (16.8, [["ps2", "ps3", "trainer0", "trainer1"]]),
+    ],
+)
+def test_ranks_may_die_in_a_phase_just_before_all_trainers_or_after(
+    several: Config, tmp_path: Path, hour: float, lost: list[list[str]]
+) -> None:
+    """Law: what nobody has found yet is part of the failure, and a stopped rank is not waited for.
+
+    They die in the save at hour 16.8, before the faults of that boundary.
+    """
+    struck = f"9,ps2,manifest,kill\n9,ps3,manifest,hang\n{hour},trainer0,,\n{hour},trainer1,,\n"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{struck}")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
+    config = changed(config, cluster__rpc_timeout_s=1.5, cluster__join_timeout_s=30.0)
+    for engine in ("local", "rpc"):
+        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
+        assert [event.ranks for event in events if isinstance(event, Lost)] == lost
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+
+
+@pytest.mark.parametrize(
     ("lines", "words"),
     [
         ("10,trainer0,lookup,", "expected a trainer that lives, got trainer1, the last of 2 that the trace loses at"),
