@@ -1,6 +1,6 @@
 """Figures of claims about caches and costs: each draws into two axes, side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,37 +83,40 @@ def draw_lookahead(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
 
 
 def draw_wire(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
-    """Milliseconds of a step with and without the cache, and their ratio, by the wire's rate."""
-    _colour(axes)
-    places = np.arange(len(results))
-    for offset, variant in ((-0.1, "uncached"), (0.1, "lookahead")):
-        ms = [[each[variant]["ms"][key] for key in ("low", "median", "high")] for each in results]
-        _bars(axes[0], (places + offset).tolist(), ms, variant)
-    _bars(axes[1], places.tolist(), [each["ratios"] for each in results], hue=_INK)
-    axes[1].axhline(1, color=_INK, linestyle=":", label="as fast as without the cache")
-    axes[0].set_ylabel("ms a step")
-    axes[1].set_ylabel("speed-up by the lookahead cache")
-    common_legend(axes)
-    for each in axes:
-        each.set_xticks(places, [wire_name(result) for result in results])
-        each.set_xlim(-0.5, len(results) - 0.5)
-        each.set_ylim(bottom=0)
+    """Milliseconds of a step by the rate of the wire, with the cache and without; and how much faster it is."""
+    ends = ("low", "median", "high")
+    steps = {
+        variant: [[each[variant]["ms"][key] for key in ends] for each in results]
+        for variant in ("uncached", "lookahead")
+    }
+    _draw_gain(axes, [wire_name(each) for each in results], steps, [each["ratios"] for each in results])
 
 
 def draw_cached_trainers(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     """Milliseconds of a step by the number of trainers, with the cache and without; and how much faster it is."""
+    steps = {f"cache {cache}": [each["ms"][cache] for each in results] for cache in ("none", "lookahead")}
+    _draw_gain(axes, [trainers_of(each) for each in results], steps, [speedups(each) for each in results])
+
+
+def _draw_gain(
+    axes: Sequence["Axes"],
+    names: Sequence[str],
+    steps: Mapping[str, Sequence[Sequence[float]]],
+    ratios: Sequence[Sequence[float]],
+) -> None:
+    """Milliseconds of two kinds of steps in each setting of ``names``; and how many times faster the second is."""
     _colour(axes)
-    places = np.arange(len(results))
-    for offset, cache in ((-0.1, "none"), (0.1, "lookahead")):
-        _bars(axes[0], (places + offset).tolist(), [each["ms"][cache] for each in results], f"cache {cache}")
-    _bars(axes[1], places.tolist(), [speedups(each) for each in results], hue=_INK)
+    places = np.arange(len(names))
+    for offset, (label, ms) in zip((-0.1, 0.1), steps.items(), strict=True):
+        _bars(axes[0], (places + offset).tolist(), ms, label)
+    _bars(axes[1], places.tolist(), ratios, hue=_INK)
     axes[1].axhline(1, color=_INK, linestyle=":", label="as fast as without the cache")
     axes[0].set_ylabel("ms a step")
     axes[1].set_ylabel("speed-up by the lookahead cache")
     common_legend(axes)
     for each in axes:
-        each.set_xticks(places, [trainers_of(result) for result in results])
-        each.set_xlim(-0.5, len(results) - 0.5)
+        each.set_xticks(places, names)
+        each.set_xlim(-0.5, len(names) - 0.5)
         each.set_ylim(bottom=0)
 
 

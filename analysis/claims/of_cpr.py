@@ -134,9 +134,9 @@ CPR: dict[str, Claim] = {
         Path("experiments") / "poster.yaml",
         poster,
         "20 trainers and 18 PS ranks in 50 h, five failures of four PS ranks, on `local`: the number of trainers "
-        "changes no bit (docs/TRAINERS.md). 4 trainers and 6 PS ranks on `rpc` are processes; four of the six PS "
-        "ranks are killed at a failure, so the interval and what is lost are others. The interval is divided by k = "
-        "4; claim `overhead` has it without.",
+        "changes no bit (docs/TRAINERS.md). The interval between saves is divided by k = 4; claim `overhead` has it "
+        "without. 4 trainers and 6 PS ranks on `rpc` are processes, and four of the six PS ranks get SIGKILL at each "
+        "failure: two seeds, five strategies, for the last row alone.",
     ),
     "trackers": Claim(
         "Trackers: counters of accesses take little memory, sampled lists a sixth of that, copies of rows all",
