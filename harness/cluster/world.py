@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from harness.cluster.connections import Connections
-from harness.cluster.deadlines import ListeningClock, TrainerProgress
+from harness.cluster.deadlines import ListeningClock
 from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
 from harness.cluster.newcomers import Newcomers
-from harness.cluster.processes import REAP_S, Processes
+from harness.cluster.processes import Processes
 from harness.cluster.trainer_calls import NumberedCalls, Result, Verdicts
+from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
@@ -80,7 +81,6 @@ class World:
         self._num_spares = options.spares  # that were ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
-        self._met: set[Rank] = set()  # trainers that have connected
         self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         self._succeeded: dict[Rank, int] = {}  # ranks that died with all trainers: the processes before
         self._newcomers = Newcomers(options, self._processes, self._connections, lambda rank: self._spawn(rank, None))
@@ -91,10 +91,15 @@ class World:
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._may_cut = may_cut
-        self._progress = {
-            rank: TrainerProgress(self._clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
-            for rank in self._trainers
-        }
+        self._watch = TrainerWatch(
+            self._trainers,
+            options=options,
+            launcher=launcher,
+            processes=self._processes,
+            connections=self._connections,
+            clock=self._clock,
+            progress_timeout_s=progress_timeout_s,
+        )
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
@@ -196,8 +201,9 @@ class World:
             self.kill([trainer])
             if trainer in self._trainers:
                 self._lose_trainer(trainer)
-            if spare := self._await_newcomer(trainer, self._newcomers.start(trainer)):
+            if spare := self._newcomers.start(trainer):
                 takeovers[trainer] = spare
+            self._watch.begins(trainer, is_connected=spare is not None)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
@@ -231,8 +237,7 @@ class World:
         self._newcomers.give_up()
         self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
         for trainer in self._trainers:
-            self._met.discard(trainer)
-            self._progress[trainer].hear("start")
+            self._watch.begins(trainer)
         self._begin_generation(self._ready_spares(), fresh=ranks)
 
     def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
@@ -261,9 +266,9 @@ class World:
         find the death of a PS rank by a request that fails.
         """
         trainers = [*self._trainers, *self._newcomers]
-        if not any(map(self._trainer_has_ended, trainers)):
+        if not any(map(self._watch.has_ended, trainers)):
             self._give_up(self._overdue())
-        ended = [*filter(self._trainer_has_ended, trainers)]
+        ended = [*filter(self._watch.has_ended, trainers)]
         for rank in ended:
             if rank in self._trainers:
                 self._lose_trainer(rank)
@@ -272,21 +277,16 @@ class World:
         if self._newcomers.is_entering and (ended or not self._rendezvous.can_complete):
             self._end_admission()
         for rank in ended:
-            if rank in self._newcomers and self._trainer_has_ended(rank):
+            if rank in self._newcomers and self._watch.has_ended(rank):
                 self._restart(rank)
         self._admit_if_ready()
-
-    def _await_newcomer(self, trainer: Rank, spare: Rank | None) -> Rank | None:
-        """A process waits to take the place of a dead trainer, between two steps: ``spare``, which is returned."""
-        self._met = {*self._met, trainer} if spare else self._met - {trainer}
-        self._progress[trainer].hear("start")
-        return spare
 
     def _restart(self, newcomer: Rank) -> None:
         """Start another process for one that has ended before it took part. Raises RunFailed if none ever does."""
         how = f"(pid {self.pids[newcomer]}) {self._end_of(newcomer, 'before it took part')}"
         self._mute.pop(newcomer, None)
-        self._await_newcomer(newcomer, self._newcomers.restart(newcomer, how))
+        spare = self._newcomers.restart(newcomer, how)
+        self._watch.begins(newcomer, is_connected=spare is not None)
 
     def _admit_if_ready(self) -> None:
         """Begin the generation in which new trainers take part, once all are ready and the others wait for them."""
@@ -345,7 +345,7 @@ class World:
     def _overdue(self) -> dict[Rank, str]:
         """Members that have not done in time what they must, and what that is. A trainer alone, if it is one."""
         for rank in (*self._trainers, *self._newcomers):
-            if why := self._problem_of_trainer(rank):
+            if why := self._watch.problem(rank, is_newcomer=rank in self._newcomers):
                 return {rank: why}
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
@@ -356,24 +356,6 @@ class World:
             return {trainer: why + "".join(f", nor did {rank}" for rank in late if rank != trainer)}
         return dict.fromkeys(late, why)
 
-    def _problem_of_trainer(self, trainer: Rank) -> str | None:
-        """What a trainer that still runs has failed to do; None if there is nothing."""
-        if trainer in self._connections:
-            return self._progress[trainer].problem
-        if trainer in self._connections.stuck:
-            return self._progress[trainer].silence  # in the middle of a message
-        if trainer not in self._met:
-            limit_s = self._options.join_timeout_s
-            is_late = trainer in self._newcomers and self._clock.read() - self._progress[trainer].heard_s > limit_s
-            return f"did not connect within {limit_s:g} s (cluster.join_timeout_s)" if is_late else None
-        self._processes[trainer].join(REAP_S)
-        self._launcher.check()
-        return None if self._trainer_has_ended(trainer) else "closed its connection"
-
-    def _trainer_has_ended(self, trainer: Rank) -> bool:
-        """Whether a trainer has ended and all that it sent was read."""
-        return trainer not in self._connections and self._processes.has_ended(trainer)
-
     def _tell_trainers(self, *message: Any) -> None:
         for trainer in self._trainers:
             self._connections.send(trainer, *message)
@@ -382,7 +364,7 @@ class World:
         """Kill members, and note why."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():
-            seconds = now_s - (self._progress[rank].heard_s if is_trainer(rank) else self._begun_s)
+            seconds = self._watch.silent_s(rank) if is_trainer(rank) else now_s - self._begun_s
             self._mute[rank] = {"pid": machine["pid"], "seconds": seconds, "action": "killed", "why": overdue[rank]}
         if overdue:
             self._begun_s = now_s
@@ -428,7 +410,7 @@ class World:
             return False
         assert rank is not None, "a rank says its name first"
         if is_trainer(rank):
-            self._progress[rank].hear(kind, *args)
+            self._watch.hear(rank, kind, *args)
         if kind == "finished":
             self._verdicts.finished(rank)
             self._verdicts.judge(self._trainers)
@@ -464,8 +446,7 @@ class World:
         if is_cut:
             self._connections.stop_hearing([rank])
         if is_trainer(rank):
-            self._met.add(rank)
-            self._progress[rank].hear("hello")
+            self._watch.hear(rank, "hello")
         if generation is None:
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")

@@ -55,7 +55,7 @@ class TimedLauncher(ForkLauncher):
         self._world = world
 
     def _note(self, pid: int) -> None:
-        progress, now_s = self._world._progress["trainer0"], self._world._clock._total_s
+        progress, now_s = self._world._watch._progress["trainer0"], self._world._clock._total_s
         self.kills.setdefault(pid, Kill(now_s - progress.heard_s, now_s - progress._advanced_s))
 
     def spawn(self, context: RankContext, main: Main) -> Any:

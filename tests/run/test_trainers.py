@@ -472,11 +472,11 @@ def test_the_death_of_all_trainers_ends_the_run_in_one_line(several: Config, tmp
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_trainer_that_stands_still_is_named_and_no_other(several: Config, tmp_path: Path, index: int) -> None:
     """Law: those that wait for it are not to blame, whether it is stopped or computes without end; they go on."""
-    config = changed(several, cluster__rpc_timeout_s=1.0, cluster__join_timeout_s=1.0, trace__allow_unplanned=True)
+    config = changed(several, cluster__rpc_timeout_s=1.0, cluster__join_timeout_s=2.0, trace__allow_unplanned=True)
     run(changed(config, engine="local"), tmp_path / "whole")
     for name, act, progress_s, why in (
         ("stopped", partial(send_self, signal.SIGSTOP), 600.0, "gave no sign of life for 1 s (cluster.rpc_timeout_s)"),
-        ("loop", loop, 3.5, "finished nothing for 3.5 s, last step 9 (trainer.progress_timeout_s)"),
+        ("loop", loop, 4.5, "finished nothing for 4.5 s, last step 9 (trainer.progress_timeout_s)"),
     ):
         run(changed(config, trainer__progress_timeout_s=progress_s), tmp_path / name, partial(dying, index, act))
         assert facts(tmp_path / name) == facts(tmp_path / "whole")

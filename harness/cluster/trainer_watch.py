@@ -1,0 +1,118 @@
+"""Deadlines of trainers: whether each connects, gives signs of life, and makes progress."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from harness.cluster.connections import Connections
+from harness.cluster.deadlines import ListeningClock
+from harness.cluster.launcher import Launcher
+from harness.cluster.processes import REAP_S, Processes
+from harness.config.model import ClusterConfig
+from harness.core.plans import Rank
+
+
+class TrainerWatch:
+    """Tells who of the trainers, and of the processes that are to be trainers, misses a deadline.
+
+    Args:
+        trainers: names of all.
+        progress_timeout_s: within which a trainer must finish something; None: it need not.
+    """
+
+    def __init__(
+        self,
+        trainers: Iterable[Rank],
+        *,
+        options: ClusterConfig,
+        launcher: Launcher,
+        processes: Processes,
+        connections: Connections,
+        clock: ListeningClock,
+        progress_timeout_s: float | None,
+    ) -> None:
+        self._join_s = options.join_timeout_s
+        self._launcher, self._processes, self._connections = launcher, processes, connections
+        self._clock = clock
+        self._met: set[Rank] = set()  # that have connected
+        self._progress = {
+            rank: TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s) for rank in trainers
+        }
+
+    def begins(self, trainer: Rank, *, is_connected: bool = False) -> None:
+        """Another process has this name now. A spare trainer ``is_connected`` already."""
+        self._met = {*self._met, trainer} if is_connected else self._met - {trainer}
+        self._progress[trainer].hear("start")
+
+    def hear(self, trainer: Rank, kind: str, *args: Any) -> None:
+        """Take note of a message of the trainer."""
+        if kind == "hello":
+            self._met.add(trainer)
+        self._progress[trainer].hear(kind, *args)
+
+    def silent_s(self, trainer: Rank) -> float:
+        """Seconds since it was last heard."""
+        return self._clock.read() - self._progress[trainer].heard_s
+
+    def has_ended(self, trainer: Rank) -> bool:
+        """Whether its process has ended and all that it sent was read."""
+        return trainer not in self._connections and self._processes.has_ended(trainer)
+
+    def problem(self, trainer: Rank, *, is_newcomer: bool) -> str | None:
+        """What a trainer that still runs has failed to do in time; None if there is nothing.
+
+        ``is_newcomer``: it is a member of no generation, whose deadline would be its deadline for connecting.
+        """
+        if trainer in self._connections:
+            return self._progress[trainer].problem
+        if trainer in self._connections.stuck:
+            return self._progress[trainer].silence  # in the middle of a message
+        if trainer not in self._met:
+            is_late = is_newcomer and self.silent_s(trainer) > self._join_s
+            return f"did not connect within {self._join_s:g} s (cluster.join_timeout_s)" if is_late else None
+        self._processes[trainer].join(REAP_S)
+        self._launcher.check()
+        return None if self.has_ended(trainer) else "closed its connection"
+
+
+class TrainerProgress:
+    """Whether a trainer gives signs of life, and finishes anything.
+
+    A sign of life says what it has finished, and whether it waits for another trainer: then it has nothing to finish.
+    Any other message of a trainer is about something that it has done.
+
+    Args:
+        mute_s: within which it must be heard (``cluster.rpc_timeout_s``).
+        idle_s: within which something must be finished (``trainer.progress_timeout_s``); None: there is no deadline.
+
+    Attributes:
+        heard_s: when it was last heard, by the clock.
+    """
+
+    def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
+        self._clock = clock
+        self._mute_s, self._idle_s = mute_s, idle_s
+        self._finished = (0, 0)  # steps, and all things
+        self.heard_s = self._advanced_s = 0.0
+
+    def hear(self, kind: str, *args: Any) -> None:
+        """Take note of a message of the trainer."""
+        self.heard_s = self._clock.read()
+        if kind != "alive" or args != (*self._finished, False):
+            self._advanced_s = self.heard_s
+        if kind == "alive":
+            self._finished = args[0], args[1]
+
+    @property
+    def problem(self) -> str | None:
+        """What the trainer has failed to do in time; None if there is nothing."""
+        now_s = self._clock.read()
+        if now_s - self.heard_s > self._mute_s:
+            return self.silence
+        if self._idle_s is None or now_s - self._advanced_s <= self._idle_s:
+            return None
+        return f"finished nothing for {self._idle_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"
+
+    @property
+    def silence(self) -> str:
+        """That it was not heard for too long, in words."""
+        return f"gave no sign of life for {self._mute_s:g} s (cluster.rpc_timeout_s)"
