@@ -112,9 +112,10 @@ def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
 
 
 def _is_equal(verdict: Verdict) -> bool:
-    """Whether no cell lost a sample and no AUC differs."""
-    loss = verdict.loss
-    return loss.mean == 0 and not loss.standard_error and all(cell["pls"] == 0 for cell in verdict.line.cells)
+    """Whether no cell lost a sample or an update, as far as they are counted, and no AUC differs."""
+    loss, lost = verdict.loss, ("pls", "update_pls", "lost_dense_frac")
+    loses = any(cell.get(name) for cell in verdict.line.cells for name in lost)
+    return loss.mean == 0 and not loss.standard_error and not loses
 
 
 def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:

@@ -243,17 +243,30 @@ def _results(events: Sequence[Event]) -> dict[str, Any]:
     if not events or not isinstance(finished := events[-1], Finished):
         return {}
     values = {name: getattr(finished, name) for name in COLUMNS if hasattr(finished, name)}
-    lost_dense = [
-        event.lost_dense_samples for event in events if isinstance(event, Recovered) and event.dense != "kept"
-    ]
+    lost_dense = lost_dense_samples(events)
     stalls = finished.machine.get("overhead_seconds") or {}
     return values | {
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
-        "lost_dense_frac": sum(lost_dense) / finished.samples if lost_dense else None,
+        "lost_dense_frac": None if lost_dense is None else lost_dense / finished.samples,
         **_cache_results(finished.cache or {}),
     }
+
+
+def lost_dense_samples(events: Sequence[Event]) -> int | None:
+    """Samples that the dense network lacks in the end, each once; None if all trainers never died at once.
+
+    A failure after ``samples`` loses those since the checkpoint that the network restarts from, of which some may have
+    been lost before.
+    """
+    failures = [event for event in events if isinstance(event, Recovered) and event.dense != "kept"]
+    spans = sorted((event.samples - event.lost_dense_samples, event.samples) for event in failures)
+    total = last = 0
+    for first, end in spans:
+        total += max(0, end - max(first, last))
+        last = max(last, end)
+    return total if failures else None
 
 
 def _cache_results(cache: Mapping[str, float]) -> dict[str, float | None]:

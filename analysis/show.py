@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analysis.audit import check
-from analysis.cells import damage_of, identity, record_of
+from analysis.cells import damage_of, identity, lost_dense_samples, record_of
 from analysis.render import Heading, rich_table
 from analysis.style import UNKNOWN
 from analysis.table import MORE_THAN_THE_JOB
@@ -93,10 +93,22 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
     wall = " on the wall clock" if what["trace"] and flat.get("trace.clock") == "wall" else ""
     wall += " by the second" if what["trace"] and flat.get("trace.inject") == "wall" else ""
     return (
-        f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, {what['num_ps']} PS ranks, "
-        f"profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, model {flat['model.size']}, "
-        f"backend {flat.get('trainer.backend')}: {'damaged' if is_damaged else run.status}"
+        f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, "
+        f"{_ranks(flat, what['num_ps'])}, profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, "
+        f"model {flat['model.size']}, backend {flat.get('trainer.backend')}: {'damaged' if is_damaged else run.status}"
     )
+
+
+def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
+    """Numbers of PS ranks, of trainers if there are several, and of spares."""
+    trainers, spares, spare_trainers = (
+        flat.get(f"cluster.{key}") or least
+        for key, least in (("num_trainers", 1), ("spares", 0), ("spare_trainers", 0))
+    )
+    parts = [f"{num_ps} PS ranks" + (f" and {spares} spare" * bool(spares))]
+    if trainers > 1:
+        parts.append(f"{trainers} trainers" + (f" and {spare_trainers} spare" * bool(spare_trainers)))
+    return ", ".join(parts)
 
 
 def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
@@ -167,7 +179,9 @@ def _fault(event: Injected) -> str:
 def _regroup(event: Regrouped) -> str:
     lost = event.machine.get("lost_hosts", {})
     hosts = f"; lost: {', '.join(f'host {host} ({why})' for host, why in lost.items())}" if lost else ""
-    return f"generation {event.generation}, {', '.join(event.replaced)} replaced{hosts}"
+    spares = event.machine.get("spares", {})
+    replaced = ", ".join(rank + (f" by {spares[rank]}" if rank in spares else "") for rank in event.replaced)
+    return f"generation {event.generation}, {replaced} replaced{hosts}"
 
 
 def _source(event: Recovered) -> str:
@@ -238,7 +252,9 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
         UNKNOWN if value is None else f"{value:.4%}{what}"
         for value, what in ((finished.update_pls, ""), (finished.update_pls_tracked, " of tracked tables"))
     )
-    yield f"PLS {finished.pls:.4%}; updates lost {updates}"
+    dense = lost_dense_samples(events)
+    lacks = "" if dense is None else f"; the dense network lacks {dense:,} samples"
+    yield f"PLS {finished.pls:.4%}; updates lost {updates}{lacks}"
     hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)
     yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
     if finished.node_h is not None:

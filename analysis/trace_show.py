@@ -52,6 +52,8 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
+    if num := stats.observed.num_of_trainers:
+        yield f"Trainers: {num:,} line{'s name one' if num > 1 else ' names one'}; statistics are of PS ranks."
     yield from _who(stats)
     yield from _together(stats)
     yield from _when(stats)

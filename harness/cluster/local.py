@@ -8,7 +8,7 @@ from harness.cluster.effects import Channel
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Ranks, Supervisor
-from harness.core.errors import RankLost, RunFailed
+from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank, is_ps, is_trainer, ps_rank
 from harness.processes.stop import StopRequest
@@ -24,6 +24,7 @@ class LocalRanks(Ranks):
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
         self._make_server, self._num_trainers = make_server, num_trainers
         self.dead_trainers: dict[Rank, bool] = {}
+        self._succeeded: set[Rank] = set()  # of these, whose successors live
         self.names = tuple(ps_rank(k) for k in range(num_ps))
         self.servers: dict[Rank, RankServer] = {}
         self.replace(self.names, step=0)
@@ -31,18 +32,20 @@ class LocalRanks(Ranks):
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
         self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
+        self._succeeded -= {*ranks}
         for rank in ranks:
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
         return {rank: {"engine": "local"} for rank in ranks}
 
-    def check_trainers(self) -> None:
-        """Raise RunFailed if all trainers are dead."""
-        if len(self.dead_trainers) == self._num_trainers:
-            raise RunFailed(f"{', '.join(self.dead_trainers)} died, and no trainer is left")
+    def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
+        """See :class:`harness.cluster.supervisor.Ranks`."""
+        dead = [*self.dead_trainers.keys() - self._succeeded]
+        return sorted(dead) if len(dead) == self._num_trainers else []
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
-        """A no-op: the trainers have no processes; their shards are replaced when they are found."""
+        """The trainers live again, though that they died is found later, as of the shards that died with them."""
+        self._succeeded = {*filter(is_trainer, ranks)}
 
     hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
 
@@ -56,7 +59,7 @@ class LocalRanks(Ranks):
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``. If all trainers have died, they are there again."""
         if len(self.dead_trainers) == self._num_trainers:
-            self.dead_trainers = {}
+            self.dead_trainers, self._succeeded = {}, set()
         for rank in filter(is_ps, ranks):
             self.servers[rank] = self._make_server(rank)
             self.servers[rank].reach = self._reach

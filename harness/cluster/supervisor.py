@@ -5,16 +5,16 @@ One class serves both engines, which differ in :class:`Ranks`.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.cluster.effects import Resumption, Succession
-from harness.core.errors import RunFailed
+from harness.core.errors import NoTrainerLeft, RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
 from harness.core.host_map import host_name
-from harness.core.plans import Rank, rank_order
+from harness.core.plans import Rank, is_trainer, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 
@@ -32,8 +32,8 @@ class Ranks(Victims, Protocol):
         """
         ...
 
-    def check_trainers(self) -> None:
-        """Raise RunFailed if a fault has left no trainer, unless that will be found."""
+    def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
+        """The trainers that are dead, or not back yet, after a fault of ``ranks``; empty if one lives."""
         ...
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
@@ -182,8 +182,14 @@ class Supervisor(Resumable):
             lost = dict.fromkeys(ranks, "killed with all trainers, or before them")
             self._succession = Succession(state=state, lost=lost, struck=planned.struck)
             self.ranks.succeed(ranks)
-        else:
-            self.ranks.check_trainers()
+            return planned.struck
+        losses = {rank: strike.line for rank, strike in planned.strikes.items() if strike.fault.loss}
+        if dead := self.ranks.dead_trainers_after(losses):
+            line = max(line for rank, line in losses.items() if is_trainer(rank))
+            raise NoTrainerLeft(
+                f"line {line} of the trace: expected a trainer that lives, but {', '.join(dead)} died before another "
+                "one took part again; set them further apart, or use more trainers (cluster.num_trainers)"
+            )
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:

@@ -38,6 +38,10 @@ class TrainerWatch:
             rank: TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s) for rank in trainers
         }
 
+    def __len__(self) -> int:
+        """Number of trainers."""
+        return len(self._progress)
+
     def begins(self, trainer: Rank, *, is_connected: bool = False) -> None:
         """Another process has this name now. A spare trainer ``is_connected`` already."""
         self._met = {*self._met, trainer} if is_connected else self._met - {trainer}

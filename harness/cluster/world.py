@@ -8,7 +8,7 @@ these are connected, the trainer asks for a generation that has them as members,
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -22,7 +22,7 @@ from harness.cluster.processes import Processes
 from harness.cluster.trainer_calls import NumberedCalls, Result, Verdicts
 from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
-from harness.core.errors import ConfigError, HarnessError, RunFailed
+from harness.core.errors import ConfigError, HarnessError, NoTrainerLeft, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_spare_trainer, is_trainer, rank_order, spare_name
 from harness.processes import control
@@ -224,8 +224,9 @@ class World:
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
         return {**self._machine(), "replaced": replaced, "spares": taken | takeovers, "mute": mute, **hosts}
 
-    def check_trainers(self) -> None:
-        """A no-op: the end of the last one is found as any other."""
+    def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
+        """See :class:`harness.cluster.supervisor.Ranks`."""
+        return [*self._newcomers, *self._trainers] if {*self._trainers} <= {*ranks} else []
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
         """Start processes for trainers that have all been killed, and the ranks lost with them, in a generation."""
@@ -469,7 +470,8 @@ class World:
         self._trainers.remove(trainer)
         self._newcomers.lost(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
-            raise RunFailed(f"{trainer} {how}")
+            alone = "; no trainer is left" if len(self._watch) > 1 else ""
+            raise RunFailed(f"{trainer} {how}{alone}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
         self._tell_trainers("bereaved", rank_order(trainer)[1], how)
         self._verdicts.ask_again()
@@ -486,8 +488,10 @@ class World:
 
 
 def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> Result:
-    """The result of a method, or the error that it raises."""
+    """The result of a method, or the error that it raises. Raises NoTrainerLeft: nobody would hear of it."""
     try:
         return method(*args), None
+    except NoTrainerLeft:
+        raise
     except HarnessError as error:
         return None, error

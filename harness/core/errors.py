@@ -117,3 +117,7 @@ class RunStopped(HarnessError):
 
 class RunFailed(HarnessError):
     """A run ended without a valid result."""
+
+
+class NoTrainerLeft(RunFailed):
+    """A planned fault has left no trainer."""

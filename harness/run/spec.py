@@ -238,11 +238,17 @@ class RunSpec:
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
         _ = self.size, self.num_steps, self.strategy
-        if any(each.takes_trainers for each in self.planned_faults) and self.config.cache.mode == "stale":
+        if self.loses_all_trainers and self.config.cache.mode == "stale":
+            cause = "trace.trainers_die=true" if self.config.trace.trainers_die else "a trace that kills all trainers"
             raise ConfigError(
-                "cache.mode: expected none or lookahead with a trace that kills all trainers, got stale; its workers "
-                "hold updates that no rank has"
+                f"cache.mode: expected none or lookahead with {cause}, got stale; its workers hold updates that no "
+                "rank has"
             )
+
+    @property
+    def loses_all_trainers(self) -> bool:
+        """Whether a planned fault ends all trainers at once."""
+        return any(each.takes_trainers for each in self.planned_faults)
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
         """The parameters from which PS ranks are built."""

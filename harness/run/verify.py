@@ -53,8 +53,10 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
 
     The other mode of saves is left out where the profile prices snapshots: intervals and charges then depend on it. So
     it is with failures on the wall clock, which a save in the background does not have.
-    Bounded staleness is left out for a strategy with a mirror, which needs exact rows.
+    Bounded staleness is left out for a strategy with a mirror, which needs exact rows, and where all trainers die, as
+    their workers hold updates that no rank has.
     """
+    run_spec = RunSpec(config)
     staleness = config.cache.staleness or 1
     other_saves = "sync" if config.save.mode == "async" else "async"
     # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends. Several
@@ -73,7 +75,7 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
     return (
         Variant("none", {"cache": {"mode": "none"}}),
         Variant("lookahead", {"cache": {"mode": "lookahead"}}),
-        *(() if RunSpec(config).strategy.mirror else stale),
+        *(() if run_spec.strategy.mirror or run_spec.loses_all_trainers else stale),
         *((saves,) if config.emulated.snapshot_gbps is None and config.trace.clock == "samples" else ()),
     )
 

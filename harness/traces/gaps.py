@@ -71,6 +71,8 @@ class Observed:
     source: str = "trace"
     num_repeated: int = 0
     """Entries left out, as they name a rank that another entry of the same hour names."""
+    num_of_trainers: int = 0
+    """Entries left out, as they name trainers."""
 
     @property
     def num_deaths(self) -> int:
@@ -107,29 +109,23 @@ def without_repeats(trace: Trace) -> Trace:
 
 
 def observe(trace: Trace) -> Observed:
-    """The arrays of ``trace``, in which a rank dies once at each hour.
+    """The arrays of ``trace``, in which a rank dies once at each hour. Trainers are left out.
 
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
     """
-    trainers = [entry for entry in trace.failures if isinstance(entry.who, str) and is_trainer(entry.who)]
-    if trainers:
-        raise TraceError(
-            f"{trace.source}:{trainers[0].line}: rank: expected PS ranks, whose failures are counted, got "
-            f"{trainers[0].who}"
-        )
     if hosts := [entry for entry in trace.failures if entry.names_host]:
         raise TraceError(
             f"{trace.source}:{hosts[0].line}: rank: expected names or numbers of ranks, got {hosts[0].who}; how many "
             "ranks a host has is known where cluster.hosts is: run.py plan, replay, train"
         )
-    num_given = len(trace.failures)
-    trace = without_repeats(trace)
+    length_h, num_all = length_of(trace), len(trace.failures)
+    of_ps = tuple(each for each in trace.failures if not (isinstance(each.who, str) and is_trainer(each.who)))
+    trace = without_repeats(replace(trace, entries=of_ps))
     hour_E = np.array([entry.hour for entry in trace.entries], np.float64)
     indices = [ps_index(entry.who) for entry in trace.entries if isinstance(entry.who, str)]
     is_named = len(indices) == len(trace.entries)
     num_E = np.array([1 if isinstance(entry.who, str) else entry.who for entry in trace.entries], np.int64)
-    length_h = length_of(trace)
     num_ranks, least = _number(trace, "ranks"), max(indices, default=-1) + 1
     if num_ranks is None:
         num_ranks = least if is_named and indices else None
@@ -138,8 +134,8 @@ def observe(trace: Trace) -> Observed:
         raise TraceError(f"{trace.source}: ranks {num_ranks:g} in its header; {expected}")
     rank_E = np.array(indices, np.int64) if is_named else None
     num_ranks = None if num_ranks is None else int(num_ranks)
-    num_repeated = num_given - len(trace.entries)
-    return Observed(hour_E, num_E, rank_E, length_h, num_ranks, trace.source, num_repeated)
+    num_repeated, num_of_trainers = len(of_ps) - len(trace.entries), num_all - len(of_ps)
+    return Observed(hour_E, num_E, rank_E, length_h, num_ranks, trace.source, num_repeated, num_of_trainers)
 
 
 def length_of(trace: Trace) -> float:

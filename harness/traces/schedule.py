@@ -9,7 +9,7 @@ import xxhash
 
 from harness.config.model import Config
 from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
-from harness.core.errors import TraceError
+from harness.core.errors import ConfigError, TraceError
 from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first_strikes, longest
 from harness.core.overhead import slow_hours
 from harness.core.plans import Rank, is_trainer, ps_rank, rank_order, trainer_rank
@@ -57,10 +57,17 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         seed=config.trace_seed,
         clock=clock,
     )
-    if is_by_second and any(planned.takes_trainers for planned in planned_faults):
+    takes_all = next((planned for planned in planned_faults if is_by_second and planned.takes_trainers), None)
+    if takes_all is not None:
+        if config.trace.trainers_die:
+            raise ConfigError(
+                "trace.trainers_die: expected false with trace.inject=wall, got true; what all trainers know is kept "
+                "between two steps only"
+            )
+        line = max(strike.line for rank, strike in takes_all.strikes.items() if is_trainer(rank))
         raise TraceError(
-            f"{trace.source}: rank: expected a trainer that lives with trace.inject=wall, got a kill of all; what they "
-            "know is kept between two steps only"
+            f"{trace.source}:{line}: rank: expected a trainer that lives with trace.inject=wall, got a kill of all; "
+            "what they know is kept between two steps only"
         )
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
@@ -161,9 +168,11 @@ def _refuse_all_trainers(
         is_kill = all(entry.fault.loss == "dead" for rank, entry in named if is_trainer(rank))
         if phase == "boundary" and is_kill and len(_trainers_of(named)) == num_trainers:
             return
-    rank, entry = next((rank, entry) for rank, entry in reversed(everyone) if is_trainer(rank))
+    of_trainers = [(rank, entry) for rank, entry in reversed(everyone) if is_trainer(rank)]
+    others = [(rank, entry) for rank, entry in of_trainers if entry.phase != "boundary" or entry.fault.loss != "dead"]
+    rank, entry = [*others, *of_trainers][0]
     raise TraceError(
-        f"{source}:{entry.line}: rank: expected a trainer that lives, got {rank}, the last of {num_trainers} that the "
+        f"{source}:{entry.line}: rank: expected a trainer that lives, got {rank}, one of the {num_trainers} that the "
         "trace loses at this boundary; all of them can only be killed between two steps (no phase, no other fault)"
     )
 

@@ -51,6 +51,15 @@ def test_each_strategy_has_the_verdict_that_its_seeds_show() -> None:
     assert result["cpr_vanilla"].loss.mean == pytest.approx(2e-3)
 
 
+@pytest.mark.parametrize("what", ["pls", "update_pls", "lost_dense_frac"])
+def test_nothing_that_loses_is_equal_by_construction(what: str) -> None:
+    """Law: AUC may be equal by chance; what is not counted is taken as none."""
+    for lost in (0.0, None, 0.002):
+        cells = [{"pls": 0.0, "overhead_frac": 0.08, what: lost}]
+        verdict = found(replace(FULL, cells=cells))["full"].verdict
+        assert (verdict == "equal by construction") == (not lost)
+
+
 def test_the_margin_decides_what_is_harmless() -> None:
     """A certain loss of 0.002 is below a margin of 0.01, and one of 0.00003 above one of 0.000001 is undecided."""
     assert found(HARMFUL, margin=0.01)["cpr_vanilla"].verdict == "non-inferior"

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.cells import COLUMNS, cells_of
+from analysis.cells import COLUMNS, cells_of, lost_dense_samples
 from harness.core.errors import StoreError
-from harness.core.events import Finished
+from harness.core.events import Finished, Recovered
 from harness.record.recorder import read_events
 from tests.analysis.shown import shown
-from tests.made_runs import made_config, made_events, unseal, write_run
+from tests.made_runs import altered, made_config, made_events, unseal, write_run
 from tests.unprivileged import unprivileged
 
 
@@ -26,6 +26,23 @@ def test_every_run_below_is_a_row(grid: Path) -> None:
     assert list(frame.columns) == [*COLUMNS]
     assert frame["status"].value_counts().to_dict() == {"done": 13, "failed": 1, "unfinished": 1}
     assert frame.set_index("cell").loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
+
+
+@pytest.mark.parametrize(
+    ("failures", "lost"),
+    [
+        ([], None),
+        ([(50, 50), (80, 80)], 80),  # from initial values: the first 50 are lost once
+        ([(50, 20), (90, 10)], 30),
+        ([(50, 20), (60, 30), (90, 70)], 70),  # since 30, 30 and 20
+    ],
+)
+def test_a_sample_that_the_dense_network_lacks_counts_once(failures: list[tuple[int, int]], lost: int | None) -> None:
+    """Law: of failures of all trainers, each after so many samples, with what the network then lacks since its save."""
+    (recovered, *_) = (event for event in made_events(made_config()) if isinstance(event, Recovered))
+    kept = altered(recovered, samples=95)
+    events = [altered(recovered, samples=at, dense="checkpoint", lost_dense_samples=num) for at, num in failures]
+    assert lost_dense_samples([*events, kept]) == lost
 
 
 def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:

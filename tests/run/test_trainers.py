@@ -36,7 +36,7 @@ from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
-from harness.run.verify import compare_records
+from harness.run.verify import compare_records, variants_of
 from tests import runs
 from tests.model.test_backends import needs_compiled
 from tests.run.test_resume import train_until
@@ -387,21 +387,22 @@ def test_all_trainers_may_die_between_two_steps(
 
 
 @pytest.mark.parametrize(
-    ("hour", "lost"),
+    ("struck", "hour", "lost"),
     [
-        (14, [["trainer0", "trainer1"], ["ps2", "ps3"]]),
-        (16.8, [["ps2", "ps3", "trainer0", "trainer1"]]),
+        ("9,ps2,manifest,kill\n9,ps3,manifest,hang", 14, [["trainer0", "trainer1"], ["ps2", "ps3"]]),
+        ("9,ps2,manifest,kill\n9,ps3,manifest,hang", 16.8, [["ps2", "ps3", "trainer0", "trainer1"]]),
+        ("14,ps2,lookup,kill", 14, [["ps2", "trainer0", "trainer1"]]),
     ],
 )
 def test_ranks_may_die_in_a_phase_just_before_all_trainers_or_after(
-    several: Config, tmp_path: Path, hour: float, lost: list[list[str]]
+    several: Config, tmp_path: Path, struck: str, hour: float, lost: list[list[str]]
 ) -> None:
     """Law: what nobody has found yet is part of the failure, and a stopped rank is not waited for.
 
-    They die in the save at hour 16.8, before the faults of that boundary.
+    There is a save at hour 16.8, before the faults of that boundary.
     """
-    struck = f"9,ps2,manifest,kill\n9,ps3,manifest,hang\n{hour},trainer0,,\n{hour},trainer1,,\n"
-    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{struck}")
+    trainers = f"{hour},trainer0,,\n{hour},trainer1,,\n"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{struck}\n{trainers}")
     config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
     config = changed(config, cluster__rpc_timeout_s=1.5, cluster__join_timeout_s=30.0)
     for engine in ("local", "rpc"):
@@ -413,8 +414,14 @@ def test_ranks_may_die_in_a_phase_just_before_all_trainers_or_after(
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("10,trainer0,lookup,", "expected a trainer that lives, got trainer1, the last of 2 that the trace loses at"),
-        ("10,trainer0,,hang", "expected a trainer that lives, got trainer1, the last of 2 that the trace loses at"),
+        (
+            "10,trainer0,lookup,",
+            "2: rank: expected a trainer that lives, got trainer0, one of the 2 that the trace loses at",
+        ),
+        (
+            "10,trainer0,,hang",
+            "2: rank: expected a trainer that lives, got trainer0, one of the 2 that the trace loses at",
+        ),
         ("10,trainer2,,", "expected a rank of this run (trainer0 … trainer1), got trainer2; cluster.num_trainers=3"),
     ],
 )
@@ -426,12 +433,32 @@ def test_a_trace_that_leaves_no_trainer_is_refused(several: Config, tmp_path: Pa
         RunSpec(config).validate()
 
 
+@pytest.mark.parametrize("fault", ["kill", "hang"])
+def test_a_trace_that_ends_the_last_trainer_before_another_is_back_is_named(
+    several: Config, tmp_path: Path, fault: str
+) -> None:
+    """Law: by its line, on both engines: whether it does depends on the run, and no check before it can tell."""
+    (tmp_path / "trace.csv").write_text(f"hour,rank,fault\n11,trainer0,\n13,trainer1,{fault}\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
+    words = r"^line 3 of the trace: expected a trainer that lives, but trainer0, trainer1 died before another one took"
+    for engine in ("local", "rpc"):
+        with pytest.raises(RunFailed, match=words):
+            runs.run(changed(config, engine=engine), tmp_path / engine)
+
+
 def test_updates_that_only_trainers_hold_may_not_die_with_all_of_them(several: Config, tmp_path: Path) -> None:
     """Law: one line, before the run."""
     (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n")
     config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=1, cache__mode="stale")
     with pytest.raises(ConfigError, match=r"^cache\.mode: expected none or lookahead with a trace that kills all"):
         RunSpec(config).validate()
+    assert "stale" not in {variant.name for variant in variants_of(changed(config, cache__mode="none"))}
+    (tmp_path / "trace.csv").write_text("hour,rank\n10,ps1\n")
+    assert "stale" in {variant.name for variant in variants_of(changed(config, cache__mode="none"))}
+    with pytest.raises(ConfigError, match=r"^cache\.mode: expected none or lookahead with trace\.trainers_die=true"):
+        RunSpec(changed(config, trace__trainers_die=True)).validate()
+    with pytest.raises(ConfigError, match=r"^trace\.trainers_die: expected false with trace\.inject=wall, got true"):
+        RunSpec(changed(config, trace__trainers_die=True, trace__inject="wall", cache__mode="none")).validate()
 
 
 def peers_of_self() -> set[tuple[str, int]]:
@@ -465,7 +492,9 @@ def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path
 def test_the_death_of_all_trainers_ends_the_run_in_one_line(several: Config, tmp_path: Path) -> None:
     """Law: it names the last one that died."""
     deaths = dict.fromkeys(range(3), (40, "before"))
-    with pytest.raises(RunFailed, match=r"^trainer\d \(pid \d+\) ended with exit code -9 before its job was done$"):
+    with pytest.raises(
+        RunFailed, match=r"^trainer\d \(pid \d+\) ended with exit code -9 before its job was done; no trainer is left$"
+    ):
         run(several, tmp_path / "run", partial(dying_in_exchange, tmp_path, deaths))
 
 

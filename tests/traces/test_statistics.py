@@ -257,6 +257,17 @@ def test_a_window_of_a_log_leaves_first_gaps_out() -> None:
     assert of_log.rank.mtbf_h == made.rank.mtbf_h
 
 
+def test_failures_of_trainers_are_left_out() -> None:
+    """Law: statistics are of PS ranks, and say how many lines they do not count; a trace of trainers alone has none."""
+    trace = parse_trace(["# length_h: 9", "hour,rank", "3,ps1", "3,trainer1", "4,ps0", "9,trainer0"], "mine.csv")
+    found = describe(trace)
+    assert (found.observed.num_deaths, found.observed.num_of_trainers, found.observed.num_repeated) == (2, 2, 0)
+    assert found.observed.length_h == 9
+    assert "Trainers: 2 lines name one; statistics are of PS ranks." in [*remarks(found)]
+    alone = observe(parse_trace(["hour,rank", "3,trainer1"], "mine.csv"))
+    assert (alone.num_deaths, alone.num_of_trainers, alone.length_h) == (0, 1, 3)
+
+
 def test_a_rank_dies_once_at_an_hour() -> None:
     """The same line twice is one death with the first line's repair, as in a run; counts without names all count."""
     trace = parse_trace(["hour,rank,repair_h", "3,ps1,1", "3,ps1,5", "3,ps0,", "4,ps1,"], "mine.csv")
