@@ -108,7 +108,7 @@ class _Auditor:
         self._failed_writes = FailedWrites()
         spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
         self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
-        self._is_at_boundary = True  # all deaths since the last recovery
+        self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
@@ -209,7 +209,7 @@ class _Auditor:
             self._problem(f"{event.rank} was killed late: at the boundary before, the clock read {self._checked_h} h")
         self.result.num_kills += 1
         self._num_kills[event.rank] += 1
-        self._is_at_boundary &= is_at_boundary
+        self._over_step = event.step + 1 if is_at_boundary else self._over_step
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
         self._hangs |= event.loss == "mute"
@@ -244,7 +244,6 @@ class _Auditor:
                 self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
-        self._is_at_boundary &= event.planned
         self._dead += [rank for rank in event.ranks if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
@@ -256,7 +255,7 @@ class _Auditor:
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
         self._check_kinds(event)
-        self._pass(event.step + self._is_at_boundary)
+        self._pass(max(event.step, self._over_step))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
         self.result.num_failures += 1
         self.result.num_lost_ranks += len(event.ranks)
@@ -277,7 +276,7 @@ class _Auditor:
         self._expect("lost_h", event.lost_h, lost_h)
         detect_h = self._profile.get("detect_h", 0.0) if self._hangs else 0.0
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
-        self._repair_h, self._hangs, self._is_at_boundary = None, False, True
+        self._repair_h, self._hangs, self._over_step = None, False, 0
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 

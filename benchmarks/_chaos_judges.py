@@ -55,10 +55,10 @@ def judged_end(attempt: Attempt) -> list[str]:
 
 def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None = None) -> list[str]:
     """Of a run that has to have ended well; of its figures, those of ``names`` must be as expected, None: all."""
-    if attempt.code or not (attempt.out / "DONE").exists():
-        return [f"exit code {attempt.code} without a result: {attempt.last_line()}"]
-    events = attempt.events()
-    wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))]
+    events, is_done = attempt.events(), (attempt.out / "DONE").exists()
+    wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))] if is_done else []
+    if attempt.code or not is_done:
+        return [f"exit code {attempt.code} without a result: {attempt.last_line()}", *wrong]
     if left := unfinished_files(attempt.out):
         wrong.append(f"left in the run's folder: {', '.join(left[:4])}")
     found = figures(events)

@@ -1,5 +1,7 @@
 """Failures on the wall clock of the emulated job: which of them strike, and where."""
 
+import os
+import signal
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from harness.core.events import Event, Injected, Recovered, Saved
 from harness.core.faults import FaultTime
 from harness.core.plans import Progress
 from harness.planning.simulate import simulate
+from harness.record.recorder import read_events
 from harness.record.rundir import read_config
-from harness.run import verify
+from harness.run import assemble, verify
 from harness.run.boundaries import Boundaries
 from harness.run.spec import RunSpec, check
 from tests.client.test_lookahead import facts
@@ -174,6 +177,25 @@ def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_pat
         assert problem.startswith(f"event {number + 1}: {kill.rank}")
         assert said in problem
     assert any("before its hour" in line for line in analysis.check(events, with_clock(plain, "samples")))
+
+
+def test_a_rank_that_dies_during_a_recovery_makes_no_later_kill_late(wall: Config, tmp_path: Path) -> None:
+    """Law: a boundary at which ranks were killed is over, whatever dies besides; its recovery's hours come after it."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n21.5,ps0\n")
+    config = changed(wall, engine="rpc", trace__path=str(tmp_path / "trace.csv"), trace__allow_unplanned=True)
+    config = saving_every(changed(config, strategy__name="partial", data__max_train_samples=160, cluster__num_ps=2), 40)
+    killed: list[int] = []
+
+    def kill_the_other(status: assemble.RunStatus) -> None:
+        if status.phase == "recover" and not killed:
+            (started, *_) = read_events(tmp_path / "run" / "events.jsonl")
+            killed.append(started.machine["pids"]["ps0"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    assemble.run(config, tmp_path / "run", on_status=kill_the_other)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps0", "ps1"], ["ps0"]]
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
 
 
 def with_clock(plain: dict[str, Any], clock: str) -> dict[str, Any]:
