@@ -56,10 +56,12 @@ class LocalRanks(Ranks):
         """Drop all ranks."""
         self.kill(self.names)
 
-    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
+    def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``. If all trainers have died, they are there again."""
         if len(self.dead_trainers) == self._num_trainers:
             self.dead_trainers, self._succeeded = {}, set()
+        else:
+            self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), True)
         for rank in filter(is_ps, ranks):
             self.servers[rank] = self._make_server(rank)
             self.servers[rank].reach = self._reach
@@ -131,8 +133,6 @@ class LocalCluster(Cluster):
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        dead = self._ranks.dead_trainers  # none if all had died: these are there again
-        dead |= {rank: True for rank in lost if rank in dead}
         self._raise_lost(self.ranks, {})
 
     @property

@@ -25,7 +25,7 @@ class Ranks(Victims, Protocol):
     def reached(self, step: int) -> None:
         """The run has finished ``step`` steps. By default a no-op."""
 
-    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
+    def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Give the names of dead ranks to processes with empty shards, and connect these with the others.
 
         ``step`` steps are finished. Returns the ``machine`` part of the regroup event.

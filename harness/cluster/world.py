@@ -183,7 +183,7 @@ class World:
         """Spares that live and are connected."""
         return [spare for spare in self._spares() if spare in self._connections]
 
-    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
+    def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
 
         If the present generation has a spare for each PS rank, these take over, and the generation stays. Otherwise a

@@ -392,9 +392,10 @@ def test_all_trainers_may_die_between_two_steps(
         ("9,ps2,manifest,kill\n9,ps3,manifest,hang", 14, [["trainer0", "trainer1"], ["ps2", "ps3"]]),
         ("9,ps2,manifest,kill\n9,ps3,manifest,hang", 16.8, [["ps2", "ps3", "trainer0", "trainer1"]]),
         ("14,ps2,lookup,kill", 14, [["ps2", "trainer0", "trainer1"]]),
+        ("9,trainer1,regroup,kill", 14, [["trainer0", "trainer1"], ["trainer1"]]),
     ],
 )
-def test_ranks_may_die_in_a_phase_just_before_all_trainers_or_after(
+def test_ranks_may_die_in_a_phase_around_the_death_of_all_trainers(
     several: Config, tmp_path: Path, struck: str, hour: float, lost: list[list[str]]
 ) -> None:
     """Law: what nobody has found yet is part of the failure, and a stopped rank is not waited for.
