@@ -88,16 +88,15 @@ def resolution(cells: Sequence[Cell]) -> list[Row]:
 
 def poster(cells: Sequence[Cell]) -> list[Row]:
     """CPR's job at scale on `local`: what is removed and lost; and whether a smaller job agrees on both engines."""
-    of_shape = [cell for cell in cells if (cell["profile"], cell["engine"]) == ("poster50", "local")]
-    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(of_shape, "poster50", "full")}
+    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     rows: list[Row] = []
     if value := estimate(100 * part for part in whole.values()):
         rows.append(Row("overhead of `full`, % of the job", "–", shown(value), value.num, "ours"))
     for name in ("cpr_mfu", "cpr_ssu"):
-        own = _own(of_shape, "poster50", name)
+        own = _own(cells, "poster50", name)
         removed = estimate([100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own])
         rows.append(within(f"overhead of `full` that `{name}` removes, %", "over 91 [read]", removed, 91.0, math.inf))
-        pairs = pairs_of(own, of_shape, "log_loss")
+        pairs = pairs_of(own, cells, "log_loss")
         loss = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
         what = f"log loss of `{name}` more than without failures, 10⁻³"
         rows.append(within(what, "at most 0.8 [read: 0.8]", loss, -math.inf, 0.8))
@@ -110,13 +109,13 @@ _OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_fr
 def _agreement(cells: Sequence[Cell]) -> Row:
     """Of the cells that were run on both engines, how many have equal results, to the last bit."""
     what = "runs of 4 + 6 processes (`rpc`) equal to those of `local` to the last bit, of all"
-    by_engine: dict[str, dict[tuple[Any, ...], list[Any]]] = {"local": {}, "rpc": {}}
+    by_cell: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
     for cell in cells:
         if cell["status"] == "done":
             results = [cell.get(name) for name in _OF_RESULT]
-            by_engine[cell["engine"]][cell["profile"], cell["strategy"], cell["seed"]] = results
-    both = by_engine["local"].keys() & by_engine["rpc"].keys()
-    num_equal = sum(by_engine["local"][key] == by_engine["rpc"][key] for key in both)
+            by_cell.setdefault((cell["profile"], cell["strategy"], cell["seed"]), {})[cell["engine"]] = results
+    both = [[*results.values()] for results in by_cell.values() if len(results) > 1]
+    num_equal = sum(results[0] == results[1] for results in both)
     verdict: Verdict = "cannot be told" if not both else "reproduced" if num_equal == len(both) else "not reproduced"
     why = {"cannot be told": NO_RUN, "not reproduced": "results differ"}.get(verdict, "")
     return Row(what, "all (own claim)", f"{num_equal} of {len(both)}", len(both), verdict, why)

@@ -118,7 +118,10 @@ class RpcCluster(Cluster, Resumable):
             return outcomes
         try:
             self._form(self._effects.once(lambda: self._link.ask("form_anew")))
-        except RankLost as lost:
+        except RankLost as lost:  # those that refused are asked again after the others have been replaced
+            for outcome in outcomes:
+                for rank in deaf & outcome.detail.keys():
+                    del outcome.detail[rank]
             return [*outcomes, _Outcome({}, lost.detail, self._num_losses)]
 
         def send_again(index: int) -> _Outcome | None:
@@ -219,7 +222,7 @@ class RpcCluster(Cluster, Resumable):
         """Let spares take over, or join a new world with the replacements."""
         self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._succeeded)
         self._succeeded, self._known_lost = frozenset(), {}
-        spares: dict[Rank, str] = {}
+        self._ended, spares = {}, dict[Rank, str]()
         if lost := [*filter(is_ps, lost)]:
             formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
             if formation.generation == self._generation:

@@ -57,8 +57,11 @@ def test_what_real_seconds_cannot_do_is_refused(wall: Config, tmp_path: Path) ->
         changed(wall, trace__clock="wall")
     with pytest.raises(ValidationError, match=r"inject: expected boundary with trace.repair=reschedule"):
         changed(wall, trace__repair="reschedule")
-    with pytest.raises(TraceError, match=r"rank: expected a trainer that lives with trace.inject=wall"):
+    with pytest.raises(ConfigError, match=r"^trace.trainers_die: expected false with trace.inject=wall, got true"):
         check(changed(wall, trace__trainers_die=True))
+    (tmp_path / "trace.csv").write_text("hour,rank\n1,ps1\n2,trainer0\n")
+    with pytest.raises(TraceError, match=r"trace.csv:3: rank: expected a trainer that lives with trace.inject=wall"):
+        check(wall)
     for column, word in (("phase", "save"), ("fault", "hang")):
         (tmp_path / "trace.csv").write_text(f"hour,rank,{column}\n1,ps1,{word}\n")
         with pytest.raises(

@@ -472,12 +472,15 @@ def peers_of_self() -> set[tuple[str, int]]:
     return peers
 
 
-def connect_and_die() -> None:
-    """Connect anew to all that this process is connected with, and die before the first word."""
+def connect_and_die(record: Path | None = None) -> None:
+    """Connect anew to all that this process is connected with, and die before the first word; ``record``: with ps0."""
     opened: list[socket.socket] = []
     for peer in peers_of_self():
         with suppress(ConnectionRefusedError):
             opened.append(socket.create_connection(peer))
+    if record is not None:
+        (started, *_) = read_events(record)
+        os.kill(started.machine["pids"]["ps0"], signal.SIGKILL)
     send_self(signal.SIGKILL)
 
 
@@ -488,6 +491,16 @@ def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path
     finished = run(config, tmp_path / "again", partial(dying, 1, connect_and_die))
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
     assert finished.num_unplanned == 1
+
+
+def test_a_rank_that_refuses_an_heir_is_not_lost_with_one_that_died(several: Config, tmp_path: Path) -> None:
+    """Law: as above, where no generation can be formed as another rank is dead."""
+    config = changed(several, trace__path=None, trace__allow_unplanned=True)
+    act = partial(connect_and_die, tmp_path / "run" / "events.jsonl")
+    finished = run(config, tmp_path / "run", partial(dying, 1, act))
+    lost = [event.ranks for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Lost)]
+    assert sorted(rank for ranks in lost for rank in ranks) == ["ps0", "trainer1"]
+    assert finished.num_unplanned == 2
 
 
 def test_the_death_of_all_trainers_ends_the_run_in_one_line(several: Config, tmp_path: Path) -> None:
