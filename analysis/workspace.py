@@ -193,9 +193,7 @@ def _sections(ids: Sequence[str]) -> list[Any]:
         ],
         "Kills and recoveries": [
             make.marks("Kills: PS rank", "kill/rank"),
-            make.marks("Kills: trainer", "kill/trainer"),
             make.marks("Recoveries: PS rank", "recovery/rank"),
-            make.marks("Recoveries: trainer", "recovery/trainer"),
             make.marks("Recoveries: restored rows", "recovery/rows"),
             make.marks("Recoveries: latency, measured seconds", "recovery/latency_s"),
             make.marks("Recoveries: planned (1) or not (0)", "recovery/is_planned"),
