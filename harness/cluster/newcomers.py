@@ -10,7 +10,7 @@ from harness.core.plans import Rank, is_spare_trainer, spare_trainer_name
 
 
 class Newcomers(Mapping[Rank, bool]):
-    """The processes that wait to take part between two steps: by the trainer that each replaces, whether it is ready.
+    """The new processes of dead trainers, which wait for the next step: by name of the trainer, whether it is ready.
 
     A spare trainer is a process that has been started before a trainer died: it has read the data and has all objects
     of a trainer, but no number. It takes the place of the next trainer that dies.
@@ -110,5 +110,5 @@ class Newcomers(Mapping[Rank, bool]):
         self._ready, self.is_entering, self._num_restarts = {}, False, 0
 
     def give_up(self) -> None:
-        """Forget those that wait to be taken in, as nobody is left to do so."""
+        """Forget all processes but the spare trainers: every trainer that could take them in has died."""
         self._ready, self.is_entering, self._admitter = {}, False, None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -118,11 +118,12 @@ class RpcCluster(Cluster, Resumable):
             return outcomes
         try:
             self._form(self._effects.once(lambda: self._link.ask("form_anew")))
-        except RankLost as lost:  # those that refused are asked again after the others have been replaced
-            for outcome in outcomes:
-                for rank in deaf & outcome.detail.keys():
-                    del outcome.detail[rank]
-            return [*outcomes, _Outcome({}, lost.detail, self._num_losses)]
+        except RankLost as lost:  # the refused requests are sent again after the dead ranks have been replaced
+            heard = [
+                replace(each, detail={rank: words for rank, words in each.detail.items() if rank not in deaf})
+                for each in outcomes
+            ]
+            return [*heard, _Outcome({}, lost.detail, self._num_losses)]
 
         def send_again(index: int) -> _Outcome | None:
             return self._outcome(send(index), index) if outcomes[index].detail.keys() & deaf else None
@@ -281,7 +282,7 @@ class RpcCluster(Cluster, Resumable):
         return state
 
     def _form_between_requests(self, formation: Formation) -> None:
-        """Join ``formation`` as :meth:`_form` does. If PS ranks die meanwhile, the next request fails unsent."""
+        """Join ``formation`` as :meth:`_form` does, but let the next request raise RankLost for PS ranks that died."""
         try:
             self._form(formation)
         except RankLost as lost:

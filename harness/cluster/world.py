@@ -196,33 +196,33 @@ class World:
         lost, (succeeded, self._succeeded) = [*ranks], (self._succeeded, {})
         old = {rank: succeeded.get(rank) or self._processes[rank].pid for rank in lost}
         dead = [rank for rank in lost if is_ps(rank) and rank not in succeeded]
-        takeovers: dict[Rank, Rank] = {}
+        spare_trainers: dict[Rank, Rank] = {}
         for trainer in [rank for rank in lost if is_trainer(rank) and rank not in succeeded]:
             self.kill([trainer])
             if trainer in self._trainers:
                 self._lose_trainer(trainer)
             if spare := self._newcomers.start(trainer):
-                takeovers[trainer] = spare
+                spare_trainers[trainer] = spare
             self._watch.begins(trainer, is_connected=spare is not None)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
         stays = not dead or (self._rendezvous.is_complete and len(members) >= len(dead))
-        taken = dict(zip(dead, members if stays else spares, strict=False))
-        for rank, spare in taken.items():
+        takeovers = dict(zip(dead, members if stays else spares, strict=False))
+        for rank, spare in takeovers.items():
             self._processes.rename(spare, rank)
             self._connections.rename(spare, rank)
         if stays:
-            self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **taken})
+            self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
         else:
-            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in taken])
+            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
         self._refill_after = step
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in lost}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
-        return {**self._machine(), "replaced": replaced, "spares": taken | takeovers, "mute": mute, **hosts}
+        return {**self._machine(), "replaced": replaced, "spares": takeovers | spare_trainers, "mute": mute, **hosts}
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
         """See :class:`harness.cluster.supervisor.Ranks`."""
@@ -311,7 +311,7 @@ class World:
             self._restart(rank)
 
     def entered(self) -> None:
-        """Count the new trainers among the trainers. A no-op if their admission has been ended meanwhile."""
+        """The new trainers have the state of the others. They count as trainers, unless a death ended the admission."""
         if self._newcomers.is_entering:
             self._trainers = sorted((*self._trainers, *self._newcomers), key=rank_order)
             self._newcomers.took_part()
@@ -488,7 +488,10 @@ class World:
 
 
 def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> Result:
-    """The result of a method, or the error that it raises. Raises NoTrainerLeft: nobody would hear of it."""
+    """The result of a method, or the error that it raises, for the trainer that called it.
+
+    Raises NoTrainerLeft, as no trainer lives that could receive it.
+    """
     try:
         return method(*args), None
     except NoTrainerLeft:

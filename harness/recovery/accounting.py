@@ -47,7 +47,7 @@ class Ledgers:
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.
         """
-        goes_back = rolls_back(plan)
+        goes_back, takes_spares = rolls_back(plan), plan.dense == "kept"
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
         read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
         dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
@@ -60,8 +60,8 @@ class Ledgers:
             bytes_full=self.bytes_full,
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
-            num_ranks=len(plan.kinds) if plan.dense == "kept" else 0,
-            num_trainers=len(plan.trainers) if plan.dense == "kept" else 0,
+            num_ranks=takes_spares * len(plan.kinds),
+            num_trainers=takes_spares * len(plan.trainers),
             hangs=struck.hangs,
         )
         added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
