@@ -6,6 +6,7 @@ and a process spins on each core, so that all runs meet the same contention:
 
     trainer     of a trainer for a step, mean of all
     PS rank     of a PS rank for a step, mean of all
+    evenness    the trainer that takes least by the one that takes most
 
 The second table takes the first apart, by least squares of relative errors. A trainer of T with N PS ranks has
 
@@ -51,11 +52,11 @@ _CHUNK = 10  # steps between two looks
 Shape = tuple[int, int]
 """Numbers of trainers and of PS ranks."""
 Found = Mapping[str, float]
-"""Milliseconds of processor time a step, of a ``trainer`` and of a ``PS rank``."""
+"""Milliseconds of processor time a step, of a ``trainer`` and of a ``PS rank``; ``evenness`` of the trainers."""
 
 
 def measure(config: Config, folder: Path, num_steps: int) -> Found:
-    """Run once; processor time of the processes from step ``_WARM_UP`` on, for ``num_steps``, of each kind a step."""
+    """Run once; what the processes take from step ``_WARM_UP`` on, for ``num_steps``."""
     looks: list[tuple[int, dict[str, float]]] = []
 
     def look(status: assemble.RunStatus) -> None:
@@ -66,11 +67,15 @@ def measure(config: Config, folder: Path, num_steps: int) -> Found:
 
     assemble.run(config, folder, on_status=look)
     (first, before), (last, after) = looks
-    found: dict[str, float] = {}
-    for kind, is_one in (("trainer", is_trainer), ("PS rank", is_ps)):
-        of_kind = [after[rank] - before[rank] for rank in after if is_one(rank)]
-        found[kind] = 1e3 * sum(of_kind) / len(of_kind) / (last - first)
-    return found
+    trainers_ms, ps_ms = (
+        [1e3 * (after[rank] - before[rank]) / (last - first) for rank in filter(is_one, after)]
+        for is_one in (is_trainer, is_ps)
+    )
+    return {
+        "trainer": sum(trainers_ms) / len(trainers_ms),
+        "PS rank": sum(ps_ms) / len(ps_ms),
+        "evenness": min(trainers_ms) / max(trainers_ms),
+    }
 
 
 def terms(shape: Shape) -> list[float]:
@@ -171,7 +176,7 @@ def main() -> None:
                 seen[shape].append(measure(config, Path(name) / f"{number}-{shape[0]}-{shape[1]}", options.steps))
     found = {shape: {kind: _median(each[kind] for each in of) for kind in of[0]} for shape, of in seen.items()}
     lines = table(
-        ("trainers + PS ranks", "trainer, ms of processor a step", "PS rank, ms of processor a step"),
+        ("trainers + PS ranks", "trainer, ms of processor a step", "PS rank, ms of processor a step", "evenness"),
         [
             (_words(shape), *(Spread.of(each[kind] for each in of).show() for kind in of[0]))
             for shape, of in seen.items()

@@ -1,7 +1,7 @@
 """What runs of CPR's emulations show: overhead, quality, and whether a loss would be seen."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.advice import DEFAULT_MARGIN, verdicts
@@ -22,16 +22,17 @@ def overhead(cells: Sequence[Cell]) -> list[Row]:
         value = estimate(100 * cell["overhead_frac"] for cell in _own(cells, "cpr56", name))
         what = f"overhead of `{name}`, % of the job (`cpr56`)"
         rows.append(calibrated(within(what, f"{low:g}–{high:g} [read]", value, low, high)))
-    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     for name in ("cpr_mfu", "cpr_ssu"):
-        for divides, how in _HOW.items():
-            own = _own(cells, "poster50", name, divides=divides)
-            removed = estimate(
-                [100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own if whole.get(cell["seed"])]
-            )
-            what = f"overhead of `full` that `{name}` removes, % (`poster50`, interval {how})"
-            rows.append(within(what, "over 91 [read]", removed, 91.0, math.inf))
+        rows += [_removed(cells, name, f" (`poster50`, interval {how})", divides=each) for each, how in _HOW.items()]
     return rows
+
+
+def _removed(cells: Sequence[Cell], name: str, where: str = "", *, divides: bool = True) -> Row:
+    """The part of full recovery's overhead on `poster50` that a strategy removes, paired by seed."""
+    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
+    own = [cell for cell in _own(cells, "poster50", name, divides=divides) if whole.get(cell["seed"])]
+    removed = estimate([100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own])
+    return within(f"overhead of `full` that `{name}` removes, %{where}", "over 91 [read]", removed, 91.0, math.inf)
 
 
 def quality(cells: Sequence[Cell]) -> list[Row]:
@@ -49,17 +50,17 @@ def quality(cells: Sequence[Cell]) -> list[Row]:
             rows.append(
                 Row(what, "on par with full recovery [read]", shown_loss, each.loss.num, verdict, each.sentence)
             )
-    return [*rows, *_log_loss(cells)]
-
-
-def _log_loss(cells: Sequence[Cell]) -> Iterator[Row]:
-    """How much worse the log loss is than without failures, where the paper has that number."""
     for name in ("cpr_mfu", "cpr_ssu"):
-        for divides, how in _HOW.items():
-            pairs = pairs_of(_own(cells, "poster50", name, divides=divides), cells, "log_loss")
-            what = f"log loss of `{name}` more than without failures, 10⁻³ (`poster50`, interval {how})"
-            value = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
-            yield within(what, "at most 0.8 [read: 0.8]", value, -math.inf, 0.8)
+        rows += [_log_loss(cells, name, f" (`poster50`, interval {how})", divides=each) for each, how in _HOW.items()]
+    return rows
+
+
+def _log_loss(cells: Sequence[Cell], name: str, where: str = "", *, divides: bool = True) -> Row:
+    """How much worse the log loss of a strategy on `poster50` is than without failures."""
+    pairs = pairs_of(_own(cells, "poster50", name, divides=divides), cells, "log_loss")
+    value = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
+    what = f"log loss of `{name}` more than without failures, 10⁻³{where}"
+    return within(what, "at most 0.8 [read: 0.8]", value, -math.inf, 0.8)
 
 
 def resolution(cells: Sequence[Cell]) -> list[Row]:
@@ -88,18 +89,11 @@ def resolution(cells: Sequence[Cell]) -> list[Row]:
 
 def poster(cells: Sequence[Cell]) -> list[Row]:
     """CPR's job at scale on `local`: what is removed and lost; and whether a smaller job agrees on both engines."""
-    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     rows: list[Row] = []
-    if value := estimate(100 * part for part in whole.values()):
+    if value := estimate(100 * cell["overhead_frac"] for cell in _own(cells, "poster50", "full")):
         rows.append(Row("overhead of `full`, % of the job", "–", shown(value), value.num, "ours"))
     for name in ("cpr_mfu", "cpr_ssu"):
-        own = _own(cells, "poster50", name)
-        removed = estimate([100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own])
-        rows.append(within(f"overhead of `full` that `{name}` removes, %", "over 91 [read]", removed, 91.0, math.inf))
-        pairs = pairs_of(own, cells, "log_loss")
-        loss = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
-        what = f"log loss of `{name}` more than without failures, 10⁻³"
-        rows.append(within(what, "at most 0.8 [read: 0.8]", loss, -math.inf, 0.8))
+        rows += [_removed(cells, name), _log_loss(cells, name)]
     return [*rows, _agreement(cells)]
 
 
