@@ -83,7 +83,9 @@ def unfinished_files(out: Path) -> list[str]:
 def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
     """Ranks that were stopped or cut off, and found later than their deadline and a tenth of it.
 
-    ``paused_s``: seconds in which a process of the run was stopped besides.
+    A PS rank and a trainer that are mute at once have two deadlines: if no other trainer asks the PS rank, its deadline
+    begins when another one asks for the dead trainer. ``paused_s``: seconds in which a process of the run was stopped
+    besides.
     """
     mute: dict[str, Injected] = {}
     late: list[tuple[str, float, float]] = []
@@ -96,7 +98,8 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
             if event.unplanned_ranks or not found or any(kill.phase == "regroup" for kill in found):
                 continue
             names = ", ".join(f"{kill.rank} ({kill.fault} in {kill.phase})" for kill in found)
-            late.append((f"step {event.step}: {names}", event.machine["seconds"], RPC_TIMEOUT_S))
+            num_deadlines = len({is_ps(kill.rank) for kill in found})
+            late.append((f"step {event.step}: {names}", event.machine["seconds"], num_deadlines * RPC_TIMEOUT_S))
         elif isinstance(event, Regrouped):
             mute_s = {rank: machine.get("seconds", 0.0) for rank, machine in event.machine.get("mute", {}).items()}
             for rank, seconds in mute_s.items():

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -549,6 +550,11 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
     regrouped = Regrouped(**at, generation=1, replaced=["ps1"], machine={"mute": mute})
     assert bool(late_detections([regrouped], paused_s)) == is_late
     assert not late_detections([events[1]], 0.0), "a rank that no trace stopped"
+    for other, num_deadlines in (("ps2", 1), ("trainer0", 2)):
+        machine = {"seconds": frac * num_deadlines * RPC_TIMEOUT_S}
+        lost = replace(events[1], ranks=["ps1", other], machine=machine)
+        pauses = num_deadlines * paused_s
+        assert bool(late_detections([events[0], replace(events[0], rank=other), lost], pauses)) == is_late, other
 
 
 def test_what_a_finished_run_must_not_leave_is_found(tmp_path: Path) -> None:
