@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.audit import check
-from analysis.contents import tell_apart
-from harness.config.model import trace_name
+from analysis.contents import name_laws, tell_apart
+from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Finished, Recovered, Started
 from harness.record.code import code_of
@@ -32,7 +32,7 @@ _CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes", "
 _TYPES: dict[str, str] = {
     **dict.fromkeys(("cell", "name", "engine", "strategy"), "str"),
     "seed": "Int64",
-    "trace": "str",
+    **dict.fromkeys(("trace", "trace_law"), "str"),
     "profile": "str",
     "num_ps": "Int64",
     "status": "str",
@@ -52,7 +52,8 @@ COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
 
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``lost_dense_frac``:
-samples that the dense network lacks, of all, if all trainers have died at once. ``node_h``: overhead in
+samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a name of all draws of
+the conditions that the trace is a draw of (``analysis.contents.name_laws``). ``node_h``: overhead in
 node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
 """
 
@@ -93,6 +94,7 @@ def load(path: Path | str) -> "pd.DataFrame":
         for run_dir, config in zip(paths, configs, strict=True)
     ]
     _mark_copies(rows)
+    name_laws(rows)
     keys += tell_apart(rows, keys)
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -158,6 +160,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         **{key: flat.get(key) for key in ("name", "engine", "seed")},
         "strategy": flat.get("strategy.name"),
         "trace": trace,
+        "trace_law": name_of_draws(path, law, window),
         "data": flat.get("data.path"),
         "profile": flat.get("profile.name"),
         "num_ps": flat.get("cluster.num_ps") or flat.get("profile.num_ps"),
@@ -216,7 +219,9 @@ def _digests(run: RunDir) -> dict[str, Any]:
     except StoreError:
         env = {}
     facts = {name: env.get(name) for name in ("data", "trace")}
-    return {f"{name}_digest": value.get("digest") if isinstance(value, dict) else None for name, value in facts.items()}
+    known = {name: value for name, value in facts.items() if isinstance(value, dict)}
+    digests = {f"{name}_digest": known.get(name, {}).get("digest") for name in facts}
+    return digests | {"law_digest": known.get("trace", {}).get("law")}
 
 
 def record_of(run: RunDir) -> Record:

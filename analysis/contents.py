@@ -3,6 +3,7 @@
 A config names data and trace by path. If a file changes under its path, cells of both contents stay in the folder.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ _NAMES = {"data.digest": "data", "trace.digest": "trace"}
 _RESULTS = ("auc", "log_loss", "train_loss", "pls")
 _UNKNOWN = "unknown"
 _DIGITS = 8  # of a digest that is shown
+_NUMBER = "-_.0123456789"  # at the end of a file's name: the number of a draw
 
 Row = dict[str, Any]
 
@@ -50,6 +52,35 @@ def _tell_twins_apart(twins: Sequence[Row]) -> None:
         failure = f"the same setting and result as {last['cell']}; its config hash differs"
         for row in others:
             row |= {"status": "copy", "failure": failure}
+
+
+def name_laws(rows: Sequence[Row]) -> None:
+    """Give each row with a trace its ``trace_law``, a name that draws of the same conditions share with no other trace.
+
+    Draws of ``trace.law``, and random windows, have it from their config. Files are draws of one law if their headers
+    differ in the seed only (``Trace.law``): its name is the beginning that all of their names share. Any other file,
+    also one of a record that does not have the law, stands for itself.
+    """
+    files = [row for row in rows if row.get("trace") and not row["trace_law"]]
+    shared = {law: os.path.commonprefix([*names]) or min(names) for law, names in _names_by_law(files).items()}
+    short = {law: name.rstrip(_NUMBER) or name if law[0] else name for law, name in shared.items()}
+    for row in files:
+        law = _law_of(row)
+        unique = (name[law] for name in (short, shared) if [*name.values()].count(name[law]) == 1)
+        row["trace_law"] = next(unique, f"{shared[law]} (law {str(law[0])[:_DIGITS]})")
+
+
+def _law_of(row: Row) -> tuple[str | None, str]:
+    """The digest of a law, or the trace's own name where that is not known."""
+    law = row.get("law_digest")
+    return law, "" if law else row["trace"]
+
+
+def _names_by_law(files: Sequence[Row]) -> dict[tuple[str | None, str], set[str]]:
+    found: dict[tuple[str | None, str], set[str]] = {}
+    for row in files:
+        found.setdefault(_law_of(row), set()).add(row["trace"])
+    return found
 
 
 def contents_agree(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:

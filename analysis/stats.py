@@ -1,7 +1,6 @@
 """Means over seeds with confidence intervals, and paired differences. An unknown is None; one seed has no interval."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,12 +144,11 @@ def own_options(cells: Sequence[Cell]) -> list[str]:
 def condition(cell: Cell, key: str) -> Any:
     """The value of a setting's key in ``cell``, equal for all draws of the same conditions.
 
-    A trace ``NAME-3`` is draw 3 of the conditions ``NAME``; the value of a key of ``DRAWN`` is None.
+    Of a trace it is the name of its law; of a key of ``DRAWN`` None.
     """
     if key in DRAWN:
         return None
-    value = cell.get(key)
-    return re.sub(r"-\d+$", "", value) if key == "trace" and value else value
+    return cell.get("trace_law" if key == "trace" else key)
 
 
 def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> Cell | None:

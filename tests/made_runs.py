@@ -27,6 +27,7 @@ from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
 from harness.record.recorder import Recorder
 from harness.recovery.recoveries import RECOVERIES, reads_checkpoint, rolls_back
+from harness.traces.schedule import trace_facts
 
 NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
@@ -79,8 +80,8 @@ def write_run(
     events = [started, *events, altered(evaluated, auc=total), altered(finished, auc=total)]
     about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
     facts = about | {"digest": data} if data else None
-    trace_facts = {"digest": trace} if trace else None
-    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=trace_facts) as recorder:
+    of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {})
+    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=of_trace or None) as recorder:
         for event in events:
             recorder.record(event)
         recorder.done()

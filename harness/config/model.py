@@ -263,14 +263,19 @@ class TraceConfig(_Model):
 
 def trace_name(path: str | None, law: str | None, window: str | None, seed: int) -> str | None:
     """As ``Config.trace_name``, of the values of these keys."""
+    if (name := name_of_draws(path, law, window)) is not None:
+        return f"{name}-{seed}"
+    return None if path is None else Path(path).stem
+
+
+def name_of_draws(path: str | None, law: str | None, window: str | None) -> str | None:
+    """What all draws of a law, or random windows of a file, have in their name; None for a whole file, or no trace."""
     if law is not None:
         how, colon, file = law.partition(":")
         if how in {"fixed", "at"}:
-            return f"{how}{file}-{seed}"
-        return f"{how}_{Path(file).stem}-{seed}" if colon else f"{how}-{seed}"
-    if path is None:
-        return None
-    return f"{Path(path).stem}-{seed}" if window == "random" else Path(path).stem
+            return f"{how}{file}"
+        return f"{how}_{Path(file).stem}" if colon else how
+    return Path(path).stem if path is not None and window == "random" else None
 
 
 class StoreConfig(_Model):

@@ -52,7 +52,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
 
 _ENV: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("git", "code", "data", "trace"), (dict, NoneType)),
-    **dict.fromkeys(("git.commit", "code.fingerprint", "data.digest", "trace.digest"), (str, NoneType)),
+    **dict.fromkeys(("git.commit", "code.fingerprint", "data.digest", "trace.digest", "trace.law"), (str, NoneType)),
     "git.dirty": (bool, NoneType),
 }
 """Keys of env.json that are used, with the types of their values. Each may be missing."""

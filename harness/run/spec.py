@@ -36,7 +36,7 @@ from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.hosts import facts_of_named
 from harness.traces.job_trace import with_profile_of_trace
-from harness.traces.schedule import planned_faults_of, trace_digest
+from harness.traces.schedule import planned_faults_of, trace_digest, trace_facts
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,14 @@ class RunSpec:
 
         ``synthetic`` is None for real logs, ``trace`` without a trace. Raises TraceError.
         """
-        meta, digest = self.dataset.meta, trace_digest(self.config)
+        meta = self.dataset.meta
         data = {
             "num_samples": meta.num_rows,
             "num_table_rows": self.num_rows,
             "digest": meta.digest,
             "synthetic": dataclasses.asdict(meta.synthetic) if meta.synthetic else None,
         }
-        return {"data": data, "trace": None if digest is None else {"digest": digest}}
+        return {"data": data, "trace": trace_facts(self.config)}
 
     @property
     def num_rows(self) -> int:

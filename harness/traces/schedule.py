@@ -30,6 +30,13 @@ def trace_digest(config: Config) -> str | None:
     return xxhash.xxh3_64_hexdigest(Path(config.trace.path).read_bytes())
 
 
+def trace_facts(config: Config) -> dict[str, str | None] | None:
+    """For env.json: ``digest`` as :func:`trace_digest`, ``law`` as ``Trace.law`` of the file; None without a trace."""
+    if (digest := trace_digest(config)) is None:
+        return None
+    return {"digest": digest, "law": None if config.trace.path is None else read_trace(Path(config.trace.path)).law}
+
+
 def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedFault, ...]:
     """The planned faults of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
     is_by_second = config.trace.inject == "wall"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import xxhash
+
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
 from harness.core.host_map import host_name
@@ -22,6 +24,7 @@ MAX_TRAINERS = 256
 """The most trainers of a run."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
+_OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
 
@@ -58,6 +61,17 @@ class Trace:
     source: str
     entries: tuple[Entry, ...]
     header: Mapping[str, str]
+
+    @property
+    def law(self) -> str | None:
+        """Digest of the header without what belongs to one draw: equal for all seeds of a law and its settings.
+
+        None where the header has no seed.
+        """
+        if "seed" not in self.header:
+            return None
+        of_all = sorted((key, value) for key, value in self.header.items() if key not in _OF_ONE_DRAW)
+        return xxhash.xxh3_64_hexdigest(repr(of_all).encode())
 
     @property
     def failures(self) -> tuple[Entry, ...]:

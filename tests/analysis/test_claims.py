@@ -107,7 +107,7 @@ def test_the_mirror_is_compared_in_pairs_of_one_law() -> None:
     cells: list[dict[str, Any]] = []
     for seed in range(3):
         for law in ("cpr56", "lanl20"):
-            of_law = {"trace": f"{law}-{seed}", "trace.law": law}
+            of_law = {"trace": f"{law}-{seed}", "trace_law": law, "trace.law": law}
             cells += [
                 cell("none", seed, **of_law),
                 cell("cpr_mfu", seed, auc=0.74, overhead_frac=0.05 + 0.001 * seed, update_pls=0.1, **of_law),

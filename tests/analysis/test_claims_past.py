@@ -91,7 +91,7 @@ def test_the_best_strategy_of_a_trace_is_shown_with_the_next() -> None:
     for seed in range(3):
         for name, overhead, lost in (("full", 0.3, 0.0), ("cpr_mfu", 0.1, 0.2), ("cpr_ssu", 0.1, 0.3), ("buddy", 0, 0)):
             noise = 0.001 * (seed - 1) * (name == "cpr_ssu")
-            cells.append(cell(name, seed, trace="busy", overhead_frac=overhead + noise, update_pls=lost))
+            cells.append(cell(name, seed, trace_law="busy", overhead_frac=overhead + noise, update_pls=lost))
     cheap, few = traces(cells)
     assert cheap.what == "`busy`: least overhead, %"
     assert cheap.ours == "`cpr_mfu` 10.000 ± 0.000"

@@ -48,6 +48,36 @@ def test_cells_of_two_data_under_one_path_are_two_settings(tmp_path: Path) -> No
     assert said in analysis.report(tmp_path / "both").read_text()
 
 
+def _file(folder: Path, name: str, **header: object) -> Path:
+    path = folder / f"{name}.csv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"# {key}: {value}\n" for key, value in header.items()) + "hour,rank\n10,1\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("traces", "expected"),
+    [
+        ({"mtbf-4": {"mtbf_h": 4, "seed": 0}, "mtbf-16": {"mtbf_h": 16, "seed": 0}}, ["mtbf-16", "mtbf-4"]),
+        ({"mtbf-4": {"mtbf_h": 4}, "mtbf-16": {"mtbf_h": 4}}, ["mtbf-16", "mtbf-4"]),
+        ({"mtbf-4": {"mtbf_h": 4, "seed": 0}, "mtbf-16": {"mtbf_h": 4, "seed": 1}}, ["mtbf"]),
+        ({"a": {"mtbf_h": 4, "seed": 0, "number": 3}, "b": {"mtbf_h": 4, "seed": 1, "number": 0}}, ["a"]),
+        ({"a-0": {"mtbf_h": 4, "seed": 0}, "a-1": {"mtbf_h": 4, "seed": 1}, "a": {"mtbf_h": 9}}, ["a", "a-"]),
+    ],
+    ids=["other settings", "no seed", "draws", "draws of any name", "a name that is taken"],
+)
+def test_draws_of_a_law_are_known_by_the_header_of_their_files(
+    traces: dict[str, dict[str, object]], expected: list[str], tmp_path: Path
+) -> None:
+    """Law: what differs in the seed alone is one setting, whatever its files are called; nothing else is."""
+    for seed, (name, header) in enumerate(traces.items()):
+        config = made_config("full", seed=seed, trace={"path": str(_file(tmp_path / "traces", name, **header))})
+        write_run(tmp_path / "runs" / name, config)
+    found = blocks_of(analysis.load(tmp_path / "runs"))
+    assert sorted(block.setting["trace"] for block in found) == expected
+    assert sum(len(line.cells) for block in found for line in block.lines) == len(traces)
+
+
 def test_cells_of_two_traces_under_one_path_are_two_settings(tmp_path: Path) -> None:
     """Each content of the trace has its line; ``none``, which has no trace, is the partner of both."""
     alone = _differences(_grid(tmp_path / "alone", trace=OLD))

@@ -80,9 +80,10 @@ def test_the_split_tells_spread_of_traces_from_spread_of_seeds() -> None:
 
 
 def test_draws_of_a_trace_are_one_setting() -> None:
-    """Cells under NAME-0 and NAME-1 stand in one block, each paired with `none` of its seed; other traces do not."""
+    """Cells under two draws of a law stand in one block, each paired with `none` of its seed; other traces do not."""
     cells = [
         _cell(strategy=strategy, seed=seed, trace=trace, auc=0.5 - 0.25 * seed * (strategy == "full"), pls=0.0)
+        | {"trace_law": trace.removesuffix("-0").removesuffix("-1")}
         for strategy in ("none", "full")
         for seed, trace in enumerate(("busy-0", "busy-1", "preset-cpr56"))
     ]
