@@ -62,7 +62,8 @@ def name_laws(rows: Sequence[Row]) -> None:
     also one of a record that does not have the law, stands for itself.
     """
     files = [row for row in rows if row.get("trace") and not row["trace_law"]]
-    shared = {law: os.path.commonprefix([*names]) or min(names) for law, names in _names_by_law(files).items()}
+    by_law = _names_by_law(files).items()
+    shared = {law: os.path.commonprefix([*names]) or min(names) for law, names in by_law}  # noqa: RUF071 - of letters
     short = {law: name.rstrip(_NUMBER) or name if law[0] else name for law, name in shared.items()}
     for row in files:
         law = _law_of(row)

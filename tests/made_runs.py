@@ -80,8 +80,8 @@ def write_run(
     events = [started, *events, altered(evaluated, auc=total), altered(finished, auc=total)]
     about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
     facts = about | {"digest": data} if data else None
-    of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {})
-    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=of_trace or None) as recorder:
+    of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {}) or None
+    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=of_trace) as recorder:
         for event in events:
             recorder.record(event)
         recorder.done()
