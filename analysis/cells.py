@@ -71,8 +71,10 @@ _NOT_SWEPT = (
 """Config keys that have a column of their own, or do not affect the result."""
 
 
-def load(path: Path | str) -> "pd.DataFrame":
+def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
+
+    ``keys``: dotted keys that have a column even where all cells have the same value.
 
     Columns of ``analysis.contents.CONTENTS`` follow where cells of equal configs differ in their data or trace.
 
@@ -86,7 +88,8 @@ def load(path: Path | str) -> "pd.DataFrame":
     root = Path(path)
     paths = find_runs(root)
     configs = [_config_or_error(run_dir) for run_dir in paths]
-    keys = swept_keys([config for config in configs if not isinstance(config, StoreError)])
+    swept = swept_keys([config for config in configs if not isinstance(config, StoreError)])
+    keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in _NOT_SWEPT)))]
     rows = [
         _damaged_row(root, run_dir, config)
         if isinstance(config, StoreError)

@@ -11,6 +11,7 @@ Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated"
 """``calibrated``: constants were chosen so that it comes out, which confirms nothing. ``ours``: no paper has it."""
 
 NO_RUN = "no finished run"
+_ONE_VALUE = "one value has no interval"
 _MOST_DIGITS = 4
 
 
@@ -30,8 +31,9 @@ def within(what: str, paper: str, value: Estimate | None, low: float, high: floa
     """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
-    first, last = value.interval or (value.mean, value.mean)
-    verdict, reason = _placed("the interval" if value.interval else "the value", first, last, low, high)
+    if value.interval is None:
+        return Row(what, paper, shown(value), value.num, "cannot be told", joined(_ONE_VALUE, why))
+    verdict, reason = _placed("the interval", *value.interval, low, high)
     return Row(what, paper, shown(value), value.num, verdict, joined(reason, why))
 
 
@@ -46,7 +48,7 @@ def signed(
     if paper == "–":
         return Row(what, paper, ours, value.num, "ours", why)
     if value.interval is None:
-        return Row(what, paper, ours, value.num, "cannot be told", joined("one value has no interval", why))
+        return Row(what, paper, ours, value.num, "cannot be told", joined(_ONE_VALUE, why))
     low, high = sorted(sign * end for end in value.interval)
     if low <= 0 <= high:
         return Row(what, paper, ours, value.num, "cannot be told", joined("the interval contains 0", why))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 F64 = NDArray[np.float64]
 DIFFERENCES = (1e-3, 1e-4)
 _STRATEGY = "cpr_mfu"
+_LEAST_SPREAD = 1e-9  # of AUC: equal runs need pairs, too
 _PARTS = {
     "between traces": 0,
     "between seeds": 1,
@@ -42,11 +43,11 @@ def seeds(cells: Sequence[Cell]) -> list[Row]:
         rows.append(Row(f"{what}: {part}", "–", _shown(value), table_ST.size, "ours", _groups(table_ST)))
     rows += _rounding(cells)
     total = _jackknife(table_ST, _spread_of(3, ""))
-    low, high = total.interval or (total.mean, total.mean)
+    mean, low, high = (max(spread, _LEAST_SPREAD) for spread in (total.mean, *(total.interval or 2 * [total.mean])))
     for text, number in (("a half-width of", pairs_for_width), ("80 % power for", pairs_for_power)):
         for difference in DIFFERENCES:
-            first, last = (number(max(spread, 1e-9), difference) for spread in (low, high))
-            found = f"{number(total.mean, difference)} ({first}–{last})"
+            first, last = number(low, difference), number(high, difference)
+            found = f"{number(mean, difference)} ({first}–{last})"
             rows.append(Row(f"pairs for {text} {1e3 * difference:g}·10⁻³", "–", found, table_ST.size, "ours"))
     return rows
 

@@ -159,7 +159,9 @@ def _findings(evidence: _Evidence) -> dict[str, "Finding"]:
     from analysis.claims.claims import CLAIMS
     from analysis.claims.page import finding
 
-    frames = {experiment.out: cells_of(analysis.load(experiment.out)) for experiment in evidence.unique}
+    frames = {
+        experiment.out: cells_of(analysis.load(experiment.out, experiment.axes)) for experiment in evidence.unique
+    }
     found: dict[str, Finding] = {}
     for name in [name for name in CLAIMS if name in evidence.experiments.keys() | evidence.benchmarks.keys()]:
         results: Sequence[Mapping[str, Any]]

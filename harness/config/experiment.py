@@ -37,12 +37,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The cells of an experiment file in order, and the file's contents with all overrides applied."""
+    """The cells of an experiment file in order, and the file's contents with all overrides applied.
+
+    ``axes``: the keys of the file's grids, also those of which the overrides have left one value.
+    """
 
     name: str
     out: Path
     cells: tuple[Cell, ...]
     resolved: dict[str, Any]
+    axes: tuple[str, ...] = ()
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -117,7 +121,13 @@ def load_experiment(
         merged += _dropped(cell.config, config, combination)
     if merged:
         raise ConfigError("\n".join(dict.fromkeys(merged)))
-    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fit))
+    return Experiment(
+        name=configs[0].name,
+        out=Path(configs[0].out),
+        cells=tuple(cells.values()),
+        resolved=_resolved(base, axes, fit),
+        axes=tuple(dict.fromkeys(setting.key for grid in grids for setting in grid)),
+    )
 
 
 def _scaled(setting: Setting, factor: float) -> Setting:

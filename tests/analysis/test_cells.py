@@ -100,6 +100,16 @@ def test_swept_keys_are_columns(tmp_path: Path) -> None:
     assert list(frame["strategy.pls_target"]) == [0.05, 0.1]
 
 
+def test_a_key_that_is_asked_for_is_a_column_whatever_its_values(grid: Path) -> None:
+    """What is asked for by a key finds it also where all cells have one value, or none has the key."""
+    frame = load(grid, ["model.size", "strategy.r", "strategy.bits", "seed", "profile"])
+    assert "model.size" not in load(grid).columns
+    assert set(frame["model.size"]) == {"kaggle"}
+    assert frame["strategy.r"].notna().any()
+    assert frame["strategy.bits"].isna().all()
+    assert frame.columns.is_unique
+
+
 def test_profiles_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """Constants of a profile are columns where profiles of the same name differ in them, and only there."""
     write_run(tmp_path / "a", made_config(profile={"base": "busy", "mtbf_h": 4.0}))
