@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell, cells_of
 from analysis.contents import CONTENTS
-from analysis.partners import reason
+from analysis.partners import Partners, reason
 from analysis.rounding import Rounding, rounding_of, without_replicates
 from analysis.stats import (
     BASELINE,
     Estimate,
     Pair,
     Split,
-    baseline_of,
     condition,
     estimate,
     estimate_pairs,
-    pairs_of,
     setting_keys,
     split,
 )
@@ -127,8 +125,9 @@ def regimes(cells: Sequence[Cell]) -> list[Block]:
 
 def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
     done = without_replicates([cell for cell in cells if cell["status"] == "done"])
+    partners = Partners(done)
     groups = {
-        values: _with_references(group, done)
+        values: _with_references(group, partners)
         for values, group in _grouped(done, lambda cell: tuple(condition(cell, key) for key in keys)).items()
     }
     shared = {id(cell) for group in groups.values() if not _has_references_only(group) for cell in group}
@@ -143,7 +142,7 @@ def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         references = [cell for cell in groups[values] if cell["strategy"] == BASELINE]
-        lines = _lines(setting, groups[values], done, cells)
+        lines = _lines(setting, groups[values], partners, cells)
         blocks.append(Block(setting, title, lines, rounding_of(references, cells)))
     return blocks
 
@@ -167,25 +166,23 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, lis
     return groups
 
 
-def _with_references(group: list[Cell], cells: Sequence[Cell]) -> list[Cell]:
+def _with_references(group: list[Cell], partners: Partners) -> list[Cell]:
     """``group``, and those reference cells of other settings that its cells are paired with."""
-    partners = [partner for cell in group if (partner := baseline_of(cell, cells)) is not None]
-    return [*{id(cell): cell for cell in (*group, *partners)}.values()]
+    references = [partner for cell in group if (partner := partners.of(cell)) is not None]
+    return [*{id(cell): cell for cell in (*group, *references)}.values()]
 
 
 def _has_references_only(group: Sequence[Cell]) -> bool:
     return all(cell["strategy"] == BASELINE for cell in group)
 
 
-def _lines(
-    setting: Mapping[str, Any], group: Sequence[Cell], done: Sequence[Cell], cells: Sequence[Cell]
-) -> list[Line]:
-    """``done``: the finished cells, of which some are partners. ``cells``: all."""
+def _lines(setting: Mapping[str, Any], group: Sequence[Cell], partners: Partners, cells: Sequence[Cell]) -> list[Line]:
+    """``cells``: all, also those that are not finished."""
     lines: list[Line] = []
     by_strategy = _grouped(group, lambda cell: cell["strategy"])
     for strategy in sorted(by_strategy, key=strategy_order):
         own = by_strategy[strategy]
-        paired = [(cell, pairs_of([cell], done, "auc")) for cell in own]
+        paired = [(cell, partners.pairs([cell], "auc")) for cell in own]
         pairs = [pair for _, found in paired for pair in found]
         others = sorted({cell["engine"] for cell in own} - {setting["engine"]}) if "engine" in setting else []
         lines.append(

@@ -35,6 +35,7 @@ METRICS: dict[str, tuple[str, float, int]] = {
 }
 """Column: heading, scale and digits."""
 
+_EQUAL = ("seed", *SETTING)  # columns in which a cell and its partner in the same folder are equal
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
 _LEGEND = Text(
     "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
@@ -121,8 +122,9 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
     found: list[Comparison] = []
     for path, frame, cells in zip(dirs[1:], frames[1:], others, strict=True):
         groups: dict[tuple[str, ...], list[Pair]] = {}
+        by_seed = _grouped(cells, "seed")
         for left in base:
-            for right in cells:
+            for right in by_seed.get((left["seed"],), ()):
                 if contents_agree(left, right) and all(left[key] == right.get(key) for key in keys if key in left):
                     group = tuple(_text(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
@@ -159,12 +161,10 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     swept = [key for key in cells[0] if "." in key]
     has_engines = len({cell["engine"] for cell in cells}) > 1
     groups: dict[tuple[str, ...], list[Pair]] = {}
+    by_setting = _grouped(bases, *_EQUAL)
     for cell in cells:
-        partners = [
-            base
-            for base in bases
-            if all(base[key] == cell[key] for key in ("seed", *SETTING)) and contents_agree(base, cell)
-        ]
+        candidates = by_setting.get(tuple(cell[key] for key in _EQUAL), ())
+        partners = [base for base in candidates if contents_agree(base, cell)]
         if cell["strategy"] != baseline and (partner := _nearest(cell, partners, swept)):
             own = ({key: cell[key]} for key in swept if cell[key] is not None)
             words = [cell["strategy"], *map(setting_text, own)]
@@ -178,6 +178,13 @@ def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Cell 
     common = [sum(partner[key] == cell[key] for key in keys) for partner in partners]
     nearest = [partner for partner, num in zip(partners, common, strict=True) if num == max(common)]
     return nearest[0] if len({partner["auc"] for partner in nearest}) == 1 else None
+
+
+def _grouped(cells: Sequence[Cell], *keys: str) -> dict[tuple[Any, ...], list[Cell]]:
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(cell[key] for key in keys), []).append(cell)
+    return groups
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ from analysis.advice import Verdict, verdicts
 from analysis.blocks import Block, Line, strategy_order
 from analysis.curves import Curve, curve, mean_curve
 from analysis.panels import SMALL, Data, Kind, legend, look_of, others
-from analysis.stats import BASELINE, baseline_of
+from analysis.stats import BASELINE
 from analysis.style import INK, PAPER, THEMES, colour, log_scale
 from harness.core.events import BUCKETS
 
@@ -97,7 +97,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
 
 def _pairs(line: Line, data: Data) -> list[tuple[float, float]]:
     """PLS, and AUC minus that of the cell's ``none``, of each cell that has both."""
-    pairs = [(cell, baseline_of(cell, data.cells)) for cell in line.cells]
+    pairs = [(cell, data.partners.of(cell)) for cell in line.cells]
     return [
         (cell["pls"], cell["auc"] - partner["auc"])
         for cell, partner in pairs
@@ -149,7 +149,7 @@ def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
     """As ``_loss_curves``, each minus the loss of ``none`` at the same step of the same seed."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
-        pairs = [(data.losses(cell), baseline_of(cell, data.cells)) for cell in line.cells]
+        pairs = [(data.losses(cell), data.partners.of(cell)) for cell in line.cells]
         both = [(run, data.losses(partner)) for run, partner in pairs if run and partner]
         _draw_curves(axes, line, [each for run, other in both if other and (each := curve(run, other))])
     axes.set_ylabel("loss − loss of none")

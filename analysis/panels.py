@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.blocks import Block, Line, strategy_order
 from analysis.cells import Cell
 from analysis.curves import Losses, losses_of
+from analysis.partners import Partners
 from analysis.stats import BASELINE
 from analysis.style import colour
 from harness.record.recorder import read_events
@@ -32,6 +34,11 @@ class Data:
     cells: Sequence[Cell]
     margin: float
     _losses: dict[str, Losses | None] = field(default_factory=dict)
+
+    @cached_property
+    def partners(self) -> Partners:
+        """The cells of ``none`` that others are compared with."""
+        return Partners(self.cells)
 
     @property
     def auc_range(self) -> tuple[float, float]:

@@ -151,35 +151,6 @@ def condition(cell: Cell, key: str) -> Any:
     return cell.get("trace_law" if key == "trace" else key)
 
 
-def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> Cell | None:
-    """The finished cell of strategy ``baseline`` with the seed and setting of ``cell``; None if there is none.
-
-    The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
-    profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
-    ``none`` that differs only in these is returned. Candidates that differ in their AUC leave no baseline.
-    """
-    wanted = (baseline, "done", cell["seed"])
-    candidates = [other for other in cells if (other["strategy"], other["status"], other["seed"]) == wanted]
-    keys = setting_keys(cells)
-    key_sets = [keys]
-    if baseline == BASELINE:
-        key_sets.append(relevant_to_none(keys))
-    for keys in key_sets:
-        if matches := [other for other in candidates if all(other[key] == cell[key] for key in keys)]:
-            return matches[0] if len({other["auc"] for other in matches}) == 1 else None
-    return None
-
-
 def relevant_to_none(keys: Iterable[str]) -> list[str]:
     """Those of ``keys`` that affect the result of strategy ``none``."""
     return [key for key in keys if not key.startswith(_IRRELEVANT_TO_NONE)]
-
-
-def pairs_of(group: Sequence[Cell], cells: Sequence[Cell], column: str, baseline: str = BASELINE) -> list[Pair]:
-    """``column`` of each cell of ``group`` minus that of its ``baseline_of``; left out where either is unknown."""
-    partners = [(cell, baseline_of(cell, cells, baseline)) for cell in group]
-    return [
-        Pair(cell["seed"], tuple(cell.get(key) for key in ("trace", *DRAWN)), cell[column] - partner[column])
-        for cell, partner in partners
-        if partner is not None and cell[column] is not None and partner[column] is not None
-    ]

@@ -35,7 +35,7 @@ def _memory_row(name: str, dim: str, pct: float) -> Row:
         return Row(what, "–", ours, 1, "ours")
     paper, low, high = _MEMORY[name, dim]
     why = "the lists, and a bit a row that says whether it is in one" if name == "ssu" else ""
-    return replace(within(what, f"{paper} [recalled]", Estimate(1, pct, None, None), low, high, why=why), ours=ours)
+    return replace(measured(what, f"{paper} [recalled]", [pct], low, high, why=why), ours=ours)  # it is counted
 
 
 def _time_row(each: Cell) -> Row:

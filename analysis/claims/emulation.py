@@ -8,7 +8,8 @@ from analysis.advice import DEFAULT_MARGIN, verdicts
 from analysis.blocks import regimes
 from analysis.cells import Cell
 from analysis.claims.rows import NO_RUN, Row, Verdict, calibrated, shown, within
-from analysis.stats import Pair, estimate, estimate_pairs, pairs_of
+from analysis.partners import pairs_of
+from analysis.stats import Pair, estimate, estimate_pairs
 
 _DIVIDES = "strategy.interval_counts_ranks"
 _HOW = {True: "divided by k = 4", False: "not divided by k"}

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from analysis.cells import Cell
 from analysis.claims.rows import shown
-from analysis.stats import Estimate, Pair, estimate, estimate_pairs, pairs_of
+from analysis.partners import pairs_of
+from analysis.stats import Estimate, Pair, estimate, estimate_pairs
 
 
 @dataclass(frozen=True)

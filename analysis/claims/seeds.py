@@ -11,8 +11,9 @@ from analysis.cells import Cell
 from analysis.claims.figures import common_legend
 from analysis.claims.rows import Row, between
 from analysis.inference import pairs_for_power, pairs_for_width
+from analysis.partners import pairs_of
 from analysis.rounding import REPLICATE_KEYS, rounding_of
-from analysis.stats import BASELINE, Estimate, estimate, pairs_of
+from analysis.stats import BASELINE, Estimate, estimate
 from analysis.style import THEMES, colour, log_scale, whole_ticks
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import numpy as np
 
 from analysis.cells import Cell
 from analysis.claims.rows import Row, signed
-from analysis.stats import BASELINE, estimate, pairs_of
+from analysis.partners import Partners
+from analysis.stats import BASELINE, estimate
 
 _LEAST_CELLS = 3  # of one seed, that a slope needs
 
@@ -46,8 +47,9 @@ Point = tuple[float, float]
 def points_of(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
     """PLS and AUC loss of each run, by seed."""
     found: dict[int, list[Point]] = {}
+    partners = Partners(cells)
     for cell in own:
-        for pair in pairs_of([cell], cells, "auc"):
+        for pair in partners.pairs([cell], "auc"):
             found.setdefault(pair.seed, []).append((cell["pls"], -pair.difference))
     return found
 

@@ -210,8 +210,7 @@ def _axes() -> list[tuple[str, str, Any]]:
             experiment = load_experiment(ROOT / claim.experiment, cell_hash=lambda config: config.model_dump_json())
             values = {key: value[0] for grid in experiment.resolved["grids"] for key, value in grid.items()}
             found += [(name, key, value) for key, value in values.items() if key != "seed" and value is not None]
-    found = [each for each in found if each[0] != "hour"]  # it reads curves
-    return found
+    return [each for each in found if each[0] != "hour"]  # it reads curves
 
 
 @pytest.mark.parametrize(("name", "key", "value"), _axes())

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from analysis import load
-from analysis.blocks import summarise
+from analysis.blocks import regimes, summarise
 from analysis.cells import COLUMNS, cells_of
-from analysis.stats import Pair, baseline_of, estimate, estimate_pairs, own_options, pairs_of, setting_keys, split
+from analysis.partners import Partners, pairs_of
+from analysis.stats import Pair, estimate, estimate_pairs, own_options, setting_keys, split
 
 
 def test_interval_of_a_known_sample() -> None:
@@ -97,25 +98,53 @@ def test_draws_of_a_trace_are_one_setting() -> None:
 def test_the_very_setting_is_preferred() -> None:
     """A baseline under the same trace and engine is taken before one that only stands for it."""
     other, same = _cell(trace=None), _cell()
-    assert baseline_of(_cell(strategy="full"), [other, same]) is same
+    assert Partners([other, same]).of(_cell(strategy="full")) is same
 
 
 def test_none_stands_for_other_traces_and_engines() -> None:
     """`none` does not depend on trace, profile, engine or the strategy's keys, so it is a partner all the same."""
     lone = _cell(trace=None, engine="local", **{"strategy.r": 0.5})
-    assert baseline_of(_cell(strategy="full", engine="rpc"), [lone]) is lone
+    assert Partners([lone]).of(_cell(strategy="full", engine="rpc")) is lone
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"model.size": "kaggle"}, {"status": "failed"}, {"num_ps": 8}])
 def test_what_matters_is_never_bridged(changed: dict[str, Any]) -> None:
     """Another seed, model or number of ranks, or a run without a result, is no partner."""
-    assert baseline_of(_cell(strategy="full"), [_cell(**changed)]) is None
+    assert Partners([_cell(**changed)]).of(_cell(strategy="full")) is None
 
 
 def test_other_baselines_must_match_in_full() -> None:
     """What a strategy with failures does depends on the trace: there nothing stands for anything else."""
     cells = [_cell(strategy="full", trace="poster50")]
-    assert baseline_of(_cell(strategy="cpr_mfu"), cells, baseline="full") is None
+    assert Partners(cells, baseline="full").of(_cell(strategy="cpr_mfu")) is None
+
+
+class _Counting(dict[str, Any]):
+    """A cell that counts how often a value of any cell is read."""
+
+    num_reads = 0
+
+    def __getitem__(self, key: str) -> Any:
+        _Counting.num_reads += 1
+        return super().__getitem__(key)
+
+
+def _num_reads(work: Callable[[list[_Counting]], object], num_seeds: int) -> int:
+    cells = [
+        _Counting(dict.fromkeys(COLUMNS) | _cell(strategy=name, seed=seed, trace_law="busy", **{"cache.mode": mode}))
+        for seed in range(num_seeds)
+        for name in ("none", "full")
+        for mode in ("none", "stale")
+    ]
+    _Counting.num_reads = 0
+    work(cells)
+    return _Counting.num_reads
+
+
+@pytest.mark.parametrize("work", [summarise, regimes], ids=["blocks", "regimes"])
+def test_the_work_of_pairing_grows_with_the_cells(work: Callable[[list[_Counting]], object]) -> None:
+    """Law: with twice as many cells twice as many values are read, not four times."""
+    assert _num_reads(work, 100) < 2.2 * _num_reads(work, 50)
 
 
 def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
