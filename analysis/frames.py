@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from analysis.blocks import RESOURCES, blocks_of
 from analysis.compare import METRICS, Comparison, comparisons, comparisons_to
 from analysis.render import show_interval
-from analysis.stats import Estimate
+from analysis.stats import SETTING, Estimate
 from analysis.table import content
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def table(frame: "pd.DataFrame") -> "pd.DataFrame":
                     **_numbers(estimates),
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else [*SETTING, "strategy", "num", "num_pairs"])
 
 
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":

@@ -146,12 +146,16 @@ def _commit(env: dict[str, Any]) -> str:
 
 
 def _data(env: dict[str, Any]) -> str:
-    data = env.get("data")
-    if not isinstance(data, dict):
-        return "unknown"
-    size = f"{data['num_samples']:,} samples, {data['num_table_rows']:,} embedding rows"
-    made = data["synthetic"]
-    return f"{size}, synthetic: scale {made['scale']:g}, taper {made['taper']:g}, seed {made['seed']}" if made else size
+    match env.get("data"):
+        case {"num_samples": int(samples), "num_table_rows": int(rows), **others}:
+            size = f"{samples:,} samples, {rows:,} embedding rows"
+        case _:
+            return "unknown"
+    match others.get("synthetic"):
+        case {"scale": int() | float() as scale, "taper": int() | float() as taper, "seed": int(seed)}:
+            return f"{size}, synthetic: scale {scale:g}, taper {taper:g}, seed {seed}"
+        case _:
+            return size
 
 
 _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {

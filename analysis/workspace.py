@@ -103,9 +103,10 @@ def save(workspace: Workspace, folder: Path) -> str:
 
 def _read(marker: Path) -> dict[str, Any]:
     try:
-        return json.loads(marker.read_text())
+        known = json.loads(marker.read_text())
     except (OSError, ValueError):
         return {}
+    return known if isinstance(known, dict) and "id" in known else {}
 
 
 def _view(workspace: Workspace) -> dict[str, Any]:

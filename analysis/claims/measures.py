@@ -1,7 +1,8 @@
 """What a claim measures of cells: a number of each cell, its mean with a 95 % interval, and paired differences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from analysis.cells import Cell
 from analysis.claims.rows import shown
@@ -32,17 +33,19 @@ class Measure:
         return estimate_pairs([Pair(pair.seed, pair.trace, self._scale * pair.difference) for pair in pairs])
 
     def by_seed(self, own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, float]:
-        """As :meth:`mean`, a value for each seed, of which each has one cell; only where it is known."""
-        if self.of_none is not None:
-            return {pair.seed: self._scale * pair.difference for pair in pairs_of(own, cells, self.of_none)}
-        found = {cell["seed"]: self.read(cell) for cell in own}
-        return {seed: value for seed, value in found.items() if value is not None}
+        """As :meth:`mean`, the mean of the cells of each seed; only where it is known."""
+        if self.of_none is None:
+            return self._means_by_seed(own)
+        pairs = pairs_of(own, cells, self.of_none)
+        return _by_seed((pair.seed, self._scale * pair.difference) for pair in pairs)
 
     def differences(self, own: Sequence[Cell], others: Sequence[Cell]) -> dict[int, float]:
-        """``own`` less ``others`` by seed, of which each has one cell; only where both are known."""
-        left, right = ({cell["seed"]: self.read(cell) for cell in each} for each in (own, others))
-        both = {seed: (left[seed], right[seed]) for seed in sorted(left.keys() & right.keys())}
-        return {seed: one - other for seed, (one, other) in both.items() if one is not None and other is not None}
+        """``own`` less ``others`` by seed, means of the cells of each; only where both are known."""
+        left, right = self._means_by_seed(own), self._means_by_seed(others)
+        return {seed: left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())}
+
+    def _means_by_seed(self, own: Sequence[Cell]) -> dict[int, float]:
+        return _by_seed((cell["seed"], self.read(cell)) for cell in own)
 
     def difference(self, own: Sequence[Cell], others: Sequence[Cell]) -> Estimate | None:
         """The mean of ``differences``; None without a common seed."""
@@ -67,6 +70,15 @@ class Measure:
         value = self.read({str(self.of_none): 1.0})
         assert value is not None
         return value
+
+
+def _by_seed(values: Iterable[tuple[int, float | None]]) -> dict[int, float]:
+    """The means of the known values of each seed."""
+    found: dict[int, list[float]] = {}
+    for seed, value in values:
+        if value is not None:
+            found.setdefault(seed, []).append(value)
+    return {seed: fmean(own) for seed, own in found.items()}
 
 
 def column(name: str, scale: float = 1.0) -> Callable[[Cell], float | None]:

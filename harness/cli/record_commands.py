@@ -34,10 +34,14 @@ def compare(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Show the table of strategies of a folder."""
     import analysis
+    from analysis.cells import cells_of
+    from analysis.table import missing
 
     frame = analysis.load(options.dir)
     if options.format is not None:
         console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+        for line in missing(cells_of(frame)):
+            console.note(line)
     else:
         console.show(analysis.show_table(frame))
 

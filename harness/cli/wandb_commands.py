@@ -80,7 +80,7 @@ def _auc_differences(folder: Path) -> dict[Path, float]:
     """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
     import analysis
     from analysis.cells import cells_of
-    from analysis.stats import pairs_of
+    from analysis.partners import pairs_of
 
     cells = cells_of(analysis.load(folder))
     pairs = {Path(cell["path"]): pairs_of([cell], cells, "auc") for cell in cells if cell["status"] == "done"}

@@ -360,6 +360,7 @@ class Config(_Model):
         if isinstance(strategy := values.get("strategy"), dict):
             values["strategy"] = {"name": DEFAULT, **strategy}
         trace = values.get("trace")
+        trace = trace.model_dump() if isinstance(trace, TraceConfig) else trace
         if isinstance(trace, dict) and isinstance(trace.get("path"), str):
             values["trace"] = {**trace, "path": trace["path"].replace("{seed}", str(values.get("seed", 0)))}
         return values

@@ -3,6 +3,7 @@
 They are imported before configurations are made, since the models of these are made from the tables.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -64,10 +65,12 @@ def _imported(name: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """Import a file. Its module has a name that no other one has, and that is the same in every process and host."""
+    name = f"plugin_{path.stem}_{hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # so that its classes can be pickled
+    sys.modules[name] = module  # so that its classes can be pickled
     spec.loader.exec_module(module)
     return module

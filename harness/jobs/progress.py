@@ -1,6 +1,7 @@
 """The progress of a cell that runs elsewhere, from the end of its event log."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,7 @@ def progress_of(run_dir: Path) -> "RunStatus | None":
     started = next(_events(_part(path, 0)), None)
     if started is None or not isinstance(num_steps := started.get("num_steps"), int):
         return None
-    size = path.stat().st_size if path.exists() else 0
-    newest = [*_events(_part(path, max(0, size - _BLOCK)))] or [started]
+    newest = [*_events(_part(path, -_BLOCK))] or [started]
     losses = [event["losses"][-1] for event in newest if event.get("losses")]
     steps = [event["step"] for event in newest if isinstance(event.get("step"), int)]
     return RunStatus(
@@ -35,9 +35,10 @@ def progress_of(run_dir: Path) -> "RunStatus | None":
 
 
 def _part(path: Path, start: int) -> bytes:
+    """A block from ``start`` on, which below 0 is from the end; empty where the file cannot be read."""
     try:
         with path.open("rb") as stream:
-            stream.seek(start)
+            stream.seek(max(start, -stream.seek(0, os.SEEK_END)), os.SEEK_END if start < 0 else os.SEEK_SET)
             return stream.read(_BLOCK)
     except OSError:
         return b""

@@ -13,7 +13,7 @@ from analysis.cells import COLUMNS, identity, swept_keys
 from analysis.claims.claim import Benchmark
 from analysis.claims.claims import CLAIMS
 from analysis.claims.emulation import poster
-from analysis.claims.measures import SAVES
+from analysis.claims.measures import OVERHEAD, SAVES
 from analysis.claims.mirror import mirror
 from analysis.claims.page import Finding, claim_table, finding, html, markdown, write_figures
 from analysis.claims.rows import Row, measured, signed, within
@@ -58,6 +58,14 @@ def cell(strategy: str, seed: int, **values: Any) -> dict[str, Any]:
 def test_a_published_range_is_met_or_missed(values: list[float], verdict: str) -> None:
     """By the 95 % interval of the mean, not by the mean alone."""
     assert within("overhead", "8.2–8.5", estimate(values), 8.2, 8.5).verdict == verdict
+
+
+def test_cells_of_one_seed_count_once() -> None:
+    """Law: the value of a seed is the mean of its cells, such as those of several draws of a trace."""
+    cells = [cell("full", seed, overhead_frac=value) for seed, value in ((0, 0.1), (0, 0.3), (1, 0.4))]
+    assert OVERHEAD.by_seed(cells, cells) == pytest.approx({0: 20.0, 1: 40.0})
+    assert OVERHEAD.differences(cells, cells[2:]) == pytest.approx({1: 0.0})
+    assert OVERHEAD.differences(cells[:2], cells[:1]) == pytest.approx({0: 10.0})
 
 
 def test_a_sign_needs_an_interval_without_zero() -> None:

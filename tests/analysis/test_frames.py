@@ -26,6 +26,12 @@ def test_the_table_is_a_frame(grid: Path) -> None:
     assert pd.isna(found.iloc[5]["auc_half_width"]), "one seed has no interval"
 
 
+def test_a_table_of_nothing_is_its_head(grid: Path) -> None:
+    """Without a finished cell the CSV has the names of columns and no row."""
+    text = analysis.table_text(analysis.load(grid / "failed-s0"), "csv")
+    assert text == "engine,trace,profile,num_ps,strategy,num,num_pairs\n"
+
+
 def test_a_comparison_is_a_frame(grid: Path) -> None:
     """A row per comparison, with the same differences."""
     found = analysis.compare_to(grid, "full").set_index("group")

@@ -114,7 +114,8 @@ def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> N
     assert line({**size, "synthetic": None}) == "250,000 samples, 1,234 embedding rows"
     made = {"rows": 250_000, "seed": 3, "scale": 0.005, "taper": 0.0}
     assert line({**size, "synthetic": made}).endswith("synthetic: scale 0.005, taper 0, seed 3")
-    assert line(None) == "unknown"
+    assert line(None) == line({}) == line({"num_samples": "many"}) == "unknown"
+    assert line({**size, "synthetic": {}}) == line({**size, "synthetic": None})
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:

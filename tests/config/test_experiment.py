@@ -11,7 +11,7 @@ import pytest
 
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment
 from harness.config.keys import IRRELEVANT, group_keys, leaf_keys, unknown
-from harness.config.model import ClusterConfig, Config
+from harness.config.model import ClusterConfig, Config, TraceConfig
 from harness.config.yaml_file import read_argument, to_yaml
 from harness.core.errors import ConfigError
 from harness.core.strategies import options_of
@@ -251,6 +251,7 @@ def test_a_trace_path_can_name_the_seed(write: Write) -> None:
     cells = experiment_of(write("grids:\n- {seed: [3, 4], trace.path: ['{seed}/t-{seed}.csv']}\n")).cells
     assert [cell.config.trace.path for cell in cells] == ["3/t-3.csv", "4/t-4.csv"]
     assert load_config(write("trace: {path: 't-{seed}.csv'}\n")).trace.path == "t-0.csv"
+    assert Config(seed=3, trace=TraceConfig(path="t-{seed}.csv")).trace.path == "t-3.csv"
 
 
 def test_a_name_has_the_keys_of_its_own_grid(write: Write) -> None:
