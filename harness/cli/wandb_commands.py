@@ -80,10 +80,11 @@ def _auc_differences(folder: Path) -> dict[Path, float]:
     """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
     import analysis
     from analysis.cells import cells_of
-    from analysis.partners import pairs_of
+    from analysis.partners import Partners
 
     cells = cells_of(analysis.load(folder))
-    pairs = {Path(cell["path"]): pairs_of([cell], cells, "auc") for cell in cells if cell["status"] == "done"}
+    partners = Partners(cells)
+    pairs = {Path(cell["path"]): partners.pairs([cell], "auc") for cell in cells if cell["status"] == "done"}
     return {path: found[0].difference for path, found in pairs.items() if found}
 
 
