@@ -51,7 +51,7 @@ class BenchmarkRun:
         if (kept["script"], kept["arguments"]) != (self._script_digest(), self.arguments):
             return f"{self.benchmark.script} or its arguments"
         code = Code.of_json(kept["machine"].get("code"))
-        return "code not recorded" if code is None else code.difference(current_code())
+        return "code not recorded" if code is None else code.difference(current_code(code.roots))
 
     def results(self) -> Sequence[Mapping[str, Any]]:
         """What a claim is judged by; nothing where the benchmark could not run on this machine."""

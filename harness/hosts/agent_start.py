@@ -23,7 +23,7 @@ from harness.hosts.agent_link import AgentLink
 from harness.hosts.agent_settings import AgentSettings
 from harness.processes import control
 from harness.processes.sockets import give_up_after
-from harness.record.code import Code, current_code
+from harness.record.code import Code, current_code, read_all_code
 
 _log = logging.getLogger(__name__)
 _ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def start_agents(
     ``notify``: see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions;
     none is left then.
     """
-    current_code()  # read before an agent waits for it
+    read_all_code()  # before an agent waits for it
     authkey = secrets.token_bytes(32)
     commands: dict[str, AgentStart] = {}
     agents: dict[str, AgentLink] = {}
@@ -225,7 +225,7 @@ def _hello(connection: Connection) -> dict[str, Any]:
 def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
     """The error that an agent has other code or versions than this process; None if they are the same."""
     theirs = Code.of_json(facts["code"])
-    difference = "unknown" if theirs is None else current_code().difference(theirs)
+    difference = "unknown" if theirs is None else current_code(theirs.roots).difference(theirs)
     if difference is None:
         return None
     return ConfigError(

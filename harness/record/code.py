@@ -1,11 +1,13 @@
 """The code that computed a result, as digests: what tells a result of other code from one of the present code.
 
-A run's config and data identify what was asked for; ``env.json`` records the code that answered.
+A run's config and data identify what was asked for; ``env.json`` records the code that answered: the modules that what
+ran imports, directly or not, as their source texts say (the closure of imports).
 """
 
+import ast
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -14,26 +16,35 @@ from types import CodeType
 from typing import Any
 
 from harness.config import plugins
+from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.record.files import read_json
 from harness.record.rundir import RunDir
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_ROOMS = (
-    "client", "cluster", "config", "core", "data", "hosts", "kernels", "model", "processes", "recovery", "run", "store",
-    "traces",
-)  # fmt: skip
-"""Folders of the package whose code decides results. The others start runs, plan them or describe them."""
+_ROOT = Path(__file__).resolve().parents[2]
+_RUN = ("harness.run.assemble",)
+ON_HOSTS = (*_RUN, "harness.hosts.launcher", "harness.hosts.agent", "harness.run.agent")
+"""The modules that a run on several hosts starts from, and an agent."""
+_BY_LAUNCHER = {"hosts": ON_HOSTS, "ray": (*ON_HOSTS, "harness.hosts.ray_launcher")}
+_NOT_FOLLOWED = ("harness.record", "harness.hosts")
+"""Packages whose modules count only where they are named as roots, and what these import of the same package.
+
+What is written about a run decides no result, and other hosts' ranks are started by the launcher that the config names.
+"""
 _LIBRARIES = ("torch", "numpy", "numba")
 _MAX_NAMED = 3  # files named in a difference
 
 
 @dataclass(frozen=True)
 class Code:
-    """``versions`` of Python and of the libraries that compute; digests of source files by path, text aside."""
+    """``versions`` of Python and of the libraries that compute; digests of source files by path, text aside.
+
+    ``roots``: the modules from which imports were followed.
+    """
 
     versions: Mapping[str, str]
     sources: Mapping[str, str]
+    roots: tuple[str, ...] = _RUN
 
     @property
     def fingerprint(self) -> str:
@@ -49,8 +60,8 @@ class Code:
     def of_json(cls, found: object) -> "Code | None":
         """The inverse of :meth:`to_json`; None for anything else."""
         match found:
-            case {"versions": dict(versions), "sources": dict(sources)}:
-                return cls(versions, sources)
+            case {"versions": dict(versions), "sources": dict(sources), "roots": list(roots)}:
+                return cls(versions, sources, tuple(map(str, roots)))
             case _:
                 return None
 
@@ -74,14 +85,73 @@ class Code:
         return ", ".join([*versions, *named]) or None
 
 
+def roots_of(config: Config) -> tuple[str, ...]:
+    """The modules that a run of ``config`` starts from."""
+    return _BY_LAUNCHER.get(config.cluster.launcher, _RUN)
+
+
 @cache
-def current_code() -> Code:
-    """The code of this process, plugins included, when it was first asked for."""
+def current_code(roots: tuple[str, ...] = _RUN) -> Code:
+    """The code of this process that ``roots`` import, plugins included, when it was first asked for."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     versions |= {name: metadata.version(name) for name in _LIBRARIES}
-    files = sorted(path for room in _ROOMS for path in (_PACKAGE / room).rglob("*.py"))
-    sources = {str(path.relative_to(_PACKAGE.parent)): path for path in files} | plugins.LOADED
-    return Code(versions, {name: _digest(path) for name, path in sources.items()})
+    sources = {str(path.relative_to(_ROOT)): path for path in sorted(_closure(roots))} | plugins.LOADED
+    return Code(versions, {name: _digest(path) for name, path in sources.items()}, roots)
+
+
+def read_all_code() -> None:
+    """Read the code of runs on every launcher, so that processes that are forked from this one know the same."""
+    for roots in (_RUN, *_BY_LAUNCHER.values()):
+        current_code(roots)
+
+
+def _closure(roots: Sequence[str]) -> set[Path]:
+    """The files of ``roots``, and of all modules of this repository that they import, directly or not."""
+    found: set[Path] = set()
+    waiting = [*roots]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if path is None or path in found:
+            continue
+        found.add(path)
+        package, _, _ = name.rpartition(".")
+        waiting += [package] if package else []
+        waiting += [other for other in _imports(path) if name.startswith(_package(other))]
+    return found
+
+
+def _package(name: str) -> str:
+    """Of ``_NOT_FOLLOWED`` the package that a module is in; empty for others."""
+    return next((package for package in _NOT_FOLLOWED if f"{name}.".startswith(f"{package}.")), "")
+
+
+@cache
+def _file_of(name: str) -> Path | None:
+    """The file of a module of this repository; None for any other name."""
+    path = _ROOT.joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """What the statements of a file import, also those in functions; not what only type checkers see."""
+    return tuple(_imported(ast.parse(path.read_bytes())))
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in names)
+        case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=otherwise):
+            for child in otherwise:
+                yield from _imported(child)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _imported(child)
 
 
 def code_of(run_dir: Path) -> Code | None:
@@ -98,9 +168,10 @@ def difference_of(run_dir: Path) -> str | None:
         code = Code.of_json(read_json(RunDir(run_dir).env).get("code"))
     except StoreError as error:
         return f"code not known: {error}"
-    return "code not recorded" if code is None else code.difference(current_code())
+    return "code not recorded" if code is None else code.difference(current_code(code.roots))
 
 
+@cache
 def _digest(path: Path) -> str:
     """Of the file's compiled code without docstrings: comments, text and the numbers of lines change no result."""
     compiled = compile(path.read_bytes(), "", "exec", optimize=2, dont_inherit=True)

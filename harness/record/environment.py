@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.record.code import current_code
+from harness.record.code import Code, current_code
 
 _PACKAGES = ("torch", "numpy", "numba", "wandb")
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
@@ -30,14 +30,15 @@ def environment(
     backend: str | None = None,
     data: Mapping[str, Any] | None = None,
     trace: Mapping[str, Any] | None = None,
+    code: Code | None = None,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
     root: Path = _ROOT,
 ) -> dict[str, Any]:
     """Facts as plain JSON types; unknown is null.
 
-    ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``command``:
-    sys.argv if None. ``root``: the folder whose git commit is recorded.
+    ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``code``: of
+    what ran; None: that of any run. ``command``: sys.argv if None. ``root``: the folder whose git commit is recorded.
     """
     return {
         "time": now().isoformat(timespec="seconds"),
@@ -45,7 +46,7 @@ def environment(
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
         "git": git_state(root),
-        "code": current_code().to_json(),
+        "code": (code or current_code()).to_json(),
         "num_threads": num_threads,
         "cpu": _cpu_info("model name") or platform.processor() or None,
         "backend": backend,

@@ -20,6 +20,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.core.resumable import EventsPosition
+from harness.record.code import current_code, roots_of
 from harness.record.environment import environment, utc_now
 from harness.record.files import digest_of, fsync_folder, new_digest, read_file, store_errors
 from harness.record.place import Place
@@ -63,6 +64,7 @@ class Recorder:
                 backend=config.trainer.backend,
                 data=data,
                 trace=trace,
+                code=current_code(roots_of(config)),
                 command=command,
                 now=now,
             )

@@ -32,7 +32,7 @@ from harness.core.resumable import State
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
-from harness.record.code import current_code
+from harness.record.code import current_code, read_all_code, roots_of
 from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
@@ -249,7 +249,7 @@ class _Run:
             number=number,
             step=step,
             config_hash=self.spec.result_hash,
-            code=current_code().fingerprint,
+            code=current_code(roots_of(self.spec.config)).fingerprint,
             events=self.recorder.position(),
             checkpoint=checkpoint,
             files=dict(files),
@@ -271,7 +271,7 @@ def prepare_fork_server() -> None:
 
     To be called before a thread is started; too late, it does nothing, and processes import everything themselves.
     """
-    current_code()  # read once, before an edit, and inherited by every process
+    read_all_code()  # once, before an edit; every process inherits it
     own_fork_server()
 
 

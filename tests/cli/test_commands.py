@@ -441,7 +441,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     assert cli("grid", "grid.yaml", "strategy.name=none", "seed=0").code == 0
     now = current_code()
     edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
-    monkeypatch.setattr("harness.record.code.current_code", lambda: edited)
+    monkeypatch.setattr("harness.record.code.current_code", lambda _: edited)
     words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
     assert cli(*words, "--dry-run").out.startswith("stale  ")
     refused = cli(*words)
@@ -454,7 +454,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     anew = cli(*words, "--stale", "rerun")
     assert anew.errors[-1] == "1 cells: 1 run, 0 done before, 0 failed"
     monkeypatch.setattr(
-        "harness.record.code.current_code", lambda: now
+        "harness.record.code.current_code", lambda _: now
     )  # which the cells' processes have had all along
     assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
 

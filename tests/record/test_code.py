@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.record import code
-from harness.record.code import Code, code_of, current_code, difference_of
+from harness.record.code import Code, code_of, current_code, difference_of, roots_of
 from tests.made_runs import made_config, write_run
 
 SOURCE = '''"""Text."""
@@ -51,11 +51,34 @@ def test_every_run_records_the_code_that_computed_it(tmp_path: Path) -> None:
 
 def test_what_decides_no_result_has_no_part() -> None:
     """The command line, the grid's runner and the planner may change; strategies, kernels and the trainer may not."""
-    rooms = {path.split("/")[1] for path in current_code().sources}
-    assert not rooms & {"cli", "grid", "planning", "record"}
-    assert {"harness/core/strategies.py", "harness/kernels/products.py", "harness/run/trainer.py"} <= {
-        *current_code().sources
-    }
+    sources = {*current_code().sources}
+    assert not {path.split("/")[1] for path in sources} & {"cli", "grid", "hosts", "planning", "record"}
+    assert "harness/data/prepare.py" not in sources, "the digest of the data says what it made"
+    assert {"harness/core/strategies.py", "harness/kernels/products.py", "harness/run/trainer.py"} <= sources
+
+
+@pytest.mark.parametrize(
+    ("launcher", "among", "not_among"),
+    [
+        ("fork", "cluster/rank_process.py", "hosts/launcher.py"),
+        ("hosts", "hosts/agent.py", "hosts/ray_launcher.py"),
+        ("ray", "hosts/ray_launcher.py", "record/recorder.py"),
+    ],
+)
+def test_code_is_what_a_run_imports(launcher: str, among: str, not_among: str) -> None:
+    """Law: an edit of a module makes those results stale that it may have decided, and no others."""
+    hosts = ["one"] if launcher == "hosts" else []
+    config = made_config(cluster={"num_ps": 4, "launcher": launcher, "hosts": hosts})
+    sources = current_code(roots_of(config)).sources
+    assert f"harness/{among}" in sources
+    assert f"harness/{not_among}" not in sources
+
+
+def test_the_code_of_a_benchmark_has_what_judges_and_plans() -> None:
+    """Law: a claim on a benchmark is stale after an edit of any module that its script imports."""
+    assert "harness/planning/simulate.py" in current_code(("benchmarks.production",)).sources
+    assert {"analysis/inference.py", "benchmarks/_common.py"} <= {*current_code(("benchmarks.power",)).sources}
+    assert "harness/run/trainer.py" not in current_code(("benchmarks.power",)).sources
 
 
 def test_a_difference_names_what_differs() -> None:

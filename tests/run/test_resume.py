@@ -382,7 +382,7 @@ def test_a_point_of_other_code_is_kept(short: Config, tmp_path: Path, monkeypatc
     edited = code.Code(now.versions, {**now.sources, "harness/core/shard.py": "edited"})
     with monkeypatch.context() as patch:
         for module in (code, resume_points):
-            patch.setattr(module, "current_code", lambda: edited)
+            patch.setattr(module, "current_code", lambda _: edited)
         with pytest.raises(
             StoreError, match=r"written by other code \(harness/core/shard.py\); the resume point stays"
         ):
