@@ -8,6 +8,7 @@ interrupted, terminated, hung up (128 + number of the signal).
 import gc
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before an import fails with many
     sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         interrupts.install()
     from harness.cli.arguments import parser as make_parser  # noqa: PLC0415 - imports may be interrupted
-    from harness.cli.plugins import requested  # noqa: PLC0415
+    from harness.config.requested_plugins import requested  # noqa: PLC0415
 
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         after += rest  # overrides after an option
     elif rest:
         parser.error(f"unknown argument {rest[0]}")
-    if names := requested(options):
+    path = getattr(options, "config", None)
+    if names := requested(path if isinstance(path, Path) else None, getattr(options, "overrides", ())):
         from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
         from harness.core.errors import ConfigError  # noqa: PLC0415
         from harness.core.strategies import STRATEGIES  # noqa: PLC0415

@@ -1,65 +1,58 @@
-"""The harness from Python: one run, or a grid, with the checks, locks and records of the command line.
+"""The harness from Python: one run, or a grid, with the checks, locks, records and errors of the command line.
 
     from harness import api
     api.grid("experiments/quickstart.yaml", ["seed=[0,1]"])
     frame = analysis.load("demo/quickstart")
 
-Modules with strategies of your own are loaded first: ``from harness.config import plugins; plugins.load(["mine.py"])``.
-``harness.run`` and ``harness.grid`` are packages, so the functions are here.
+Importing this imports little, so that a notebook can add strategies first: entries of ``harness.core.strategies``, or
+the files that ``plugins`` of a configuration names. ``harness.run`` and ``harness.grid`` are packages, so the functions
+are here.
 """
+
+# ruff: noqa: PLC0415 - configurations are imported after the strategies of plugins
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from harness.config.build import mistakes_of
-from harness.config.experiment import Cell, load_experiment
-from harness.config.model import Config
-from harness.config.plugins import LOADED
-from harness.core.errors import ConfigError, UserError
-from harness.core.events import Finished
-from harness.grid.process import Outcome, is_done
-from harness.grid.runner import GridView, run_grid
-from harness.grid.worker import run_assembled
-from harness.record.code import difference_of
-from harness.record.folder import State, Unfinished, claim_grid, claim_run, drop_resume_points
-from harness.record.recorder import read_events
-from harness.record.replacement import current_state
-from harness.record.rundir import RunDir
-from harness.record.seal import verify
-from harness.run import assemble
-from harness.run.spec import cell_hash, check
+if TYPE_CHECKING:
+    from harness.config.experiment import Cell
+    from harness.config.model import Config
+    from harness.core.events import Finished
+    from harness.grid.process import Outcome
+    from harness.grid.runner import GridView
+    from harness.grid.stale import Stale
+    from harness.record.folder import Unfinished
+    from harness.run.assemble import RunStatus
 
 
-def run(config: Config | Mapping[str, Any], *, unfinished: Unfinished = "refuse") -> Finished:
+def run(
+    config: "Config | Mapping[str, Any]", *, unfinished: "Unfinished" = "refuse", stale: "Stale" = "fail"
+) -> "Finished":
     """Carry out one run in the folder ``config.out``; returns its last event. A finished run is not run again.
 
     ``config``: a configuration, or its keys as nested mappings (`run.py schema`). ``unfinished``: an interrupted run
-    that left a resume point is refused, goes on from there, or starts afresh; without one it starts afresh.
+    that left a resume point is refused, goes on from there, or starts afresh; without one it starts afresh. ``stale``:
+    a finished run that other code computed is refused, run anew, or kept.
 
     Raises:
         UserError: the config, the data, the trace or the folder cannot be used.
         RunFailed: the run has no result, or an invalid one.
     """
-    try:
-        config = config if isinstance(config, Config) else Config.model_validate(config)
-    except ValidationError as error:
-        raise ConfigError(mistakes_of(error)) from error
+    if isinstance(config, Mapping):
+        config = _config_of(config)
+    from harness.core.events import Finished
+    from harness.grid.single import opened_run
+    from harness.record.recorder import read_events
+    from harness.record.rundir import RunDir
+
     _check_plugins(config)
-    check(config)
-    if assemble.starts_processes(config):
-        assemble.prepare_fork_server()
-    run_dir, digest = Path(config.out), cell_hash(config)
-    if current_state(run_dir, digest) is State.DONE:
-        drop_resume_points(run_dir)
-        verify(RunDir(run_dir))
-        finished = read_events(RunDir(run_dir).events)[-1]
-        assert isinstance(finished, Finished)
-        return finished
-    with claim_run(run_dir, digest, unfinished):
-        return assemble.run(config, run_dir, resumes=unfinished == "resume")
+    with opened_run(config, unfinished=unfinished, stale=stale) as one:
+        if not one.is_done:
+            return one.carry_out()
+    finished = read_events(RunDir(one.run_dir).events)[-1]
+    assert isinstance(finished, Finished)
+    return finished
 
 
 def grid(
@@ -67,9 +60,9 @@ def grid(
     overrides: Sequence[str] = (),
     *,
     jobs: int | None = None,
-    stale: Literal["fail", "rerun", "keep"] = "fail",
-    view: GridView | None = None,
-) -> list[Outcome]:
+    stale: "Stale" = "fail",
+    view: "GridView | None" = None,
+) -> "list[Outcome]":
     """Run the cells of an experiment file that are not done; one outcome per cell, in the file's order.
 
     ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, by default one per core. ``stale``:
@@ -77,37 +70,66 @@ def grid(
 
     Raises UserError as :func:`run` does, before any cell starts.
     """
+    from harness.config.requested_plugins import requested
+
+    _load(requested(Path(experiment), overrides))
+    from harness.config.experiment import load_experiment
+    from harness.grid.experiments import checked, opened_grid
+    from harness.grid.runner import LocalPool
+    from harness.grid.worker import run_assembled
+    from harness.run.spec import cell_hash, check
+
     found = load_experiment(Path(experiment), overrides, cell_hash=cell_hash)
-    for cell in found.cells:
-        _check_plugins(cell.config)
-        check(cell.config)
-    assemble.prepare_fork_server()
-    old = [cell for cell in found.cells if is_done(cell) and difference_of(cell.run_dir) is not None]
-    if old and stale == "fail":
-        raise UserError(
-            f"{len(old)} cells were computed by other code ({old[0].run_dir}: {difference_of(old[0].run_dir)}); "
-            "stale='rerun' runs them anew, stale='keep' takes them as they are"
-        )
-    anew = {cell.run_dir for cell in old} if stale == "rerun" else set[Path]()
-    with claim_grid(found.out):
-        return run_grid(found.cells, run_assembled, view or Silent(), jobs=jobs, stale=anew)
+    checked(found.cells, check)
+    with opened_grid([found], LocalPool(run_assembled, jobs), stale) as one:
+        return one.run(view or Silent())
 
 
-def _check_plugins(config: Config) -> None:
+def _config_of(values: Mapping[str, Any]) -> "Config":
+    """The configuration of these values, whose plugins are loaded first. Raises ConfigError, one line a mistake."""
+    names = values.get("plugins", ())
+    _load([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
+    from pydantic import ValidationError
+
+    from harness.config.build import mistakes_of
+    from harness.config.model import Config
+    from harness.core.errors import ConfigError
+
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(mistakes_of(error)) from error
+
+
+def _load(names: Sequence[str]) -> None:
+    """Load plugins, of which each strategy must have the recoveries that it declares. Raises ConfigError."""
+    from harness.config.plugins import load
+    from harness.core.strategies import STRATEGIES
+
+    load(names)
+    from harness.recovery.recoveries import check_declared
+
+    check_declared(STRATEGIES)
+
+
+def _check_plugins(config: "Config") -> None:
+    from harness.config.plugins import LOADED
+    from harness.core.errors import ConfigError
+
     if missing := [name for name in config.plugins if name not in LOADED]:
         raise ConfigError(
-            f"plugins: {missing[0]}: expected to be loaded by harness.config.plugins.load, before harness.api"
+            f"plugins: {missing[0]}: expected to be loaded before a Config is made; pass a mapping of keys"
         )
 
 
 class Silent:
     """A view of a grid that shows nothing."""
 
-    def started(self, cell: Cell) -> None:
+    def started(self, cell: "Cell") -> None:
         """A no-op."""
 
-    def status(self, cell: Cell, status: assemble.RunStatus) -> None:
+    def status(self, cell: "Cell", status: "RunStatus") -> None:
         """A no-op."""
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: "Outcome") -> None:
         """A no-op."""

@@ -1,13 +1,19 @@
 """The functions for Python do what the command line does."""
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import analysis
 from harness import api
 from harness.config.model import Config
 from harness.core.errors import ConfigError, UserError
+from harness.record.code import current_code
+from harness.record.rundir import read_config
 from tests.runs import changed
 
 
@@ -28,17 +34,67 @@ def test_a_wrong_key_is_a_line(tmp_path: Path) -> None:
         api.run({"trainer": {"batch_size": 0}, "out": str(tmp_path / "run")})
 
 
-def test_a_grid_from_python_resumes_and_knows_other_code(
+GRID = """\
+out: {out}
+model: {{size: tiny}}
+wandb: {{mode: offline}}
+trainer: {{batch_size: 32}}
+store: {{fsync: false}}
+data: {{path: {data}, max_train_samples: 64}}
+grids: [{{strategy.name: [none], seed: [0, 1]}}]
+"""
+
+
+def test_a_grid_from_python_is_one_of_the_command_line(
     click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cells run once; after a change of code the call is refused, or keeps them, as asked."""
+    """Cells run once, in a folder with grid.yaml, in one wandb group; other code and damage are noticed."""
     file = tmp_path / "grid.yaml"
-    base = "model: {size: tiny}\nwandb: {mode: disabled}\ntrainer: {batch_size: 32}\nstore: {fsync: false}\n"
-    data = f"data: {{path: {click_data}, max_train_samples: 64}}\n"
-    file.write_text(f"out: {tmp_path / 'out'}\n{base}{data}grids: [{{strategy.name: [none]}}]\n")
-    assert [outcome.status for outcome in api.grid(file)] == ["done"]
-    assert [outcome.status for outcome in api.grid(file)] == ["skipped"]
-    monkeypatch.setattr(api, "difference_of", lambda _: "harness/core/strategies.py")
-    with pytest.raises(UserError, match=r"harness/core/strategies\.py\); stale='rerun'"):
-        api.grid(file)
-    assert [outcome.status for outcome in api.grid(file, stale="keep")] == ["skipped"]
+    file.write_text(GRID.format(out=tmp_path / "out", data=click_data))
+    done = api.grid(file)
+    assert [outcome.status for outcome in done] == ["done", "done"]
+    assert [outcome.status for outcome in api.grid(file)] == ["skipped", "skipped"]
+    assert "seed" in (tmp_path / "out" / "grid.yaml").read_text()
+    groups = {read_config(outcome.cell.run_dir)["wandb"]["group"] for outcome in done}
+    assert len(groups) == 1
+    assert str(groups.pop()).startswith("grid-")
+    with monkeypatch.context() as patch:
+        edited = replace(current_code(), sources={"harness/core/strategies.py": "edited"})
+        patch.setattr("harness.record.code.current_code", lambda _: edited)
+        with pytest.raises(UserError, match="2 of 2 finished runs were computed by other code"):
+            api.grid(file)
+        with pytest.raises(UserError, match="1 of 1 finished runs were computed by other code"):
+            api.run(changed(done[0].cell.config, out=str(done[0].cell.run_dir)))
+        assert [outcome.status for outcome in api.grid(file, stale="keep")] == ["skipped", "skipped"]
+    with (done[0].cell.run_dir / "events.jsonl").open("a") as events:
+        events.write("{}\n")
+    assert [outcome.status for outcome in api.grid(file)] == ["damaged", "skipped"]
+
+
+def test_a_run_in_this_process_leaves_torch_as_it_was(config: Config, tmp_path: Path) -> None:
+    """Law: engine ``local`` changes no setting of the process that calls it."""
+    before = torch.get_num_threads()
+    short = changed(config, data__max_train_samples=64, trace__path=None, strategy__name="none", engine="local")
+    api.run(changed(short, out=str(tmp_path / "run"), trainer__num_threads=before + 1))
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (before, False)
+
+
+NOTEBOOK = """
+from harness import api
+from harness.core.strategies import STRATEGIES
+from harness.core.whole_strategies import Partial
+
+class Mine(Partial):
+    pass
+
+STRATEGIES["mine"] = Mine
+base = {{"out": "{out}", "model": {{"size": "tiny"}}, "wandb": {{"mode": "disabled"}}, "trainer": {{"batch_size": 32}}}}
+print(api.run(base | {{"data": {{"path": "{data}", "max_train_samples": 64}}, "strategy": {{"name": "mine"}}}}).step)
+"""
+
+
+def test_a_notebook_adds_a_strategy_after_the_import(click_data: Path, tmp_path: Path) -> None:
+    """Law: importing the functions makes no configuration, whose strategies are those that there are by then."""
+    text = NOTEBOOK.format(out=tmp_path / "out", data=click_data)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr

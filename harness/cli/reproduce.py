@@ -12,12 +12,12 @@ from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
 from harness.cli.record_commands import FAILED, OK
 from harness.cli.run_commands import run_experiments
-from harness.cli.stale import Stale, chosen
 from harness.config.experiment import Cell, Experiment, load_experiment
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.grid.process import is_done
 from harness.grid.runner import LocalPool
+from harness.grid.stale import Stale, chosen
 from harness.grid.worker import run_assembled
 from harness.record.files import write_text
 from harness.record.folder import claim_grid

@@ -6,8 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,28 +15,16 @@ from harness.cli.arguments import GRACE_S
 from harness.cli.job_commands import pool_of, print_scripts
 from harness.cli.parsing import mapping_overrides
 from harness.cli.record_commands import FAILED, OK, show_run
-from harness.cli.stale import Stale, stale_runs, to_run_anew
-from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
+from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
-from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, Moved, PointKept, RunStopped, StoreError, UserError
+from harness.core.errors import HarnessError, Moved, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
+from harness.grid.experiments import checked, opened_grid
 from harness.grid.process import is_done
-from harness.grid.runner import CellPool, run_cells
-from harness.record import seal
-from harness.record.files import write_text
-from harness.record.folder import (
-    OtherRun,
-    State,
-    claim_grid,
-    claim_run,
-    drop_resume_points,
-    has_resume_point,
-    reason_kept,
-)
-from harness.record.place import Place
-from harness.record.replacement import current_state, prepare_replacement, replace_run
-from harness.record.rundir import RunDir, differing_keys, read_config
+from harness.grid.runner import CellPool
+from harness.grid.single import opened_run
+from harness.grid.stale import Stale, stale_runs
+from harness.record.folder import Unfinished, has_resume_point
 
 
 def train(options: argparse.Namespace) -> int:
@@ -68,7 +55,7 @@ def grid(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
     from harness.run.spec import cells_of_other_backend, check
 
-    for line in _check_cells(experiment.cells, check):
+    for line in checked(experiment.cells, check):
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
@@ -111,42 +98,22 @@ def run_experiments(
     ``show`` is called while the folders are locked, unless all cells failed. ``grace_s``: seconds for running cells to
     stop in when the command is asked to. Raises RunStopped if cells were then left.
     """
-    done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
-    anew = to_run_anew([cell.run_dir for cell in done], stale)
-    if anew or len(done) < sum(len(experiment.cells) for experiment in experiments):
-        pool.prepare()  # before wandb starts a thread
-        experiments = [wandb_commands.prepared(experiment) for experiment in experiments]
-    cells = [cell for experiment in experiments for cell in experiment.cells]
-    with ExitStack() as locks:
-        places: list[Place] = []
-        for experiment in experiments:
-            places.append(locks.enter_context(claim_grid(experiment.out)))
-            heading = (
-                "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
-            )
-            write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
-        if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
-            console.note(f"{resumable} unfinished cell{'s' * (resumable > 1)} with a resume point: to be resumed")
-        with progress.grid_progress(cells) as view, interrupts.stoppable(grace_s) as stop:
-            outcomes = run_cells(cells, pool, view, stale=anew, stop=stop)
-        for place in places:
-            place.check()
-        failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-        if show is not None and len(failed) < len(outcomes):
+    with opened_grid(experiments, pool, stale) as one:
+        with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
+            outcomes = one.run(view, stop)
+        counts = Counter(outcome.status for outcome in outcomes)
+        if show is not None and counts["failed"] < len(outcomes):
             show()
-    finished = [outcome for outcome in outcomes if outcome.status != "failed"]
-    damages = {outcome.cell.run_dir: seal.damage_of(RunDir(outcome.cell.run_dir)) for outcome in finished}
-    damaged = [damage for damage in damages.values() if damage]
-    whole = Counter(outcome.status for outcome in finished if not damages[outcome.cell.run_dir])
-    words = f"{len(outcomes)} cells: {whole['done']} run, {whole['skipped']} done before, {len(failed)} failed"
-    console.note(words + (f", {len(damaged)} damaged" if damaged else ""))
-    for damage in damaged:
-        console.print_error("damaged", damage)
-    for outcome in failed:
-        console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
+    words = f"{len(outcomes)} cells: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
+    console.note(words + (f", {counts['damaged']} damaged" if counts["damaged"] else ""))
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.status):  # the damaged before the failed
+        if outcome.status == "damaged":
+            console.print_error("damaged", str(outcome.error))
+        elif outcome.status == "failed":
+            console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
     for experiment in experiments:
         wandb_commands.sync_if_online(experiment)
-    return FAILED if failed or damaged else OK
+    return FAILED if counts["failed"] or counts["damaged"] else OK
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -205,67 +172,19 @@ def _say_if_compiling() -> None:
 
 def _train(config: Config, options: argparse.Namespace) -> int:
     _say_if_compiling()
-    from harness.run import assemble
-    from harness.run.spec import cell_hash, check
-
-    for line in check(config):
-        console.note(f"note: {line}")
-    run_dir, digest = Path(config.out), cell_hash(config)
-    is_done = _state(run_dir, config, digest) is State.DONE
-    is_replaced = is_done and bool(to_run_anew([run_dir], options.stale))
-    if is_done and not is_replaced:
-        drop_resume_points(run_dir)
-        seal.verify(RunDir(run_dir))  # or no results follow
-        console.note(f"{run_dir}: this run is finished already; its results follow")
-        return show_run(run_dir)
-    if assemble.starts_processes(config):
-        assemble.prepare_fork_server()
-    target = prepare_replacement(run_dir, digest) if is_replaced else run_dir
-    goes_on, failure = options.resume and has_resume_point(target), RunDir(target).failure()
-    with claim_run(target, digest, "resume" if goes_on else "afresh" if options.afresh else "refuse") as found:
-        if found is State.UNFINISHED and not has_resume_point(target):
-            what = f"failed ({failure})" if failure else "was interrupted"
-            console.note(f"{target}: this run {what}; it starts afresh")
+    unfinished: Unfinished = "resume" if options.resume else "afresh" if options.afresh else "refuse"
+    with opened_run(config, unfinished=unfinished, stale=options.stale) as one:
+        if one.is_done:
+            console.note(f"{one.run_dir}: this run is finished already; its results follow")
+            return show_run(one.run_dir)
         try:
-            with (
-                reason_kept(target, discards=True),
-                progress.run_progress(run_dir.name) as on_status,
-                interrupts.stoppable(options.grace) as stop,
-            ):
-                assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)
+            with progress.run_progress(Path(config.out).name) as status, interrupts.stoppable(options.grace) as stop:
+                one.carry_out(status, stop)
         except HarnessError as error:
-            if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(target):
-                console.note(f"{target}: a resume point is kept; --resume goes on from it")
+            if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(one.run_dir):
+                console.note(f"{one.run_dir}: a resume point is kept; --resume goes on from it")
             raise
-    if is_replaced:
-        replace_run(run_dir)
-    return show_run(run_dir)
-
-
-def _state(run_dir: Path, config: Config, digest: str) -> State:
-    """As :func:`current_state`; where the folder holds another run, the error names the keys that differ."""
-    from harness.run.spec import RunSpec
-
-    try:
-        return current_state(run_dir, digest)
-    except OtherRun as error:
-        keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
-        what = ", ".join(keys) if keys else "the content of data or trace"
-        raise StoreError(f"{error}; what differs: {what}") from error
-
-
-def _check_cells(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
-    """Check all cells before any runs; distinct remarks. Raises UserError with every distinct mistake, a line each."""
-    mistakes: dict[str, None] = {}
-    remarks: dict[str, None] = {}
-    for cell in cells:
-        try:
-            remarks |= dict.fromkeys(check(cell.config))
-        except UserError as error:
-            mistakes[str(error)] = None
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-    return [*remarks]
+    return show_run(Path(config.out))
 
 
 def _show_grid(out: Path, margin: float | None) -> None:

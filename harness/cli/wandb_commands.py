@@ -1,45 +1,19 @@
-"""`run.py sync | dashboard`, and what a grid does for wandb before and after its cells run."""
+"""`run.py sync | dashboard`, and what a grid does for wandb after its cells have run."""
 
 # ruff: noqa: PLC0415 - analysis and wandb are imported when they are needed
 
 import argparse
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.cli import console
-from harness.config.derived import group_of
 from harness.config.experiment import Experiment
 from harness.core.errors import HarnessError, StoreError
+from harness.grid.experiments import is_online
 from harness.record.wandb_facts import RunFacts
-from harness.record.wandb_session import require_key, server_problem
 from harness.record.wandb_sync import Uploader, view_of
-
-
-def prepared(experiment: Experiment) -> Experiment:
-    """The experiment with a wandb group for its cells, and offline if the server that it wants does not answer."""
-    changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
-    if is_online(experiment):
-        require_key()
-        if problem := server_problem():
-            console.note(f"{problem}; the runs go on offline, `run.py sync {experiment.out}` sends them")
-            changes["mode"] = "offline"
-    cells = []
-    for cell in experiment.cells:
-        wandb = cell.config.wandb
-        given = changes if wandb.group is None else {**changes, "group": wandb.group}
-        if wandb.mode == "disabled":
-            given = {**given, "mode": "disabled"}
-        config = cell.config.model_copy(update={"wandb": wandb.model_copy(update=given)})
-        cells.append(dataclasses.replace(cell, config=config))
-    return dataclasses.replace(experiment, cells=tuple(cells))
-
-
-def is_online(experiment: Experiment) -> bool:
-    """Whether a cell wants an online wandb run."""
-    return any(cell.config.wandb.mode == "online" for cell in experiment.cells)
 
 
 def sync_if_online(experiment: Experiment) -> None:

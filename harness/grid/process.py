@@ -38,10 +38,11 @@ _STOPPED_S = 60.0  # for which a cell may be stopped
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a cell. ``skipped``: it was already done and was not run again. ``stopped``: it was asked to."""
+    """The result of a cell. ``skipped``: it was already done and was not run again. ``stopped``: it was asked to.
+    ``damaged``: its files are not as its run wrote them."""
 
     cell: Cell
-    status: Literal["skipped", "done", "failed", "stopped"]
+    status: Literal["skipped", "done", "failed", "stopped", "damaged"]
     seconds: float = 0.0
     finished: Finished | None = None
     error: str | None = None

@@ -37,6 +37,7 @@ from harness.store.format import bytes_of
 def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
     run_spec = RunSpec(config)
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()  # on engine local, the caller's
     torch.set_num_threads(config.trainer.num_threads)
     if config.trainer.device == "cuda":
         if not torch.cuda.is_available():  # asked here: whoever asks can fork no process that computes on the device
@@ -44,15 +45,19 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     has_ended = False
-    while not has_ended:
-        job = Job(run_spec, checkpoints, faults, cluster, effects)
-        try:
-            effects.record(Trainer(job).run())
-            has_ended = True
-        except TrainersDied:
-            pass  # new ones begin
-        finally:
-            job.checkpoints.give_up()
+    try:
+        while not has_ended:
+            job = Job(run_spec, checkpoints, faults, cluster, effects)
+            try:
+                effects.record(Trainer(job).run())
+                has_ended = True
+            except TrainersDied:
+                pass  # new ones begin
+            finally:
+                job.checkpoints.give_up()
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
 
 
 def with_data(

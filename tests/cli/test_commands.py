@@ -466,7 +466,7 @@ class Killed(BaseException):
 MOMENTS = (
     "harness.record.sink.NullSink.close",  # wandb is closed
     "harness.run.assemble.shutil.rmtree",  # the resume point and the checkpoints are removed
-    "harness.cli.run_commands.replace_run",
+    "harness.grid.single.replace_run",
     "harness.record.replacement.Path.rename",
     "harness.record.replacement.remove",
 )

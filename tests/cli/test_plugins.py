@@ -1,7 +1,4 @@
-"""A strategy with a kind of save of its own, in a file outside the package, is known to every command.
-
-The file is called as a package of the project, which it must not replace.
-"""
+"""A strategy with a kind of save of its own, in a file outside the package, is known to every command."""
 
 import json
 from pathlib import Path
@@ -17,7 +14,7 @@ from tests.forked import ran
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\
 out: out
-plugins: [analysis.py]
+plugins: [mine.py]
 wandb: {{mode: disabled}}
 data: {{path: {data}, max_train_samples: 256}}
 model: {{size: tiny}}
@@ -32,7 +29,7 @@ store: {{fsync: false}}
 @pytest.fixture
 def folder(tmp_path: Path, click_data: Path) -> Path:
     """A folder with the plugin, a run and a grid."""
-    (tmp_path / "analysis.py").write_text(imports() + examples()["kind of save"])
+    (tmp_path / "mine.py").write_text(imports() + examples()["kind of save"])
     config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "two_in_56h.csv")
     (tmp_path / "one.yaml").write_text(config)
     (tmp_path / "grid.yaml").write_text(config + "grids:\n- {strategy.name: [none, incremental]}\n")
@@ -48,20 +45,25 @@ def command(folder: Path, *arguments: str, **environment: str) -> tuple[int, str
 def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Table, report and comparison have its line; after an edit of the file its results are stale."""
+    """Table, report and comparison have its line; after an edit of the file its results are stale.
+
+    The file may be called as a package of the project, which it does not replace.
+    """
+    plugin = (folder / "mine.py").rename(folder / "analysis.py")
+    (folder / "grid.yaml").write_text((folder / "grid.yaml").read_text().replace("mine.py", "analysis.py"))
     code, out, errors = command(folder, "grid", "grid.yaml", "trace.path=null")
     assert code == 0, errors
     assert "incremental" in out
     assert "incremental" in (folder / "out" / "report.html").read_text()
     monkeypatch.chdir(folder)
     assert "incremental" in shown(analysis.show_comparison_to("out", "none"))
-    (folder / "analysis.py").write_text((folder / "analysis.py").read_text() + "\nEDITED = True\n")
+    plugin.write_text(plugin.read_text() + "\nEDITED = True\n")
     assert command(folder, "grid", "grid.yaml", "trace.path=null", "--dry-run")[1].count("stale") == 2
 
 
 def test_the_planner_knows_it(folder: Path) -> None:
     """It is simulated beside the built-in strategies. `verify` of such a strategy is in tests/test_extending.py."""
-    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[analysis.py]", "--simulate", "2")[1]
+    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "2")[1]
 
 
 def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
@@ -82,18 +84,18 @@ def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import nothing_there", "plugins: analysis.py: ModuleNotFoundError: No module named 'nothing_there'"),
+        ("import nothing_there", "plugins: mine.py: ModuleNotFoundError: No module named 'nothing_there'"),
         ("import harness.config.model\nfrom harness.core.strategies import *\nSTRATEGIES['x'] = Partial", "afterwards"),
-        (None, "plugins: analysis.py: no such file; a path is relative to the working directory"),
+        (None, "plugins: mine.py: no such file; a path is relative to the working directory"),
         (
             "import harness.core.nothing",
-            "plugins: analysis.py: ModuleNotFoundError: No module named 'harness.core.nothing'",
+            "plugins: mine.py: ModuleNotFoundError: No module named 'harness.core.nothing'",
         ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None, message: str) -> None:
     """Exit code 2, the module and the reason."""
-    (folder / "analysis.py").unlink() if text is None else (folder / "analysis.py").write_text(text)
+    (folder / "mine.py").unlink() if text is None else (folder / "mine.py").write_text(text)
     code, _, errors = command(folder, "train", "one.yaml")
     assert code == 2
     assert message in errors
@@ -137,7 +139,7 @@ class Odd(Partial):
 
 STRATEGIES["odd"] = Odd
 """
-    (folder / "analysis.py").write_text(text)
+    (folder / "mine.py").write_text(text)
     trace = folder / "one.csv"
     trace.write_text("hour,rank\n20,ps1\n")
     found, _, errors = command(folder, "train", "one.yaml", "strategy.name=odd", f"trace.path={trace}")

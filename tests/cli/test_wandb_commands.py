@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import run
-from harness.cli import wandb_commands
 from harness.config.experiment import load_experiment
+from harness.grid.experiments import prepared
 from tests.made_runs import made_config, write_run
 from tests.wandb_server import WandbServer
 
@@ -64,15 +64,16 @@ def test_sync_to_a_silent_server_fails_in_one_line(
 
 
 def test_a_grid_with_a_silent_server_goes_offline(
-    silent_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server is asked once for all cells: one line, and cells whose wandb is offline."""
     file = tmp_path / "grid.yaml"
     file.write_text("wandb: {mode: online}\ngrids:\n- {seed: [0, 1, 2]}\n")
     experiment = load_experiment(file, cell_hash=lambda config: f"{config.seed:x}")
-    prepared = wandb_commands.prepared(experiment)
-    assert [cell.config.wandb.mode for cell in prepared.cells] == ["offline"] * 3
-    (line,) = capsys.readouterr().err.splitlines()
+    with caplog.at_level("INFO"):
+        found = prepared(experiment)
+    assert [cell.config.wandb.mode for cell in found.cells] == ["offline"] * 3
+    (line,) = caplog.messages
     assert silent_server in line
     assert "the runs go on offline" in line
 
@@ -84,7 +85,7 @@ def test_a_group_is_of_an_experiment_and_its_settings(tmp_path: Path) -> None:
 
     def groups(*overrides: str) -> set[str | None]:
         experiment = load_experiment(file, overrides, cell_hash=lambda config: config.model_dump_json())
-        return {cell.config.wandb.group for cell in wandb_commands.prepared(experiment).cells}
+        return {cell.config.wandb.group for cell in prepared(experiment).cells}
 
     assert len(groups()) == 1
     assert groups("seed=[5,6,7]") == groups()

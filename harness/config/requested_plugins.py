@@ -1,6 +1,5 @@
-"""Which plugins a command line asks for. Imports nothing heavy: it runs before every command."""
+"""Which plugins a configuration asks for. Imports nothing heavy: it runs before every command."""
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,17 +8,16 @@ from typing import Any
 _KEY = "plugins"
 
 
-def requested(options: argparse.Namespace) -> Sequence[str]:
+def requested(path: Path | None, overrides: Sequence[str]) -> Sequence[str]:
     """The value of the key ``plugins``: of the overrides, otherwise of the configuration's file.
 
-    Mistakes in either are left to the command, which reads both again and says where they are.
+    Mistakes in either are left to who reads both again, and says where they are.
     """
-    for word in reversed(getattr(options, "overrides", ())):
+    for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):
             return _names(word.removeprefix(f"{_KEY}="))
-    path = getattr(options, "config", None)
     with suppress(OSError, UnicodeDecodeError):
-        if isinstance(path, Path) and _KEY in (text := path.read_text(encoding="utf-8")):
+        if path is not None and _KEY in (text := path.read_text(encoding="utf-8")):
             return _names(text, _KEY)
     return ()
 

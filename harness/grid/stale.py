@@ -1,10 +1,10 @@
 """Finished runs whose result other code computed: which they are, and what is done about them."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from harness.cli import console
 from harness.core.errors import UserError
 from harness.record.code import difference_of
 
@@ -12,6 +12,7 @@ Stale = Literal["fail", "rerun", "keep"]
 """What to do about stale runs: refuse, run them anew (the old result stands until then), or take them as they are."""
 
 CHOICES: tuple[Stale, ...] = get_args(Stale)
+_log = logging.getLogger(__name__)
 _MAX_LISTED = 8
 _HINT = (
     "--stale rerun runs them anew (an old result stands until the new one is finished), --stale keep takes them as "
@@ -36,7 +37,7 @@ def chosen(stale: Mapping[Path, str], num_done: int, choice: Stale) -> frozenset
     lines = [f"{run_dir}: {words}" for run_dir, words in stale.items()]
     shown = lines[:_MAX_LISTED] + ([f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else [])
     if choice == "keep":
-        console.note(f"{len(stale)} of {num_done} finished runs are kept though other code computed them: {lines[0]}")
+        _log.info("%d of %d finished runs are kept though other code computed them: %s", len(stale), num_done, lines[0])
         return frozenset()
     raise UserError(
         "\n".join([f"{len(stale)} of {num_done} finished runs were computed by other code:", *shown, _HINT])

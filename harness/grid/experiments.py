@@ -1,0 +1,114 @@
+"""The cells of experiments as those of one grid, each in its experiment's folder, whoever asks for them."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.config.derived import group_of
+from harness.config.experiment import Cell, Experiment
+from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import UserError
+from harness.grid.process import Outcome, is_done
+from harness.grid.runner import CellPool, GridView, run_cells
+from harness.grid.stale import Stale, to_run_anew
+from harness.processes.stop import StopRequest
+from harness.record import seal
+from harness.record.files import write_text
+from harness.record.folder import claim_grid, has_resume_point
+from harness.record.place import Place
+from harness.record.rundir import RunDir
+from harness.record.wandb_session import require_key, server_problem
+
+_log = logging.getLogger(__name__)
+_HEADING = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
+
+
+@dataclass(frozen=True)
+class OpenGrid:
+    """Experiments whose folders are locked. ``anew``: folders of finished cells that are run anew."""
+
+    cells: Sequence[Cell]
+    pool: CellPool
+    anew: frozenset[Path]
+    places: Sequence[Place]
+
+    def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
+        """Run the cells that are not done; one outcome a cell, in order, ``damaged`` where its files are not its run's.
+
+        Raises as :func:`run_cells`.
+        """
+        outcomes = run_cells(self.cells, self.pool, view, stale=self.anew, stop=stop)
+        for place in self.places:
+            place.check()
+        return [_checked(outcome) for outcome in outcomes]
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    if outcome.status == "failed" or not (damage := seal.damage_of(RunDir(outcome.cell.run_dir))):
+        return outcome
+    return replace(outcome, status="damaged", error=damage)
+
+
+@contextmanager
+def opened_grid(experiments: Sequence[Experiment], pool: CellPool, stale: Stale = "fail") -> Iterator[OpenGrid]:
+    """Lock the folders of experiments for the time of the block, and write grid.yaml there; cells get a wandb group.
+
+    ``stale``: what to do with results of other code. Raises UserError, before anything is written, if a folder or a
+    finished cell cannot be used.
+    """
+    done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
+    anew = to_run_anew([cell.run_dir for cell in done], stale)
+    if anew or len(done) < sum(len(experiment.cells) for experiment in experiments):
+        pool.prepare()  # before wandb starts a thread
+        experiments = [prepared(experiment) for experiment in experiments]
+    cells = [cell for experiment in experiments for cell in experiment.cells]
+    with ExitStack() as locks:
+        places: list[Place] = []
+        for experiment in experiments:
+            places.append(locks.enter_context(claim_grid(experiment.out)))
+            write_text(experiment.out / "grid.yaml", _HEADING + to_yaml(experiment.resolved))
+        if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
+            _log.info("%d unfinished cell%s with a resume point: to be resumed", resumable, "s" * (resumable > 1))
+        yield OpenGrid(cells, pool, anew, places)
+
+
+def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
+    """Check all cells before any runs; distinct remarks. Raises UserError with every distinct mistake, a line each."""
+    mistakes: dict[str, None] = {}
+    remarks: dict[str, None] = {}
+    for cell in cells:
+        try:
+            remarks |= dict.fromkeys(check(cell.config))
+        except UserError as error:
+            mistakes[str(error)] = None
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return [*remarks]
+
+
+def prepared(experiment: Experiment) -> Experiment:
+    """The experiment with a wandb group for its cells, and offline if the server that it wants does not answer."""
+    changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
+    if is_online(experiment):
+        require_key()
+        if problem := server_problem():
+            _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
+            changes["mode"] = "offline"
+    cells = []
+    for cell in experiment.cells:
+        wandb = cell.config.wandb
+        given = changes if wandb.group is None else {**changes, "group": wandb.group}
+        if wandb.mode == "disabled":
+            given = {**given, "mode": "disabled"}
+        config = cell.config.model_copy(update={"wandb": wandb.model_copy(update=given)})
+        cells.append(replace(cell, config=config))
+    return replace(experiment, cells=tuple(cells))
+
+
+def is_online(experiment: Experiment) -> bool:
+    """Whether a cell wants an online wandb run."""
+    return any(cell.config.wandb.mode == "online" for cell in experiment.cells)
