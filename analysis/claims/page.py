@@ -43,7 +43,7 @@ _EXPLANATION = (
     "ours: no paper has the number. PLS is the portion of lost samples, AUC loss that to the run of the same seed "
     "without failures. Lost updates are those that no save held when their rank died. Overhead is the part of an "
     "emulated job's hours that saves, loads, lost work and rescheduling add. `cpr56` and `poster50` are CPR's two "
-    "jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: docs/STRATEGIES.md."
+    "jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: STRATEGIES.md."
 )
 
 
