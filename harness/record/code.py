@@ -60,7 +60,7 @@ class Code:
     def of_json(cls, found: object) -> "Code | None":
         """The inverse of :meth:`to_json`; None for anything else."""
         match found:
-            case {"versions": dict(versions), "sources": dict(sources), "roots": list(roots)}:
+            case {"versions": dict(versions), "sources": dict(sources), "roots": [*roots]}:
                 return cls(versions, sources, tuple(map(str, roots)))
             case _:
                 return None
