@@ -57,7 +57,8 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
                 job.checkpoints.give_up()
     finally:
         torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
+        if torch.are_deterministic_algorithms_enabled() != before[1]:  # to set it imports a compiler
+            torch.use_deterministic_algorithms(before[1])
 
 
 def with_data(
