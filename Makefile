@@ -19,7 +19,7 @@ $(VENV)/.ready: requirements.txt
 
 # Data that is there is not made again; a grid that was cut short goes on.
 demo: demo/data/meta.json
-	$(RUN) grid experiments/quickstart.yaml --stale rerun
+	$(RUN) grid experiments/quickstart.yaml
 
 demo/criteo.tsv: | setup
 	$(RUN) data synth --rows $(ROWS) --seed 0 --out $@
@@ -30,7 +30,7 @@ demo/data/meta.json: | demo/criteo.tsv
 
 # The claims of the papers: experiments/claims/, docs/REPRODUCTION.md.
 reproduce: setup
-	$(RUN) reproduce --page docs/REPRODUCTION.md --stale rerun
+	$(RUN) reproduce --page docs/REPRODUCTION.md
 
 test: setup
 	$(VENV)/bin/python -m pytest -n auto

@@ -112,16 +112,20 @@ def _is_whole(values: Sequence[Any]) -> bool:
 
 
 def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:
-    """Of finished rows of the same cell (config and engine), all but the one that began last get status ``copy``."""
+    """Rows of a cell (config and engine) that began before its newest finished row get status ``copy``.
+
+    They are results of other code, folders that were copied, or runs that other code left unfinished.
+    """
     by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        if row["status"] == "done" and row.get("config_hash"):
+        if row["status"] != "damaged" and row.get("config_hash"):
             by_cell.setdefault((row["config_hash"], row["engine"]), []).append(row)
     for same in by_cell.values():
-        *copies, last = sorted(same, key=lambda row: row["began"])
-        for row in copies:
-            is_equal = all(row[name] == last[name] for name in ("auc", "log_loss", "train_loss", "pls"))
+        *older, last = sorted(same, key=lambda row: (row["status"] == "done", row["began"]))
+        for row in [row for row in older if last["status"] == "done" and row["began"] <= last["began"]]:
+            is_equal = all(row.get(name) == last[name] for name in ("auc", "log_loss", "train_loss", "pls"))
             other = "" if is_equal else "; its result differs, and so may its code"
+            other = other if row["status"] == "done" else f"; it is {row['status']}"
             row |= {"status": "copy", "failure": f"the same cell as {last['cell']}{other}"}
 
 

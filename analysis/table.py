@@ -26,6 +26,7 @@ CAPTION = (
     "ΔAUC to none is paired by seed. Save to total: overhead emulated by the profile, % of the job. "
     "Stall: seconds measured on this machine."
 )
+_MOST_COPIES = 3  # that have a line of their own
 MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
     "strategy.interval_samples, the profile and the trace."
@@ -164,16 +165,20 @@ def _partner_note(title: str, line: Line) -> str:
 def missing(cells: Sequence[Cell]) -> list[str]:
     """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code,
     data or trace."""
+    left_out = [cell for cell in cells if cell["status"] == "copy"]
+    many = left_out[_MOST_COPIES:]
     lines = [
         f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
         for cell in cells
-        if cell["status"] != "done"
+        if cell["status"] != "done" and cell not in many
     ]
+    if many:
+        lines.append(f"copy: {len(many)} more older runs of cells that have a newer result")
     codes = Counter(cell["code"] for cell in cells if cell["status"] == "done")
     if len(codes) > 1:
         counts = ", ".join(f"{count} by {code or 'code not recorded'}" for code, count in codes.most_common())
         lines.append(
-            f"mixed: {counts}: these results were computed by different code; `--stale rerun` makes them equal"
+            f"mixed: {counts}: these results were computed by different code; the grid's command makes them equal"
         )
     lines += content_notes(cells)
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]

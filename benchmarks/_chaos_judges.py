@@ -28,7 +28,6 @@ _CLEAN_UP_S = 2.0
 _SLACK = 1.1  # of a deadline
 _LOSES_NOTHING = ("none", "full", "buddy")
 _SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
-_FOLDERS_OF_A_RERUN = (".new", ".old")
 
 
 def judged_end(attempt: Attempt) -> list[str]:
@@ -73,9 +72,8 @@ def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence
 
 
 def unfinished_files(out: Path) -> list[str]:
-    """Temporary files, resume points and folders of a rerun that a finished run must not leave, wandb's own aside."""
-    found = [path for name in _FOLDERS_OF_A_RERUN if (path := out.parent / name).exists()]
-    found += [path for path in out.rglob("*.tmp") if "wandb" not in path.relative_to(out).parts]
+    """Temporary files and resume points that a finished run must not leave, wandb's own aside."""
+    found = [path for path in out.rglob("*.tmp") if "wandb" not in path.relative_to(out).parts]
     found += [path for path in [out / "resume"] if path.exists()]
     return sorted(str(path.relative_to(out.parent)) for path in found)
 

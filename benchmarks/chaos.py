@@ -12,7 +12,7 @@ Not drawn: grids, and several hosts. Checked after each attempt and round:
     left over  2 s later no process of it is left, whatever its session, no listening socket, no file in its temporary
                folder, no shared memory; in the folder of a finished run no temporary file, resume point or rerun
     detection  a rank that the trace stops or cuts off is found within its deadline and a tenth of it
-    again      the same command, without faults, then ends well (with --resume, or --afresh if PS ranks were lost), and
+    again      the same command, without faults, then ends well (with --afresh if PS ranks were lost), and
                its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks
                only, where the strategy loses nothing (buddy: unless a rank and its replica were lost together), and,
                but for charges, of one that lost some of its trainers
@@ -109,15 +109,15 @@ def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[s
         verdict.wrong += judged_result(attempt, expected, names)
         return attempt
     # What a run lost with a rank that no trace named it has lost in its resume points too.
-    option = "--afresh" if lost_ranks else "--resume"
+    options = ["--afresh"] if lost_ranks else []
     for faults in (each.faults[1], ()):
         if attempt.code:
             found = Verdict()
-            attempt = _attempt(Attempt(config, attempt.out.parent, option), faults, None, found)
+            attempt = _attempt(Attempt(config, attempt.out.parent, *options), faults, None, found)
             verdict.counts += found.counts
-            verdict.wrong += [f"again {option}: {words}" for words in found.wrong]
+            verdict.wrong += [f"again: {words}" for words in found.wrong]
     words = judged_result(attempt, expected, _figures_to_judge(each, attempt, kept, lost_ranks=False))
-    verdict.wrong += [f"again {option}: {line}" for line in words]
+    verdict.wrong += [f"again: {line}" for line in words]
     return attempt
 
 

@@ -2,7 +2,7 @@
 
 A round takes a strategy in its turn, and draws an engine, a cache, a save mode, an optimizer, the clock of a trace of
 planned kills, and how often resume points are written. The command is ended one to three times, by SIGKILL (two of
-three) or SIGTERM, at drawn steps, and started again with `--resume`. Then it runs to its end. Checked:
+three) or SIGTERM, at drawn steps, and started again by the same command. Then it runs to its end. Checked:
 
     record     every event (machine parts aside), and so every loss, charge and digest, equals that of the same run on
                engine local that was not ended
@@ -142,7 +142,7 @@ def _ended_and_run_again(
     """The last attempt, and what is wrong with those before it and with how they went on."""
     wrong: list[str] = []
     last: Ending | None = None
-    attempt = Attempt(config, folder, "--resume")
+    attempt = Attempt(config, folder)
     for ending in each.endings:
         if not _ended(attempt, ending):
             break
@@ -150,7 +150,7 @@ def _ended_and_run_again(
         counts["ended by", ending.number.name] += 1
         if ending.number == signal.SIGTERM:
             wrong += judged_stop(attempt.last_line(), attempt.events())
-        attempt = Attempt(config, folder, "--resume")
+        attempt = Attempt(config, folder)
     if not attempt.wait(time.monotonic() + DEADLINE_S) or attempt.code:
         return attempt, [*wrong, f"exit code {attempt.code}: {attempt.last_line()}"]
     said = attempt.output.read_text(errors="replace")

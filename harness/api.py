@@ -21,19 +21,14 @@ if TYPE_CHECKING:
     from harness.core.events import Finished
     from harness.grid.process import Outcome
     from harness.grid.runner import GridView
-    from harness.grid.stale import Stale
-    from harness.record.folder import Unfinished
     from harness.run.assemble import RunStatus
 
 
-def run(
-    config: "Config | Mapping[str, Any]", *, unfinished: "Unfinished" = "refuse", stale: "Stale" = "fail"
-) -> "Finished":
+def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finished":
     """Carry out one run in the folder ``config.out``; returns its last event. A finished run is not run again.
 
-    ``config``: a configuration, or its keys as nested mappings (`run.py schema`). ``unfinished``: an interrupted run
-    that left a resume point is refused, goes on from there, or starts afresh; without one it starts afresh. ``stale``:
-    a finished run that other code computed is refused, run anew, or kept.
+    ``config``: a configuration, or its keys as nested mappings (`run.py schema`). An interrupted run goes on from its
+    resume point. ``afresh``: what the folder has of this run is removed, and it starts anew.
 
     Raises:
         UserError: the config, the data, the trace or the folder cannot be used.
@@ -47,7 +42,7 @@ def run(
     from harness.record.rundir import RunDir
 
     _check_plugins(config)
-    with opened_run(config, unfinished=unfinished, stale=stale) as one:
+    with opened_run(config, afresh=afresh) as one:
         if not one.is_done:
             return one.carry_out()
     finished = read_events(RunDir(one.run_dir).events)[-1]
@@ -60,13 +55,13 @@ def grid(
     overrides: Sequence[str] = (),
     *,
     jobs: int | None = None,
-    stale: "Stale" = "fail",
+    afresh: bool = False,
     view: "GridView | None" = None,
 ) -> "list[Outcome]":
     """Run the cells of an experiment file that are not done; one outcome per cell, in the file's order.
 
-    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, by default one per core. ``stale``:
-    what to do about finished cells that other code computed. ``view``: a receiver of progress.
+    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, by default one per core.
+    ``afresh``: results of these cells are removed first. ``view``: a receiver of progress.
 
     Raises UserError as :func:`run` does, before any cell starts.
     """
@@ -81,7 +76,7 @@ def grid(
 
     found = load_experiment(Path(experiment), overrides, cell_hash=cell_hash)
     checked(found.cells, check)
-    with opened_grid([found], LocalPool(run_assembled, jobs), stale) as one:
+    with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
         return one.run(view or Silent())
 
 

@@ -558,12 +558,12 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
 
 
 def test_what_a_finished_run_must_not_leave_is_found(tmp_path: Path) -> None:
-    """Temporary files, resume points and folders of a rerun; not the temporary files of wandb."""
+    """Temporary files and resume points; not the temporary files of wandb."""
     out = tmp_path / "out"
-    for name in ("checkpoints/ps0/.base-1.bin.0a.tmp", "resume/point-1.json", "wandb/run.tmp", "../.new/out/DONE"):
+    for name in ("checkpoints/ps0/.base-1.bin.0a.tmp", "resume/point-1.json", "wandb/run.tmp"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text("")
-    assert unfinished_files(out) == [".new", "out/checkpoints/ps0/.base-1.bin.0a.tmp", "out/resume"]
+    assert unfinished_files(out) == ["out/checkpoints/ps0/.base-1.bin.0a.tmp", "out/resume"]
 
 
 def test_what_an_attempt_leaves_is_found() -> None:
@@ -601,7 +601,7 @@ def test_a_step_lost_by_sigterm_is_named() -> None:
     events: list[Event] = [
         Trained(step=step, samples=8 * step, first_step=step - 5, losses=[0.0] * 5, rerun=False) for step in (5, 10)
     ]
-    assert judged_stop("terminated; run.py train c.yaml --resume goes on from step 9", events) == []
+    assert judged_stop("terminated; run.py train c.yaml goes on from step 9", events) == []
     assert "more than one step is lost" in judged_stop("terminated; ... goes on from step 8", events)[0]
     assert "no step is named" in judged_stop("terminated", events)[0]
 

@@ -52,12 +52,12 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
 The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
-that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run. An unfinished run
-starts afresh; if it left a resume point, say --resume, which goes on to the same bits, or --afresh. A folder that
-another process is writing to, or that holds a run of another config, is refused.""",
+that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run. An interrupted run
+goes on from its resume point, to the same bits; without one it starts afresh. A folder that another process is writing
+to, or that holds a run of another config or by other code, is refused.""",
     )
-    _add_stale(train)
-    _add_resume(train)
+    _add_afresh(train)
+    _add_grace(train)
     grid = _add_config(
         commands,
         "grid",
@@ -70,8 +70,9 @@ another process is writing to, or that holds a run of another config, is refused
   run.py grid experiments/quickstart.yaml --launcher submitit jobs.partition=cpu          each cell a job of SLURM
   run.py grid experiments/quickstart.yaml --launcher ray jobs.max_parallel=8              each cell an actor of a Ray
 
-Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells go on from their resume
-point or start afresh, and a changed config is a new cell. A failed cell does not stop the others; failed cells are
+Each cell has a folder <out>/<slug>-<hash>-<code>/. Finished cells are not run again, unfinished cells go on from their
+resume point or start afresh, and a changed config, or other code, is a new cell beside the old one; tables take the
+newest. A failed cell does not stop the others; failed cells are
 listed at the end.
 A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or replaces the axis of that key.""",
         metavar="EXPERIMENT.yaml",
@@ -79,9 +80,9 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
-    _add_stale(grid)
+    _add_afresh(grid)
     _add_grace(grid)
-    grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
+    grid.add_argument("--dry-run", action="store_true", help="list cells: done or to do; run nothing")
     _add_margin(grid)
     add_launcher(grid)
     _add_reproduce(commands)
@@ -96,6 +97,7 @@ def _add_reproduce(commands: argparse._SubParsersAction) -> None:
   run.py reproduce                 all claims; writes the page
   run.py reproduce overhead pls    these claims; shows their rows
   run.py reproduce --dry-run       what each claim rests on, and what of it is done
+  run.py reproduce --no-run        judges what was run, also by other code
   run.py reproduce pls 'seed=[0,1]' out=runs/try    with other values: the page's numbers are those without
   run.py reproduce target --scale paper data.path=kaggle    real data, whole epochs; says first what that needs
 
@@ -116,7 +118,7 @@ first. Finished cells and benchmarks are not run again.""",
     )
     reproduce.add_argument("--page", type=Path, metavar="FILE.md", help=page)
     reproduce.add_argument("--dry-run", action="store_true", help="list claims, and what is done; run nothing")
-    _add_stale(reproduce)
+    reproduce.add_argument("--no-run", action="store_true", help="judge the newest results that there are; run nothing")
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
@@ -133,8 +135,8 @@ said first, a line each.""",
         has_trace=True,
     )
     add_mapping(replay)
-    _add_stale(replay)
-    _add_resume(replay)
+    _add_afresh(replay)
+    _add_grace(replay)
     _add_config(
         commands,
         "verify",
@@ -252,23 +254,9 @@ def _add_margin(parser: Parser) -> None:
     parser.add_argument("--margin", type=positive, metavar="D", help=text)
 
 
-def _add_stale(parser: Parser) -> None:
-    parser.add_argument(
-        "--stale",
-        choices=("fail", "rerun", "keep"),
-        default="fail",
-        help="finished runs that other code computed (sources, torch, numpy): stop, run them anew while the old result "
-        "stands, or take them as they are (default: fail)",
-    )
-
-
-def _add_resume(parser: Parser) -> None:
-    unfinished = parser.add_mutually_exclusive_group()
-    unfinished.add_argument(
-        "--resume", action="store_true", help="go on from the run's resume point; where it has none, start it"
-    )
-    unfinished.add_argument("--afresh", action="store_true", help="start a run anew that has a resume point")
-    _add_grace(parser)
+def _add_afresh(parser: Parser) -> None:
+    words = "remove what there is of the run, finished or not, and start anew"
+    parser.add_argument("--afresh", action="store_true", help=words)
 
 
 def _add_grace(parser: Parser) -> None:

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     hint = _RERUN_HINTS.get(options.command)
-    rerun = _rerun(options.command, arguments)
+    rerun = _rerun(arguments)
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
     try:
         return COMMANDS[options.command](options) or OK
@@ -64,12 +64,9 @@ def _ending(end: RunStopped | KeyboardInterrupt, rerun: str) -> tuple[str, int]:
     return interrupts.stopped_line(None if end.step is None else f"{rerun} goes on from step {end.step}")
 
 
-def _rerun(command: str, arguments: Sequence[str]) -> str:
+def _rerun(arguments: Sequence[str]) -> str:
     """The command line that goes on where this one ends."""
-    if command not in {"train", "replay"}:
-        return f"run.py {shlex.join(arguments)}"
-    words = [word for word in arguments if word not in {"--resume", "--afresh"}]
-    return f"run.py {shlex.join(words)} --resume"
+    return f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"
 
 
 def data(options: argparse.Namespace) -> None:

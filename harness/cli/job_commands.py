@@ -28,7 +28,7 @@ def print_scripts(experiment: Experiment) -> None:
     require_submitit()
     cells = [cell for cell in experiment.cells if not is_done(cell)]
     folder = folder_of(experiment.out).absolute() / "submitit"
-    for submission in submissions(experiment.name, cells, ()):
+    for submission in submissions(experiment.name, cells):
         console.say(sbatch_text(folder, submission))
     console.note(f"{len(cells)} of {len(experiment.cells)} cells would be submitted")
 

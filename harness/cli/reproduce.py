@@ -17,7 +17,6 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.grid.process import is_done
 from harness.grid.runner import LocalPool
-from harness.grid.stale import Stale, chosen
 from harness.grid.worker import run_assembled
 from harness.record.files import write_text
 from harness.record.folder import claim_grid
@@ -77,9 +76,9 @@ def reproduce(options: argparse.Namespace) -> int:
     evidence = _evidence(names, overrides, options.scale, cell_hash)
     for cell in evidence.cells:
         check(cell.config)  # raises UserError before anything is run
-    code = _run_benchmarks(evidence.benchmarks, options.stale)
-    if evidence.experiments:
-        code = max(code, run_experiments(evidence.unique, LocalPool(run_assembled, jobs), options.stale))
+    code = OK if options.no_run else _run_benchmarks(evidence.benchmarks)
+    if evidence.experiments and not options.no_run:
+        code = max(code, run_experiments(evidence.unique, LocalPool(run_assembled, jobs)))
     found = _findings(evidence)
     from analysis.claims.page import claim_table
 
@@ -139,12 +138,12 @@ def _say_plan(evidence: _Evidence) -> None:
         console.say(f"{name}: {run.benchmark.script}, {'done' if run.is_done else 'to do'}, {run.file}")
 
 
-def _run_benchmarks(runs: Mapping[str, BenchmarkRun], stale: Stale) -> int:
-    """Run those that are not done, one after another, as timings of one would disturb those of another."""
-    done = [run for run in runs.values() if run.is_done]
-    differing = {run.file: words for run in done if (words := run.difference()) is not None}
-    anew = chosen(differing, len(done), stale)
-    due = [run for run in runs.values() if not run.is_done or run.file in anew]
+def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
+    """Run those that are not done by this code, one after another, as timings of one would disturb those of another.
+
+    Results of other code stand until the new ones are kept.
+    """
+    due = [run for run in runs.values() if not run.is_done or run.difference() is not None]
     if not due:
         return OK
     with claim_grid(due[0].file.parent):

@@ -23,8 +23,7 @@ from harness.grid.experiments import checked, opened_grid
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool
 from harness.grid.single import opened_run
-from harness.grid.stale import Stale, stale_runs
-from harness.record.folder import Unfinished, has_resume_point
+from harness.record.folder import has_resume_point
 
 
 def train(options: argparse.Namespace) -> int:
@@ -64,41 +63,40 @@ def grid(options: argparse.Namespace) -> int:
         print_scripts(experiment)
         return OK
     if not options.dry_run:
-        return run_experiment(experiment, pool, options.stale, options.margin, grace_s=options.grace)
-    stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
+        return run_experiment(experiment, pool, options.margin, afresh=options.afresh, grace_s=options.grace)
     for cell in experiment.cells:
-        state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
-        console.say(f"{state}  {cell.hash}  {cell.slug}")
+        console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
 
 
 def run_experiment(
     experiment: Experiment,
     pool: CellPool,
-    stale: Stale = "fail",
     margin: float | None = None,
     *,
+    afresh: bool = False,
     grace_s: float = GRACE_S,
 ) -> int:
     """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
     show = partial(_show_grid, experiment.out, margin)
-    return run_experiments([experiment], pool, stale, show=show, grace_s=grace_s)
+    return run_experiments([experiment], pool, show=show, afresh=afresh, grace_s=grace_s)
 
 
 def run_experiments(
     experiments: Sequence[Experiment],
     pool: CellPool,
-    stale: Stale = "fail",
     *,
     show: Callable[[], None] | None = None,
+    afresh: bool = False,
     grace_s: float = GRACE_S,
 ) -> int:
     """Run the cells of experiments as those of one grid, each in its experiment's folder, and write grid.yaml there.
 
-    ``show`` is called while the folders are locked, unless all cells failed. ``grace_s``: seconds for running cells to
+    ``show`` is called while the folders are locked, unless all cells failed. ``afresh``: as :func:`opened_grid`.
+    ``grace_s``: seconds for running cells to
     stop in when the command is asked to. Raises RunStopped if cells were then left.
     """
-    with opened_grid(experiments, pool, stale) as one:
+    with opened_grid(experiments, pool, afresh=afresh) as one:
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
             outcomes = one.run(view, stop)
         counts = Counter(outcome.status for outcome in outcomes)
@@ -172,8 +170,7 @@ def _say_if_compiling() -> None:
 
 def _train(config: Config, options: argparse.Namespace) -> int:
     _say_if_compiling()
-    unfinished: Unfinished = "resume" if options.resume else "afresh" if options.afresh else "refuse"
-    with opened_run(config, unfinished=unfinished, stale=options.stale) as one:
+    with opened_run(config, afresh=options.afresh) as one:
         if one.is_done:
             console.note(f"{one.run_dir}: this run is finished already; its results follow")
             return show_run(one.run_dir)
@@ -182,7 +179,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
                 one.carry_out(status, stop)
         except HarnessError as error:
             if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(one.run_dir):
-                console.note(f"{one.run_dir}: a resume point is kept; --resume goes on from it")
+                console.note(f"{one.run_dir}: a resume point is kept; the same command goes on from it")
             raise
     return show_run(Path(config.out))
 

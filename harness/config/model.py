@@ -296,7 +296,8 @@ class SaveConfig(_Model):
 
 class ResumeConfig(_Model):
     every_s: Annotated[float, Field(ge=0)] | None = 300.0
-    """Seconds between resume points (`run.py train --resume`). 0: before every save; null: only when asked to stop."""
+    """Seconds between resume points: an interrupted run goes on from the newest. 0: before every save; null: only when
+    asked to stop."""
 
 
 class MetricsConfig(_Model):

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from harness.config.derived import group_of
@@ -14,11 +13,10 @@ from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
-from harness.grid.stale import Stale, to_run_anew
 from harness.processes.stop import StopRequest
 from harness.record import seal
 from harness.record.files import write_text
-from harness.record.folder import claim_grid, has_resume_point
+from harness.record.folder import claim_grid, discard_run, has_resume_point
 from harness.record.place import Place
 from harness.record.rundir import RunDir
 from harness.record.wandb_session import require_key, server_problem
@@ -29,11 +27,10 @@ _HEADING = "# The experiment with the overrides of the command line applied; `ru
 
 @dataclass(frozen=True)
 class OpenGrid:
-    """Experiments whose folders are locked. ``anew``: folders of finished cells that are run anew."""
+    """Experiments whose folders are locked."""
 
     cells: Sequence[Cell]
     pool: CellPool
-    anew: frozenset[Path]
     places: Sequence[Place]
 
     def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
@@ -41,7 +38,7 @@ class OpenGrid:
 
         Raises as :func:`run_cells`.
         """
-        outcomes = run_cells(self.cells, self.pool, view, stale=self.anew, stop=stop)
+        outcomes = run_cells(self.cells, self.pool, view, stop=stop)
         for place in self.places:
             place.check()
         return [_checked(outcome) for outcome in outcomes]
@@ -54,15 +51,14 @@ def _checked(outcome: Outcome) -> Outcome:
 
 
 @contextmanager
-def opened_grid(experiments: Sequence[Experiment], pool: CellPool, stale: Stale = "fail") -> Iterator[OpenGrid]:
+def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bool = False) -> Iterator[OpenGrid]:
     """Lock the folders of experiments for the time of the block, and write grid.yaml there; cells get a wandb group.
 
-    ``stale``: what to do with results of other code. Raises UserError, before anything is written, if a folder or a
-    finished cell cannot be used.
+    ``afresh``: what the cells' folders hold, finished or not, is removed first. Raises UserError, before anything is
+    written, if a folder or a finished cell cannot be used.
     """
     done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
-    anew = to_run_anew([cell.run_dir for cell in done], stale)
-    if anew or len(done) < sum(len(experiment.cells) for experiment in experiments):
+    if afresh or len(done) < sum(len(experiment.cells) for experiment in experiments):
         pool.prepare()  # before wandb starts a thread
         experiments = [prepared(experiment) for experiment in experiments]
     cells = [cell for experiment in experiments for cell in experiment.cells]
@@ -71,9 +67,11 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, stale: Stale 
         for experiment in experiments:
             places.append(locks.enter_context(claim_grid(experiment.out)))
             write_text(experiment.out / "grid.yaml", _HEADING + to_yaml(experiment.resolved))
+        for cell in cells if afresh else ():
+            discard_run(cell.run_dir, cell.hash)
         if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
             _log.info("%d unfinished cell%s with a resume point: to be resumed", resumable, "s" * (resumable > 1))
-        yield OpenGrid(cells, pool, anew, places)
+        yield OpenGrid(cells, pool, places)
 
 
 def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -22,7 +22,6 @@ from harness.processes.spawn import fork_server
 from harness.record.files import read_file
 from harness.record.folder import State, drop_resume_points, inspect, system_errors
 from harness.record.place import Place
-from harness.record.replacement import current_state, prepare_replacement, replace_run
 from harness.record.rundir import RunDir, write_reason
 
 if TYPE_CHECKING:
@@ -51,21 +50,17 @@ class Outcome:
 
 def is_done(cell: Cell) -> bool:
     """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
-    if current_state(cell.run_dir, cell.hash) is not State.DONE:
+    if inspect(cell.run_dir, cell.hash) is not State.DONE:
         return False
     drop_resume_points(cell.run_dir)
     return True
 
 
 class CellProcess:
-    """The process of a running cell.
+    """The process of a running cell. ``place``: of its folder."""
 
-    ``run_dir``: the folder it writes to; it replaces the cell's own if it differs. ``place``: of that folder.
-    """
-
-    def __init__(self, cell: Cell, run_dir: Path, place: Place, process: ForkedProcess, pipe: Connection) -> None:
+    def __init__(self, cell: Cell, place: Place, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
-        self._run_dir = run_dir
         self._place = place
         self.pipe = pipe
         self._process = process
@@ -115,17 +110,15 @@ class CellProcess:
         is_written, lost = False, ""
         try:
             self._place.check()
-            is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
+            is_written = inspect(self.cell.run_dir, self.cell.hash) is State.DONE
         except StoreError as foreign:
             lost = str(foreign)
         if isinstance(self._result, Finished) and is_written:
             if isinstance(exit_code, str):
                 _log.warning("note: %s: %s", self.cell.slug, exit_code)
             try:
-                with system_errors(self._run_dir):
-                    RunDir(self._run_dir).error.unlink(missing_ok=True)
-                if self._run_dir != self.cell.run_dir:
-                    replace_run(self.cell.run_dir)
+                with system_errors(self.cell.run_dir):
+                    RunDir(self.cell.run_dir).error.unlink(missing_ok=True)
             except StoreError as error:
                 return Outcome(cell=self.cell, status="failed", seconds=seconds, error=str(error))
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
@@ -134,9 +127,9 @@ class CellProcess:
             words = str(error or "asked to stop before it began")
             return Outcome(cell=self.cell, status="stopped", seconds=seconds, error=words)
         if not isinstance(error, str):
-            error = self._why or lost or _crash(self._run_dir, exit_code)
+            error = self._why or lost or _crash(self.cell.run_dir, exit_code)
             if not (is_written or lost):
-                write_reason(self._run_dir, error)
+                write_reason(self.cell.run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
     def _exit_code(self) -> int | str:
@@ -163,21 +156,19 @@ class CellStarter:
     def start(self, cell: Cell) -> CellProcess:
         """Start ``cell``. Its process ends when this process ends, even by SIGKILL.
 
-        If the cell is done, it is computed anew beside the old result, which it replaces when it is done.
         Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
         """
-        run_dir = prepare_replacement(cell.run_dir, cell.hash) if is_done(cell) else cell.run_dir
-        with system_errors(run_dir):
-            run_dir.mkdir(parents=True, exist_ok=True)
-        place = Place(run_dir)
+        with system_errors(cell.run_dir):
+            cell.run_dir.mkdir(parents=True, exist_ok=True)
+        place = Place(cell.run_dir)
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
-        arguments = (self._run_cell, replace(cell, run_dir=run_dir), theirs, os.getpid())
+        arguments = (self._run_cell, cell, theirs, os.getpid())
         process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
         self._starting = process  # so that end_all finds it after an interrupt below
         _start(process)
         theirs.close()
-        return CellProcess(cell, run_dir, place, self._note_started(), ours)
+        return CellProcess(cell, place, self._note_started(), ours)
 
     def _note_started(self) -> ForkedProcess:
         process, self._starting = self._starting, None

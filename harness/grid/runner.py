@@ -5,11 +5,10 @@ A cell that fails, crashes or is killed has a failed outcome; the other cells co
 
 import os
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.cluster.deadlines import ListeningClock
@@ -50,10 +49,8 @@ class CellPool(Protocol):
         """To be called once, before this process starts a thread, if a cell is to run."""
         ...
 
-    def run(
-        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
-    ) -> Generator[Outcome, None, None]:
-        """Run ``cells``; their outcomes as they end. ``stale``: folders whose finished results are to be replaced.
+    def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
+        """Run ``cells``; their outcomes as they end.
 
         Once ``stop`` is set, cells without an outcome may be left. Raises StoreError, UserError.
         """
@@ -65,24 +62,22 @@ def run_cells(
     pool: CellPool,
     view: GridView,
     *,
-    stale: Collection[Path] = (),
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
     """Run every cell that is not done in ``pool``.
 
-    ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
     Returns one outcome per cell, in the order of ``cells``. ``stop``: once it is set, no other cell starts.
 
     Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped where
     ``stop`` has left cells that are not done.
     """
-    kept = [cell for cell in cells if is_done(cell) and cell.run_dir not in stale]
+    kept = [cell for cell in cells if is_done(cell)]
     outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
     for outcome in outcomes.values():
         view.ended(outcome)
     waiting = [cell for cell in cells if cell.run_dir not in outcomes]
     if waiting:
-        with closing(pool.run(waiting, view, stale=stale, stop=stop)) as ended:
+        with closing(pool.run(waiting, view, stop=stop)) as ended:
             for outcome in ended:
                 outcomes[outcome.cell.run_dir] = outcome
                 view.ended(outcome)
@@ -97,11 +92,10 @@ def run_grid(
     view: GridView,
     *,
     jobs: int | None = None,
-    stale: Collection[Path] = (),
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
     """As :func:`run_cells`, in processes of this machine."""
-    return run_cells(cells, LocalPool(run_cell, jobs), view, stale=stale, stop=stop)
+    return run_cells(cells, LocalPool(run_cell, jobs), view, stop=stop)
 
 
 class LocalPool:
@@ -121,9 +115,7 @@ class LocalPool:
 
         assemble.prepare_fork_server()
 
-    def run(
-        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
-    ) -> Generator[Outcome, None, None]:
+    def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See CellPool.run."""
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)

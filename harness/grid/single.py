@@ -1,4 +1,4 @@
-"""One run in the folder that its config names: what is checked, claimed, resumed and replaced, whoever asks for it."""
+"""One run in the folder that its config names: what is checked, claimed and resumed, whoever asks for it."""
 
 # ruff: noqa: PLC0415 - torch takes a second to import
 
@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Finished
-from harness.grid.stale import Stale, to_run_anew
 from harness.processes.stop import StopRequest
 from harness.record import seal
+from harness.record.code import difference_of
 from harness.record.folder import (
     OtherRun,
     State,
-    Unfinished,
     claim_run,
+    discard_run,
     drop_resume_points,
     has_resume_point,
+    inspect,
+    is_same_config,
     reason_kept,
 )
-from harness.record.replacement import current_state, prepare_replacement, replace_run
 from harness.record.rundir import RunDir, differing_keys, read_config
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that was checked, and whose folder is claimed unless it is done. ``run_dir``: the folder it writes to."""
+    """A run that was checked, and whose folder ``run_dir`` is claimed unless it is done."""
 
     config: Config
     run_dir: Path
     is_done: bool
-    resumes: bool
 
     def carry_out(
         self, on_status: "Callable[[RunStatus], None] | None" = None, stop: StopRequest | None = None
@@ -49,18 +49,18 @@ class OpenRun:
         from harness.run import assemble
 
         with reason_kept(self.run_dir, discards=True):
-            return assemble.run(self.config, self.run_dir, on_status=on_status, resumes=self.resumes, stop=stop)
+            return assemble.run(self.config, self.run_dir, on_status=on_status, resumes=True, stop=stop)
 
 
 @contextmanager
-def opened_run(config: Config, *, unfinished: Unfinished = "refuse", stale: Stale = "fail") -> Iterator[OpenRun]:
+def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     """Check a run and claim its folder for the time of the block. A run that is done is verified instead.
 
-    ``unfinished``: what to do with a run that was interrupted and left a resume point; ``resume`` refuses nothing, as a
-    run without such a point starts. ``stale``: what to do with a result of other code; one that is run anew stands
-    until the block has ended.
+    An interrupted run goes on from its resume point; without one it starts. ``afresh``: what the folder has of this
+    config, finished or not, by whatever code, is removed first.
 
-    Raises UserError if the config, the data, the trace or the folder cannot be used.
+    Raises UserError if the config, the data, the trace or the folder cannot be used; the latter also if it holds the
+    run by other code.
     """
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
@@ -68,33 +68,35 @@ def opened_run(config: Config, *, unfinished: Unfinished = "refuse", stale: Stal
     for line in check(config):
         _log.info("note: %s", line)
     run_dir, digest = Path(config.out), cell_hash(config)
-    is_done = _state(run_dir, config, digest) is State.DONE
-    is_replaced = is_done and bool(to_run_anew([run_dir], stale))
-    if is_done and not is_replaced:
+    if afresh:
+        discard_run(run_dir, digest)
+    if _state(run_dir, config, digest) is State.DONE:
         drop_resume_points(run_dir)
         seal.verify(RunDir(run_dir))  # or no results follow
-        yield OpenRun(config, run_dir, is_done=True, resumes=False)
+        yield OpenRun(config, run_dir, is_done=True)
         return
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
-    target = prepare_replacement(run_dir, digest) if is_replaced else run_dir
-    resumes, failure = unfinished == "resume", RunDir(target).failure()
-    with claim_run(target, digest, "refuse" if resumes and not has_resume_point(target) else unfinished) as found:
-        if found is State.UNFINISHED and not has_resume_point(target):
+    failure = RunDir(run_dir).failure()
+    with claim_run(run_dir, digest, keeps_failed=not has_resume_point(run_dir)) as found:
+        if found is State.UNFINISHED and not has_resume_point(run_dir) and not afresh:
             what = f"failed ({failure})" if failure else "was interrupted"
-            _log.info("%s: this run %s; it starts afresh", target, what)
-        yield OpenRun(config, target, is_done=False, resumes=resumes)
-    if is_replaced:
-        replace_run(run_dir)
+            _log.info("%s: this run %s; it starts afresh", run_dir, what)
+        yield OpenRun(config, run_dir, is_done=False)
 
 
 def _state(run_dir: Path, config: Config, digest: str) -> State:
-    """As :func:`current_state`; where the folder holds another run, the error names the keys that differ."""
+    """As :func:`inspect`; where the folder holds another run, the error names what differs."""
     from harness.run.spec import RunSpec
 
     try:
-        return current_state(run_dir, digest)
+        return inspect(run_dir, digest)
     except OtherRun as error:
+        if is_same_config(digest, error.found):
+            raise StoreError(
+                f"{run_dir}: holds this run by other code ({difference_of(run_dir)}); --afresh starts it anew, "
+                "out=FOLDER keeps both"
+            ) from error
         keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
         what = ", ".join(keys) if keys else "the content of data or trace"
         raise StoreError(f"{error}; what differs: {what}") from error

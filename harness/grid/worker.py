@@ -59,7 +59,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
     continue_after_parent()  # the fork server ends with the owner
     try:
         with (
-            claim_run(cell.run_dir, cell.hash, "resume", is_made=False),
+            claim_run(cell.run_dir, cell.hash, is_made=False),
             _output_to(cell.run_dir / "output.txt"),
         ):
             if cell.config.engine == "rpc":

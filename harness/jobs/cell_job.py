@@ -1,4 +1,4 @@
-"""What a job does: it trains its cell by ``run.py train --resume`` as a child process.
+"""What a job does: it trains its cell by ``run.py train`` as a child process.
 
 If the job is to end before the cell is done, the child writes a resume point, and submitit requeues the job.
 

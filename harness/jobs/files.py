@@ -8,16 +8,13 @@ The scheduler's own files are in ``jobs/submitit``. What a job has achieved is i
 """
 
 import json
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import StoreError
 from harness.record.files import read_file, read_json, write_text
-from harness.record.replacement import replacement_of
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,6 @@ class JobFiles:
 def folder_of(out: Path) -> Path:
     """The folder of the jobs of the grid in ``out``."""
     return out / "jobs"
-
-
-def run_dir_of(cell: Cell, stale: Collection[Path]) -> Path:
-    """The folder that the cell's job writes to: that of a ``stale`` result stands beside it until it is done."""
-    return replacement_of(cell.run_dir) if cell.run_dir in stale else cell.run_dir
 
 
 def write_record(path: Path, record: JobRecord) -> None:

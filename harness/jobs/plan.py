@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -33,9 +33,7 @@ def processors_of(config: Config) -> int:
     return cluster.num_trainers * config.trainer.num_threads + num_beside
 
 
-def submissions(
-    name: str, cells: Sequence[Cell], stale: Collection[Path], cluster: ClusterName | None = None
-) -> Iterator[Submission]:
+def submissions(name: str, cells: Sequence[Cell], cluster: ClusterName | None = None) -> Iterator[Submission]:
     """The jobs of ``cells``, those with equal settings and processors together, in order. Writes nothing.
 
     ``cluster``: None for the one that the key ``jobs.cluster`` names.
@@ -51,7 +49,7 @@ def submissions(
                 cluster=cluster or config.jobs.cluster,
                 settings=config.jobs,
                 processors=processors_of(config),
-                jobs=tuple(_job(cell, cell.run_dir in stale) for cell in part),
+                jobs=tuple(_job(cell) for cell in part),
                 records=tuple(str(JobFiles(cell.run_dir).record.absolute()) for cell in part),
             )
 
@@ -72,9 +70,8 @@ def _key(settings: JobsConfig) -> str:
     return json.dumps(settings.model_dump(mode="json"), sort_keys=True)
 
 
-def _job(cell: Cell, is_stale: bool) -> CellJob:
+def _job(cell: Cell) -> CellJob:
     files = JobFiles(cell.run_dir)
     grace_s = max(1.0, cell.config.jobs.signal_delay_s - _MARGIN_S)
-    options = ["--resume", "--stale", "rerun" if is_stale else "fail", "--grace", f"{grace_s:g}"]
-    command = (sys.executable, str(_PROGRAM), "train", str(files.config), *options)
+    command = (sys.executable, str(_PROGRAM), "train", str(files.config), "--grace", f"{grace_s:g}")
     return CellJob(command, folder=str(Path.cwd()), log=str(files.log.absolute()), grace_s=grace_s)

@@ -8,7 +8,7 @@ import logging
 import select
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +19,13 @@ from harness.core.events import Finished
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.jobs.clusters import CLUSTERS, Cluster
-from harness.jobs.files import JobFiles, JobRecord, last_line, read_record, run_dir_of
+from harness.jobs.files import JobFiles, JobRecord, last_line, read_record
 from harness.jobs.plan import processors_of
 from harness.jobs.progress import progress_of
 from harness.jobs.submitter import submit, wait_for_submitter
 from harness.processes.stop import StopRequest
-from harness.record.code import difference_of
 from harness.record.place import Place
 from harness.record.recorder import read_events
-from harness.record.replacement import finish_replacement
 from harness.record.rundir import RunDir
 
 _log = logging.getLogger(__name__)
@@ -61,13 +59,11 @@ class JobPool:
     def prepare(self) -> None:
         """See CellPool.prepare: a no-op, as no process is forked from this one."""
 
-    def run(
-        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
-    ) -> Generator[Outcome, None, None]:
+    def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See CellPool.run. Once ``stop`` is set, jobs go on, and cells are left without an outcome."""
         name = self._cluster or cluster_of(cells)
         try:
-            yield from self._run(name, cells, view, stale, stop)
+            yield from self._run(name, cells, view, stop)
         finally:
             for cluster in CLUSTERS.values():
                 cluster.close()
@@ -77,7 +73,6 @@ class JobPool:
         name: ClusterName,
         cells: Sequence[Cell],
         view: GridView,
-        stale: Collection[Path],
         stop: StopRequest | None,
     ) -> Generator[Outcome, None, None]:
         cluster = CLUSTERS[name]
@@ -98,25 +93,23 @@ class JobPool:
                 chosen = _choose(cluster, waiting, len(watched))
                 for cell in chosen:
                     view.started(cell)
-                new = self._submit(name, chosen, stale, stop) if chosen else []
+                new = self._submit(name, chosen, stop) if chosen else []
                 watched += new
-                ended = list(_ended(watched, stale))
+                ended = list(_ended(watched))
                 for outcome in ended:
                     watched = [one for one in watched if one.cell.run_dir != outcome.cell.run_dir]
                     yield outcome
-                _show_progress(watched, stale, view)
+                _show_progress(watched, view)
                 poll_s = _FIRST_POLL_S if new or ended else min(2 * poll_s, cluster.longest_poll_s)
                 if watched:
                     select.select([] if stop is None else [stop.fileno()], [], [], poll_s)
         finally:
             _say_how_to_end(watched)
 
-    def _submit(
-        self, name: ClusterName, cells: Sequence[Cell], stale: Collection[Path], stop: StopRequest | None
-    ) -> list[_Watched]:
+    def _submit(self, name: ClusterName, cells: Sequence[Cell], stop: StopRequest | None) -> list[_Watched]:
         """Submit ``cells``; those of a cluster whose jobs are waited for have ended."""
         cluster = CLUSTERS[name]
-        submit(self._out, self._name, cells, stale, cluster=name, is_detached=cluster.is_detached, stop=stop)
+        submit(self._out, self._name, cells, cluster=name, is_detached=cluster.is_detached, stop=stop)
         now_s = time.monotonic()
         found = [(cell, read_record(JobFiles(cell.run_dir).record)) for cell in cells]
         jobs = [_Watched(cell=cell, job=job, began_s=now_s) for cell, job in found if job is not None]
@@ -173,14 +166,12 @@ def _alive(jobs: Sequence[_Watched]) -> tuple[set[JobRecord], list[JobRecord]]:
     return alive, unknown
 
 
-def _ended(watched: Sequence[_Watched], stale: Collection[Path]) -> Generator[Outcome, None, None]:
+def _ended(watched: Sequence[_Watched]) -> Generator[Outcome, None, None]:
     """The outcomes of cells whose jobs have ended. The jobs are asked for before the folders are read."""
     alive, _ = _alive(watched)
     now_s = time.monotonic()
     for one in watched:
-        if one.job not in alive:
-            finish_replacement(one.cell.run_dir, one.cell.hash)  # of a job that ended before it could
-        is_done = _is_done(one.cell, stale)
+        is_done = RunDir(one.cell.run_dir).done.exists()
         one.done_s = (now_s if one.done_s is None else one.done_s) if is_done else None
         one.left_s = (now_s if one.left_s is None else one.left_s) if one.job not in alive else None
         if one.left_s is None and (one.done_s is None or now_s - one.done_s < _LINGER_S):
@@ -191,26 +182,19 @@ def _ended(watched: Sequence[_Watched], stale: Collection[Path]) -> Generator[Ou
             seconds = finished.machine.get("seconds", now_s - one.began_s)
             yield Outcome(cell=one.cell, status="done", seconds=seconds, finished=finished)
         elif one.left_s is not None and now_s - one.left_s >= CLUSTERS[one.job.cluster].settle_s:
-            reason = _reason(one, stale)
+            reason = _reason(one)
             yield Outcome(cell=one.cell, status="failed", seconds=now_s - one.began_s, error=reason)
 
 
-def _is_done(cell: Cell, stale: Collection[Path]) -> bool:
-    """Whether the cell has its result, of the present code if it was ``stale``."""
-    if not RunDir(cell.run_dir).done.exists():
-        return False
-    return cell.run_dir not in stale or difference_of(cell.run_dir) is None
-
-
-def _reason(one: _Watched, stale: Collection[Path]) -> str:
+def _reason(one: _Watched) -> str:
     log = JobFiles(one.cell.run_dir).log
-    words = RunDir(run_dir_of(one.cell, stale)).reason() or last_line(log) or "it has printed nothing"
+    words = RunDir(one.cell.run_dir).reason() or last_line(log) or "it has printed nothing"
     return f"job {one.job.job} ended before the cell was done: {words} (see {log})"
 
 
-def _show_progress(watched: Iterable[_Watched], stale: Collection[Path], view: GridView) -> None:
+def _show_progress(watched: Iterable[_Watched], view: GridView) -> None:
     for one in watched:
-        if (status := progress_of(run_dir_of(one.cell, stale))) is not None:
+        if (status := progress_of(one.cell.run_dir)) is not None:
             view.status(one.cell, status)
 
 

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import StoreError, UserError
-from harness.jobs.files import JobFiles, folder_of, run_dir_of
+from harness.jobs.files import JobFiles, folder_of
 from harness.jobs.plan import submissions, write_configs
 from harness.jobs.submission import Request
 from harness.processes.stop import StopRequest
@@ -35,7 +35,6 @@ def submit(
     out: Path,
     name: str,
     cells: Sequence[Cell],
-    stale: Collection[Path],
     *,
     cluster: ClusterName,
     is_detached: bool,
@@ -47,12 +46,12 @@ def submit(
     """
     make_folder(folder_of(out))
     for cell in cells:
-        _forget(cell, run_dir_of(cell, stale))
+        _forget(cell)
     write_configs(cells)
     reply_r, reply_w = os.pipe()
     with _lock(out) as lock, os.fdopen(reply_r, "rb") as reply:
         folder = folder_of(out).absolute() / "submitit"
-        request = Request(str(folder), lock, reply_w, tuple(submissions(name, cells, stale, cluster)))
+        request = Request(str(folder), lock, reply_w, tuple(submissions(name, cells, cluster)))
         process = _start(request, folder_of(out) / "submission.log")
         os.close(reply_w)
         _wait(process, None if is_detached else stop)
@@ -63,10 +62,10 @@ def submit(
         raise UserError(f"jobs of {out} were not submitted: {words} (see {log})")
 
 
-def _forget(cell: Cell, run_dir: Path) -> None:
+def _forget(cell: Cell) -> None:
     """Remove what former jobs of the cell have left: their record, their log, the reason of their failure."""
     files = JobFiles(cell.run_dir)
-    for path in (files.record, files.log, RunDir(run_dir).error):
+    for path in (files.record, files.log, RunDir(cell.run_dir).error):
         with store_errors(path, "written"):
             path.unlink(missing_ok=True)
 

@@ -15,15 +15,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
 
 from harness.core.errors import HarnessError, StoreError, UserError
 from harness.record.files import fsync_folder, read_file, try_lock
 from harness.record.place import Place
-from harness.record.rundir import OLD, RunDir, write_reason
+from harness.record.rundir import RunDir, write_reason
 
 LOCK = ".lock"
-NEW = ".new"  # folder beside runs (harness.record.replacement)
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
@@ -34,7 +32,9 @@ REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))
 
 
 class OtherRun(StoreError):
-    """A folder holds the run of another config."""
+    """A folder holds the run of another config, or of other code. ``found``: the hash of that run."""
+
+    found = ""
 
 
 class AtWork(StoreError):
@@ -67,26 +67,40 @@ def inspect(run_dir: Path, digest: str) -> State:
                 f"{run_dir}: expected an empty or a run folder, got other files; set out to another folder"
             )
         if found != digest:
-            raise OtherRun(
+            other = OtherRun(
                 f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); "
                 "set out to another folder"
             )
+            other.found = found
+            raise other
         return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
-Unfinished = Literal["refuse", "resume", "afresh"]
-"""What to do with an unfinished run that left a resume point: raise StoreError, keep it, remove it."""
+def is_same_config(digest: str, other: str) -> bool:
+    """Whether two hashes, ``CONFIG-CODE``, are of the same config."""
+    return digest.partition("-")[0] == other.partition("-")[0]
+
+
+def discard_run(run_dir: Path, digest: str) -> None:
+    """Remove the run of the config of ``digest``, finished or not, by whatever code. A no-op if there is none.
+
+    Raises StoreError as :func:`inspect` does, or if another process is writing it.
+    """
+    *_, found = ("", *_lock_words(run_dir)[:3])
+    if not is_same_config(digest, found):
+        inspect(run_dir, digest)
+        return
+    with system_errors(run_dir), _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
+        for name in REMOVABLE:
+            remove(run_dir / name)
 
 
 @contextmanager
-def claim_run(
-    run_dir: Path, digest: str, unfinished: Unfinished = "refuse", *, is_made: bool = True
-) -> Iterator[State]:
+def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed: bool = False) -> Iterator[State]:
     """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
-    ``is_made``: whether the folder is made if it is not there.
-    What has a resume point is kept, or refused, as ``unfinished`` says; a run that trained to its end and failed there
-    is refused too. Yields the state before: EMPTY or UNFINISHED.
+    ``is_made``: whether the folder is made if it is not there. ``keeps_failed``: a run that trained to its end and
+    failed there is refused. What has a resume point is kept. Yields the state before: EMPTY or UNFINISHED.
     Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
 
     Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
@@ -102,28 +116,15 @@ def claim_run(
                 raise StoreError(
                     f"{run_dir}: expected an unfinished run, got a finished one; set out to another folder"
                 )
-            is_resumable = has_resume_point(run_dir)
-            if is_resumable and unfinished == "refuse":
-                raise StoreError(
-                    f"{run_dir}: this run was interrupted, and left a resume point; --resume goes on from it, "
-                    "--afresh starts anew"
-                )
-            if unfinished == "refuse" and (reason := failed_at_its_end(run_dir)):
+            if keeps_failed and (reason := failed_at_its_end(run_dir)):
                 raise StoreError(
                     f"{run_dir}: this run trained to its end, and failed there ({reason}); --afresh removes its record "
                     "and starts anew"
                 )
-            if not (is_resumable and unfinished == "resume"):
+            if not has_resume_point(run_dir):
                 for name in REMOVABLE:
                     remove(run_dir / name)
         yield found
-
-
-@contextmanager
-def lock_finished(run_dir: Path) -> Iterator[None]:
-    """Lock the folder of a finished run. Raises AtWork if another process is writing it, StoreError."""
-    with system_errors(run_dir), _locked(run_dir, " ".join(_lock_words(run_dir)[1:3]), wait_s=_WAIT_S):
-        yield
 
 
 def empty_run(run_dir: Path) -> None:
@@ -215,9 +216,8 @@ def claim_grid(out: Path) -> Iterator[Place]:
 
 def _refuse_others(out: Path) -> None:
     """Raise StoreError if ``out`` contains anything but folders of runs."""
-    own = {LOCK, NEW, OLD}
     for path in sorted(out.iterdir()):
-        if path.name not in own and _lock_words(path)[:2] != [_MARK, "run"]:
+        if path.name != LOCK and _lock_words(path)[:2] != [_MARK, "run"]:
             raise StoreError(
                 f"{out}: expected an empty or a grid's folder (with grid.yaml), got other files ({path.name}); "
                 "set out to another folder"

@@ -60,9 +60,6 @@ _ENV: dict[str, tuple[type, ...]] = {
 _FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
 """A folder with one of them is a run's: it may have lost the others."""
 
-OLD = ".old"
-"""Folder beside runs of the results that give way to a replacement (harness.record.replacement)."""
-
 Status = Literal["absent", "unfinished", "failed", "done"]
 
 
@@ -263,8 +260,7 @@ def _said(types: Sequence[type]) -> str:
 def find_runs(path: Path) -> list[Path]:
     """Run directories at or below ``path``, sorted; folders inside a run and hidden folders are not searched.
 
-    So that no result is left out, a folder that cannot be read is among them, and the former result of a run whose
-    replacement was cut short before it was put in place.
+    So that no result is left out, a folder that cannot be read is among them.
     Raises StoreError if ``path`` is not a folder, or contains no run.
     """
     if not path.is_dir():
@@ -279,9 +275,6 @@ def _runs_below(path: Path) -> list[Path]:
     found: list[Path] = []
     errors: list[OSError] = []
     for folder, names, files in os.walk(path, onerror=errors.append):
-        if OLD in names:
-            given_way = _runs_below(Path(folder, OLD))
-            found += [old for old in given_way if old.name == OLD or not Path(folder, old.name).exists()]
         names[:] = [name for name in names if not name.startswith(".")]
         if not _FILES.isdisjoint(files):
             found.append(Path(folder))

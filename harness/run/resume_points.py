@@ -73,7 +73,7 @@ class ResumePoints:
         self._load(read_state(root, point.files[CHIEF]))
         requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
         if self.failover.ask_once(requests) is None:
-            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
+            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again")
         return True
 
     def _state(self) -> State:

@@ -32,6 +32,7 @@ from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
+from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.hosts import facts_of_named
@@ -311,12 +312,13 @@ def with_backend(config: Config, backend: BackendName) -> Config:
 
 
 def cell_hash(config: Config) -> str:
-    """Hash (10 hex digits) that identifies a cell: of all that affects its result, and of its engine.
+    """``CONFIG-CODE``, the name of a result: 10 hex digits of its engine and all that affects it, 8 of the code.
 
     Raises UserError if the data or the trace cannot be read: the hash includes their content.
     """
     key = f"{RunSpec(config).result_hash} {config.engine}"
-    return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+    digest = hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+    return f"{digest}-{current_code(roots_of(config)).fingerprint[:8]}"
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:

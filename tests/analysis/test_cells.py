@@ -269,33 +269,6 @@ def test_a_cell_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
                 analysis.show(name)
 
 
-def test_a_result_that_has_given_way_is_a_cell(tmp_path: Path) -> None:
-    """Law: between the two moves of a replacement the former result is shown; before and after it is not."""
-    run_dir = tmp_path / "runs" / "cell"
-    write_run(run_dir, made_config("full"))
-    old = tmp_path / "runs" / ".old"
-    old.mkdir()
-    run_dir.rename(old / "cell")
-    write_run(tmp_path / "runs" / "other", made_config("partial"))
-    found = {cell["cell"]: cell["status"] for cell in cells_of(analysis.load(tmp_path / "runs"))}
-    assert found == {".old/cell": "done", "other": "done"}
-    write_run(run_dir, made_config("full"))
-    assert [cell["cell"] for cell in cells_of(analysis.load(tmp_path / "runs"))] == ["cell", "other"]
-
-
-def test_a_folder_of_results_that_gave_way_may_hold_other_things(tmp_path: Path) -> None:
-    """Law: only runs in it are cells; one that cannot be read is a damaged cell, and refuses no table."""
-    write_run(tmp_path / "run", made_config("full"))
-    (tmp_path / ".old" / "2025").mkdir(parents=True)
-    (tmp_path / ".old" / "notes.txt").touch()
-    assert [cell["cell"] for cell in cells_of(analysis.load(tmp_path))] == ["run"]
-    (tmp_path / ".old").chmod(0)
-    with unprivileged(tmp_path):
-        found = {cell["cell"]: cell["status"] for cell in cells_of(analysis.load("."))}
-    (tmp_path / ".old").chmod(0o755)
-    assert found == {"run": "done", ".old": "damaged"}
-
-
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
     """No folder, and no run in it, are the user's mistakes."""
     with pytest.raises(StoreError, match="no such folder"):

@@ -437,62 +437,26 @@ def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:
 
 
 def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a rerun with other code stops, keeps or runs anew, as asked; the error names runs and what differs."""
-    assert cli("grid", "grid.yaml", "strategy.name=none", "seed=0").code == 0
+    """Law: a grid computes cells of other code beside those, and its table takes the newest; a run is refused."""
+    words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
+    assert cli(*words).errors[-1] == "1 cells: 1 run, 0 done before, 0 failed"
+    assert cli("train", "one.yaml", "out=one").code == 0
     now = current_code()
     edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
-    monkeypatch.setattr("harness.record.code.current_code", lambda _: edited)
-    words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
-    assert cli(*words, "--dry-run").out.startswith("stale  ")
-    refused = cli(*words)
-    assert refused.code == 2
-    assert refused.errors[0] == "error: 1 of 1 finished runs were computed by other code:"
-    assert refused.errors[1].endswith(": harness/core/strategies.py")
-    assert "--stale rerun" in refused.errors[2]
-    kept = cli(*words, "--stale", "keep")
-    assert kept.errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
-    anew = cli(*words, "--stale", "rerun")
-    assert anew.errors[-1] == "1 cells: 1 run, 0 done before, 0 failed"
-    monkeypatch.setattr(
-        "harness.record.code.current_code", lambda _: now
-    )  # which the cells' processes have had all along
-    assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-MOMENTS = (
-    "harness.record.sink.NullSink.close",  # wandb is closed
-    "harness.run.assemble.shutil.rmtree",  # the resume point and the checkpoints are removed
-    "harness.grid.single.replace_run",
-    "harness.record.replacement.Path.rename",
-    "harness.record.replacement.remove",
-)
-"""Moments between DONE of a replacement and the end of its move: the functions in which the command ends."""
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_rerun_that_is_killed_after_its_end_is_put_in_place(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """Law: the same command then shows the new result, and trains nothing."""
-    words = ("train", "one.yaml", "strategy.name=none", "out=out")
-    assert cli(*words).code == 0
-    unseal(Path("out"))
-    env, events = Path("out/env.json"), Path("out/events.jsonl")
-    env.write_text(env.read_text().replace('"harness/core/strategies.py": "', '"harness/core/strategies.py": "edited'))
-    before = events.stat().st_ino
     with monkeypatch.context() as patch:
-        patch.setattr(moment, Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            cli(*words, "--stale", "rerun")
-    again = cli(*words, "--stale", "rerun")
-    assert (again.code, again.errors) == (0, ["out: this run is finished already; its results follow"])
-    assert "AUC" in again.out
-    assert events.stat().st_ino != before
-    assert not [*Path().glob(".new/*"), *Path().glob(".old/*")]
+        for module in ("record.code", "run.spec"):
+            patch.setattr(f"harness.{module}.current_code", lambda _: edited)
+        assert cli(*words, "--dry-run").out.startswith("to do  ")
+        anew = cli(*words)
+        assert anew.errors[-1] == "1 cells: 1 run, 0 done before, 0 failed"
+        assert "copy: " in anew.out
+        assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
+        refused = cli("train", "one.yaml", "out=one")
+        assert refused.code == 2
+        (line,) = [line for line in refused.errors if line.startswith("error: ")]
+        assert line.startswith("error: one: holds this run by other code (harness/core/strategies.py); --afresh")
+        assert cli("train", "one.yaml", "out=one", "--afresh").code == 0
+    assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
 
 
 def test_a_variant_has_a_folder_of_its_own(cli: Cli) -> None:

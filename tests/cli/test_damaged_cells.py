@@ -1,6 +1,6 @@
 """What a grid says of a cell that it has run, and whose record was changed meanwhile."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,7 @@ class DamagedPool:
     def prepare(self) -> None:
         """See CellPool.prepare."""
 
-    def run(
-        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
-    ) -> Generator[Outcome, None, None]:
+    def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See CellPool.run."""
         for cell in cells:
             with claim_run(cell.run_dir, cell.hash):

@@ -63,7 +63,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 interrupts.install()
 sys.exit(commands.run(argparse.Namespace(command="train"), ["train", "a b.yaml", "--afresh"]))
 """
-GOES_ON = "this command goes on: run.py train 'a b.yaml' --resume"
+GOES_ON = "this command goes on: run.py train 'a b.yaml'"
 
 
 def outcome(code: str) -> tuple[int, str]:
@@ -110,8 +110,8 @@ def test_ignored_signals_stay_ignored() -> None:
 @pytest.mark.parametrize(
     ("signals", "grace", "ends", "step", "expected"),
     [
-        ([2], 25, True, 7, (130, "interrupted; run.py train 'a b.yaml' --resume goes on from step 7\n")),
-        ([15], 25, True, 7, (143, "terminated; run.py train 'a b.yaml' --resume goes on from step 7\n")),
+        ([2], 25, True, 7, (130, "interrupted; run.py train 'a b.yaml' goes on from step 7\n")),
+        ([15], 25, True, 7, (143, "terminated; run.py train 'a b.yaml' goes on from step 7\n")),
         ([15], 25, True, None, (143, f"terminated; {GOES_ON}\n")),
         ([15], 0.05, False, None, (143, f"terminated; {GOES_ON}\n")),
         ([2], 0, False, None, (130, f"interrupted; {GOES_ON}\n")),

@@ -45,7 +45,7 @@ def command(folder: Path, *arguments: str, **environment: str) -> tuple[int, str
 def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Table, report and comparison have its line; after an edit of the file its results are stale.
+    """Table, report and comparison have its line; after an edit of the file its cells are to do again.
 
     The file may be called as a package of the project, which it does not replace.
     """
@@ -58,7 +58,7 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     monkeypatch.chdir(folder)
     assert "incremental" in shown(analysis.show_comparison_to("out", "none"))
     plugin.write_text(plugin.read_text() + "\nEDITED = True\n")
-    assert command(folder, "grid", "grid.yaml", "trace.path=null", "--dry-run")[1].count("stale") == 2
+    assert command(folder, "grid", "grid.yaml", "trace.path=null", "--dry-run")[1].count("to do") == 2
 
 
 def test_the_planner_knows_it(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Laws of --resume and --afresh: nothing is lost without a word, and a run that goes on ends as if it had not ended."""
+"""Laws of going on and of --afresh: nothing is lost without a word, and a run that goes on ends as if uninterrupted."""
 
 import shutil
 from collections.abc import Callable
@@ -21,7 +21,6 @@ from harness.run.verify import compare_records
 from tests.run.test_resume import train_until
 from tests.runs import changed
 
-REFUSED = "out: this run was interrupted, and left a resume point; --resume goes on from it, --afresh starts anew"
 Command = Callable[..., tuple[int, list[str]]]
 
 
@@ -52,19 +51,18 @@ def leave_a_resume_point() -> None:
 
 
 def test_a_run_with_a_resume_point_does_what_it_is_told(command: Command) -> None:
-    """Law: without a word it is refused and nothing changes; --resume goes on; --afresh starts anew."""
+    """Law: without a word it goes on; --afresh starts it anew, and a finished one too."""
     assert command("train", "one.yaml", "out=whole")[0] == 0
     leave_a_resume_point()
-    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*") if path.name != ".lock"}
-    assert command("train", "one.yaml") == (2, [f"error: {REFUSED}"])
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    code, errors = command("train", "one.yaml", "--resume")
-    assert (code, errors) == (0, ["out: goes on from step 10 of 60"])
+    assert command("train", "one.yaml") == (0, ["out: goes on from step 10 of 60"])
     assert compare_records(Path("whole"), Path("out")) == []
+    first = Path("out/events.jsonl").stat().st_ino
+    assert command("train", "one.yaml", "--afresh") == (0, [])
+    assert Path("out/events.jsonl").stat().st_ino != first
     Path("out/DONE").unlink()
     Path("out/events.jsonl").unlink()
     leave_a_resume_point()
-    assert command("train", "one.yaml", "--afresh") == (0, ["out: this run was interrupted; it starts afresh"])
+    assert command("train", "one.yaml", "--afresh") == (0, [])
     assert compare_records(Path("whole"), Path("out")) == []
 
 
@@ -77,9 +75,9 @@ def test_a_run_that_fails_says_that_it_can_go_on(command: Command, monkeypatch: 
     leave_a_resume_point()
     with monkeypatch.context() as patched:
         patched.setattr(assemble, "run", fail)
-        said = ["out: a resume point is kept; --resume goes on from it", "failed: the fork server has ended"]
-        assert command("train", "one.yaml", "--resume") == (1, said)
-    assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
+        said = ["out: a resume point is kept; the same command goes on from it", "failed: the fork server has ended"]
+        assert command("train", "one.yaml") == (1, said)
+    assert command("train", "one.yaml") == (0, ["out: goes on from step 10 of 60"])
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_text(""), Path.unlink], ids=["emptied", "removed"])
@@ -90,12 +88,12 @@ def test_a_run_that_lost_its_record_keeps_the_rest(command: Command, change: Cal
     events = Path("out/events.jsonl")
     copy = events.read_bytes()
     change(events)
-    code, errors = command("train", "one.yaml", "--resume")
+    code, errors = command("train", "one.yaml")
     assert code == 2
     assert "out/events.jsonl: " in errors[-1]
     assert errors[-1].endswith("the resume point stays: put this right, or remove out/resume to start afresh")
     events.write_bytes(copy)
-    assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
+    assert command("train", "one.yaml") == (0, ["out: goes on from step 10 of 60"])
     assert compare_records(Path("whole"), Path("out")) == []
 
 
@@ -118,20 +116,20 @@ def test_a_command_whose_folder_was_moved_leaves_nothing_there(
 
 
 def test_from_python_too(command: Command) -> None:
-    """Law: api.run refuses, goes on or starts anew by its argument."""
-    leave_a_resume_point()
+    """Law: api.run goes on, or starts anew by its argument."""
     config = load_config(Path("one.yaml"))
-    with pytest.raises(StoreError, match="left a resume point"):
-        api.run(config)
-    finished = api.run(config, unfinished="resume")
-    assert api.run(changed(config, out="whole")).digests == finished.digests
+    whole = api.run(changed(config, out="whole")).digests
+    for afresh in (False, True):
+        leave_a_resume_point()
+        assert api.run(config, afresh=afresh).digests == whole
+        shutil.rmtree("out")
 
 
 def test_a_finished_run_keeps_no_resume_point(command: Command) -> None:
     """Law: one that was killed after it had its result, and before it could remove them, is tidied when it is met."""
     leave_a_resume_point()
     shutil.copytree("out/resume", "kept")
-    assert command("train", "one.yaml", "--resume")[0] == 0
+    assert command("train", "one.yaml")[0] == 0
     assert not Path("out/resume").exists()
     config = load_config(Path("one.yaml"))
     cell = Cell(config, "one", cell_hash(config), Path("out"))
@@ -141,18 +139,18 @@ def test_a_finished_run_keeps_no_resume_point(command: Command) -> None:
         assert not Path("out/resume").exists()
 
 
-def test_resume_without_a_point_starts_the_run(command: Command) -> None:
-    """Law: a job script can always say --resume."""
-    assert command("train", "one.yaml", "--resume") == (0, [])
+def test_a_run_without_a_point_starts(command: Command) -> None:
+    """Law: one that was interrupted before it left a resume point starts afresh, and says so."""
+    assert command("train", "one.yaml") == (0, [])
     Path("out/DONE").unlink()
-    assert command("train", "one.yaml", "--resume") == (0, ["out: this run was interrupted; it starts afresh"])
+    assert command("train", "one.yaml") == (0, ["out: this run was interrupted; it starts afresh"])
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--grace", "-1"], ["--grace", "nan"], ["--grace", "soon"], ["resume.every_s=-1"], ["--resume", "--afresh"]],
+    [["--grace", "-1"], ["--grace", "nan"], ["--grace", "soon"], ["resume.every_s=-1"], ["--resume"]],
 )
 def test_what_cannot_be_meant_is_one_line(command: Command, words: list[str]) -> None:
-    """Law: seconds are a number from 0 on, and nobody goes on and starts anew."""
+    """Law: seconds are a number from 0 on; to go on is not asked for."""
     code, errors = command("train", "one.yaml", *words)
     assert (code, len(errors)) == (2, 1)

@@ -13,7 +13,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -24,9 +23,7 @@ from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool, run_grid
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
-from harness.record.code import current_code
 from harness.record.folder import claim_run, has_resume_point
-from harness.record.replacement import replacement_of
 from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
@@ -132,36 +129,6 @@ def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
     assert not (tmp_path / "local-2" / "error.txt").exists()
 
 
-def test_a_stale_result_stands_until_the_new_one_is_finished(tmp_path: Path) -> None:
-    """Law: of stale cells, one that fails keeps its old result, one that ends well has the new one, others stay."""
-    cells = cells_of(tmp_path, 3)
-    run_grid(cells, run_well, Journal(), jobs=2)
-    before = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
-    stale = {cells[0].run_dir, cells[1].run_dir}
-    outcomes = run_grid(cells, run_badly, Journal(), jobs=2, stale=stale)
-    assert [outcome.status for outcome in outcomes] == ["done", "failed", "skipped"]
-    after = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, True]
-    assert all(is_done(cell) for cell in cells)
-
-
-def test_a_result_that_was_not_put_in_place_is_when_its_cell_is_met(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: a grid that ends between DONE of a replacement and its move has the new result when it is started again."""
-    (cell,) = cells_of(tmp_path, 1)
-    run_grid([cell], run_well, Journal())
-    before = (cell.run_dir / "events.jsonl").read_text()
-    with monkeypatch.context() as patch:
-        patch.setattr("harness.grid.process.replace_run", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            run_grid([cell], run_well, Journal(), stale={cell.run_dir})
-    (replacement_of(cell.run_dir) / "env.json").write_text(json.dumps({"code": current_code().to_json()}))
-    assert (cell.run_dir / "events.jsonl").read_text() == before
-    assert [outcome.status for outcome in run_grid([cell], run_badly, Journal())] == ["skipped"]
-    assert (cell.run_dir / "events.jsonl").read_text() != before
-
-
 def test_rpc_cells_run_alone(tmp_path: Path) -> None:
     """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
     journal = Journal()
@@ -230,9 +197,7 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
     def grid(out: Path) -> tuple[int, list[str]]:
         experiment = Experiment("grid", out, tuple(cells_of(out, 4)), {})
         pool = LocalPool(run_in_a_grid_that_goes, 1)
-        monkeypatch.setitem(
-            commands.COMMANDS, "grid", lambda _: run_commands.run_experiments([experiment], pool, "keep")
-        )
+        monkeypatch.setitem(commands.COMMANDS, "grid", lambda _: run_commands.run_experiments([experiment], pool))
         code = commands.run(Namespace(command="grid"), ["grid", "x.yaml"])
         return code, capsys.readouterr().err.splitlines()
 

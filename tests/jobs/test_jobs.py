@@ -13,7 +13,6 @@ from harness.config.jobs import JobsConfig
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import Started
 from harness.jobs import cell_job
 from harness.jobs.cell_job import CellJob
 from harness.jobs.clusters import CLUSTERS, start_ticks
@@ -22,13 +21,9 @@ from harness.jobs.plan import processors_of, submissions
 from harness.jobs.pool import JobPool, cluster_of
 from harness.jobs.progress import progress_of
 from harness.jobs.submission import Request
-from harness.record.folder import claim_run
-from harness.record.recorder import read_events
-from harness.record.replacement import replacement_of
 from harness.run.spec import cell_hash
 from tests.grid.cells import Journal
 from tests.jobs.cells import cells_of
-from tests.made_runs import made_config, write_run
 from tests.runs import changed
 
 MISSING = (
@@ -56,10 +51,9 @@ def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
 def test_cells_with_equal_needs_are_one_submission(config: Config, tmp_path: Path) -> None:
     """Law: cells are submitted together where settings and processors are equal, and a request is sent whole."""
     short, long = cells_of(config, tmp_path, 2), cells_of(config, tmp_path / "long", 1, minutes=600)
-    groups = tuple(submissions("x", [short[0], *long, short[1]], stale={long[0].run_dir}))
+    groups = tuple(submissions("x", [short[0], *long, short[1]]))
     assert [(one.settings.minutes, len(one.jobs)) for one in groups] == [(60, 2), (600, 1)]
     assert groups[0].records == tuple(str(JobFiles(cell.run_dir).record) for cell in short)
-    assert ["rerun" in job.command for one in groups for job in one.jobs] == [False, False, True]
     request = Request("/folder", 3, 4, groups)
     assert Request.of_json(request.to_json()) == request
 
@@ -99,31 +93,8 @@ def test_a_cluster_that_does_not_answer_submits_nothing(
     record.parent.mkdir(parents=True)
     write_record(record, JobRecord("slurm", "7", ""))
     with pytest.raises(ConfigError, match="slurm: expected to hear whether job 7 runs, got no answer; run the same"):
-        list(JobPool(tmp_path / "grid", "x").run([cell], Journal(), stale=(), stop=None))
+        list(JobPool(tmp_path / "grid", "x").run([cell], Journal(), stop=None))
     assert not JobFiles(cell.run_dir).config.exists()
-
-
-def test_the_result_of_a_job_that_was_killed_at_its_end_is_put_in_place(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: a job that ends between DONE of a replacement and its move has done its cell."""
-    (cell,) = cells_of(config, tmp_path / "grid", 1)
-    with claim_run(cell.run_dir, cell.hash):
-        write_run(cell.run_dir, made_config(seed=1))
-
-    def submit(*_arguments: object, **_options: object) -> None:
-        with claim_run(replacement_of(cell.run_dir), cell.hash):
-            write_run(replacement_of(cell.run_dir), made_config(seed=2))
-        files = JobFiles(cell.run_dir)
-        files.folder.mkdir(exist_ok=True)
-        write_record(files.record, JobRecord("local", "1", "", ticks=-1))
-
-    monkeypatch.setattr("harness.jobs.pool.submit", submit)
-    (outcome,) = JobPool(tmp_path / "grid", "x").run([cell], Journal(), stale={cell.run_dir}, stop=None)
-    assert outcome.status == "done"
-    started = read_events(cell.run_dir / "events.jsonl")[0]
-    assert isinstance(started, Started)
-    assert started.seed == 2
 
 
 def test_cells_are_on_one_cluster(config: Config, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_preempted_job_of_slurm_is_requeued(config: Config, tmp_path: Path, ga
     goes_on = ["goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text() for cell in cells]
     assert goes_on == [True, False]
     assert_undisturbed(preempted, tmp_path)
-    (group,) = submissions("grid", cells, ())
+    (group,) = submissions("grid", cells)
     assert (queue / "700.sh").read_text() == submission.sbatch_text(tmp_path / "grid/jobs/submitit", group)
 
 
@@ -222,7 +222,7 @@ def test_the_script_is_as_expected(config: Config, tmp_path: Path, monkeypatch: 
         Cell(changed(cell.config, engine="rpc", trainer__num_threads=2), cell.slug, cell.hash, cell.run_dir)
         for cell in cells_of(config, tmp_path, 9, cluster="slurm", signal_delay_s=60, **keys)
     ]
-    (group,) = submissions("a name", cells, ())
+    (group,) = submissions("a name", cells)
     text = submission.sbatch_text(Path("/grid/jobs/submitit"), group)
     assert text == Path(__file__).with_name("script.sh").read_text()
 
@@ -232,6 +232,6 @@ def test_another_version_of_submitit_shows_no_script(config: Config, monkeypatch
     import submitit  # pyright: ignore[reportMissingImports]
 
     monkeypatch.setattr(submitit, "__version__", "1.6.0")
-    (group,) = submissions("x", cells_of(config, Path("grid"), 1, cluster="slurm"), ())
+    (group,) = submissions("x", cells_of(config, Path("grid"), 1, cluster="slurm"))
     with pytest.raises(ConfigError, match=r"--print-script: expected submitit 1\.5\.4, got 1\.6\.0; pip install"):
         submission.sbatch_text(Path("/grid/jobs/submitit"), group)

@@ -14,9 +14,11 @@ import pytest
 from harness.core.errors import HarnessError, Moved, RunFailed, StoreError
 from harness.record import folder
 from harness.record.folder import (
+    OtherRun,
     State,
     claim_grid,
     claim_run,
+    discard_run,
     inspect,
     reason_kept,
 )
@@ -44,7 +46,7 @@ def test_resume_points_that_cannot_be_listed_are_not_absent(tmp_path: Path) -> N
     with (
         unprivileged(tmp_path),
         pytest.raises(StoreError, match="run/resume: cannot be read: Permission denied"),
-        claim_run(Path("run"), HASH, "resume"),
+        claim_run(Path("run"), HASH),
     ):
         pass
     assert (tmp_path / "run" / "events.jsonl").exists()
@@ -289,8 +291,24 @@ def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_p
             if has_reason:
                 (run_dir / "error.txt").write_text("RunFailed: a rank died\nmore\n")
         words = r"trained to its end, and failed there \(RunFailed: a rank died\); --afresh removes"
-        with pytest.raises(StoreError, match=words) if is_refused else nullcontext(), claim_run(run_dir, HASH):
+        refused = pytest.raises(StoreError, match=words) if is_refused else nullcontext()
+        with refused, claim_run(run_dir, HASH, keeps_failed=True):
             pass
         assert (run_dir / "events.jsonl").exists() == is_refused
-        with claim_run(run_dir, HASH, "afresh"):
-            assert not (run_dir / "events.jsonl").exists()
+        discard_run(run_dir, HASH)
+        assert not (run_dir / "events.jsonl").exists()
+
+
+def test_a_run_is_discarded_whatever_its_code_and_no_other(tmp_path: Path) -> None:
+    """Law: --afresh removes the files of the run of this config, finished or not, and leaves others as they are."""
+    for name, is_done in (("done", True), ("begun", False)):
+        with claim_run(tmp_path / name, "0a1b-old"):
+            fill(tmp_path / name, done=is_done)
+        (tmp_path / name / "letter.txt").touch()
+        with pytest.raises(OtherRun):
+            discard_run(tmp_path / name, "9f8e-new")
+        discard_run(tmp_path / name, "0a1b-new")
+        assert {path.name for path in (tmp_path / name).iterdir()} == {".lock", "letter.txt"}
+        assert inspect(tmp_path / name, "0a1b-new") is State.UNFINISHED
+    discard_run(tmp_path / "absent", "0a1b-new")
+    assert not (tmp_path / "absent").exists()

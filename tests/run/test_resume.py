@@ -437,7 +437,7 @@ def test_a_command_that_is_asked_to_stop_says_where_it_goes_on(
     exit_code, said = interrupted(config, tmp_path, number, partial(has_begun, 40))
     assert exit_code == 128 + number
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
-    assert said.splitlines()[-1].startswith(f"{word}; run.py train {tmp_path}/run.yaml --resume goes on from step ")
+    assert said.splitlines()[-1].startswith(f"{word}; run.py train {tmp_path}/run.yaml goes on from step ")
     assert int(said.split()[-1]) >= 40
-    assert command_line.main(["train", str(tmp_path / "run.yaml"), "--resume"]) == 0
+    assert command_line.main(["train", str(tmp_path / "run.yaml")]) == 0
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
