@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if after is not None and not any(word.startswith("-") for word in rest):
         after += rest  # overrides after an option
     elif rest:
-        parser.error(f"unknown argument {rest[0]}")
+        parser.error(parser.unknown(next((word for word in rest if word.startswith("-")), rest[0]), options.command))
     path = getattr(options, "config", None)
     if names := requested(path if isinstance(path, Path) else None, getattr(options, "overrides", ())):
         from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need

@@ -38,7 +38,16 @@ then the details:
     add_plan(commands)
     add_traces(commands)
     add_wandb(commands)
-    command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
+    schema = command(
+        commands,
+        "schema",
+        "print the JSON schema of a configuration, or what a key takes",
+        """\
+  run.py schema > config.schema.json
+  run.py schema strategy.r              what the key takes, its default, what it does
+  run.py schema trace                   all keys of a group""",
+    )
+    schema.add_argument("key", nargs="?", metavar="KEY", help="a key or a group of keys, as text")
     return top
 
 

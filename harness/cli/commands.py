@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from harness.cli import console, interrupts, record_commands, run_commands, wandb_commands
 from harness.cli.record_commands import BAD_INPUT, FAILED, OK
-from harness.config.keys import schema
+from harness.config.keys import explained, schema
 from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
 
@@ -97,9 +97,9 @@ def reproduce(options: argparse.Namespace) -> int:
     return run_claims(options)
 
 
-def print_schema(_options: argparse.Namespace) -> None:
-    """Print the JSON schema of a configuration."""
-    console.say(json.dumps(schema(), indent=2))
+def print_schema(options: argparse.Namespace) -> None:
+    """Print the JSON schema of a configuration, or what one key takes, as text."""
+    console.say(json.dumps(schema(), indent=2) if options.key is None else "\n".join(explained(options.key)))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

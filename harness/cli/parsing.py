@@ -1,6 +1,8 @@
 """Building blocks of the argument parsers. Imports nothing heavy, so that ``--help`` takes 0.2 s."""
 
 import argparse
+import difflib
+import re
 from typing import NoReturn
 
 OVERRIDES = """\
@@ -13,8 +15,26 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports each error on a single line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line to stderr and exit with code 2."""
+        """Print one line to stderr and exit with code 2; of a choice that is nearly a right one, only that."""
+        if found := re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message):
+            name, word, choices = found.groups()
+            if near := difflib.get_close_matches(word, re.findall(r"'?([\w.-]+)'?", choices), n=1):
+                message = f"{name}: unknown {word!r}; did you mean {near[0]}?"
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+    def unknown(self, flag: str, command: str) -> str:
+        """An error sentence on a flag that the command has not: its most similar one, or the key that may be meant."""
+        name = flag.partition("=")[0]
+        (commands,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        flags = commands.choices[command]._option_string_actions
+        if near := difflib.get_close_matches(name, sorted(flags), n=1):
+            return f"unknown argument {flag}; did you mean {near[0]}?"
+        from harness.config.keys import leaf_keys  # noqa: PLC0415 - imports pydantic
+
+        key = name.lstrip("-").replace("-", "_")
+        keys = [known for known in leaf_keys() if key in (known, known.rpartition(".")[2])]
+        hint = f"; keys have no dashes: {' or '.join(f'{known}=…' for known in keys)}" if keys else ""
+        return f"unknown argument {flag}{hint}"
 
 
 def command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> Parser:

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from harness.config.model import NO_RESULT, Config
 from harness.config.profiles import PROFILES
+from harness.core.errors import ConfigError
 from harness.core.strategies import OPTIONS
 
 Schema = dict[str, Any]
@@ -118,6 +120,26 @@ def no_option(key: str, names: Iterable[str]) -> str:
 def _owners(key: str) -> list[str]:
     """The strategies with the option ``key``."""
     return [name for name in OPTIONS if key in strategy_keys(name)]
+
+
+def explained(key: str) -> list[str]:
+    """Of a key, or of each key of a group: what it takes, its default, its description, as lines of text.
+
+    Raises ConfigError for an unknown key.
+    """
+    keys = [name for name in leaf_keys() if name == key or name.startswith(f"{key}.")]
+    if not keys:
+        raise ConfigError(unknown(key))
+    lines: list[str] = []
+    for name in keys:
+        specs = [leaf_keys()[name], *leaf_keys()[name].get("anyOf", ())]  # a strategy's option may have several
+        defaults = dict.fromkeys(show(spec["default"]) for spec in specs if "default" in spec)
+        lines.append(
+            f"{_with_owners(name)}: {_describe(specs[0])}" + f" (default: {' or '.join(defaults)})" * bool(defaults)
+        )
+        texts = dict.fromkeys(" ".join(spec["description"].split()) for spec in specs if "description" in spec)
+        lines += [f"    {line}" for text in texts for line in textwrap.wrap(text, 110)]
+    return lines
 
 
 def complaint(key: str, value: object) -> str:

@@ -4,6 +4,7 @@
 hexadecimal numbers: null, true and false, decimal integers, finite decimal floats; everything else is text.
 """
 
+import difflib
 import io
 import math
 import re
@@ -55,7 +56,9 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        near = difflib.get_close_matches(path.stem, [each.stem for each in path.parent.glob("*.yaml")], n=1)
+        hint = f"; did you mean {path.parent / near[0]}.yaml?" if near else ""
+        raise ConfigError(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: expected a YAML file, got a folder") from None
     except UnicodeDecodeError as error:

@@ -235,6 +235,40 @@ def test_schema_is_json(cli: Cli) -> None:
     )
 
 
+def test_schema_of_a_key_is_text(cli: Cli) -> None:
+    """Law: `schema KEY` says what it takes, its default and what it does; of a group so for each key."""
+    first, second = cli("schema", "strategy.r").out.splitlines()
+    assert first.startswith("strategy.r of cpr_random, cpr_mfu, ")
+    assert first.endswith(": a number > 0 and <= 1 (default: 0.125)")
+    assert second.startswith("    Fraction of each tracked table that a priority save writes")
+    group = cli("schema", "trainer").out
+    assert "trainer.batch_size: a whole number >= 1 (default: 128)" in group
+    assert "trainer.num_threads: " in group
+    refused = cli("schema", "strategy.are")
+    assert (refused.code, len(refused.errors)) == (2, 1)
+    assert "did you mean" in refused.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["gird", "grid.yaml"], "COMMAND: unknown 'gird'; did you mean grid?"),
+        (["table", "out", "--format", "latx"], "--format: unknown 'latx'; did you mean latex?"),
+        (["train", "one.yaml", "--afrsh"], "unknown argument --afrsh; did you mean --afresh?"),
+        (["train", "one.yaml", "--seed", "3"], "unknown argument --seed; keys have no dashes: seed=…"),
+        (["train", "one.yaml", "--batch-size=3"], "keys have no dashes: trainer.batch_size=…"),
+        (["train", "oen.yaml"], "oen.yaml: no such file; did you mean one.yaml?"),
+        (["train", "one.yaml", "sed=3"], "unknown key sed; did you mean seed?"),
+    ],
+)
+def test_what_is_nearly_right_is_named(cli: Cli, words: list[str], line: str) -> None:
+    """Law: a misspelt command, choice, flag, file or key is one line that says what may be meant."""
+    result = cli(*words)
+    assert result.code == 2
+    (said,) = [each for each in result.errors if each.startswith("error")]
+    assert line in said
+
+
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
     """Law: a finished run is shown and not touched, neither by the same command nor by another config."""
     first = cli("train", "one.yaml")
