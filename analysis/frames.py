@@ -9,6 +9,7 @@ from analysis.compare import METRICS, Comparison, comparisons, comparisons_to
 from analysis.render import show_interval
 from analysis.stats import SETTING, Estimate
 from analysis.table import content
+from harness.core.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,29 @@ def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
     return _comparison_frame(comparisons_to(path, baseline))
 
 
-def table_text(frame: "pd.DataFrame", kind: Format) -> str:
-    """The table of strategies: as CSV :func:`table`, else the console's table with its rounded numbers."""
+IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total", "written")
+"""Columns of the console's table that a LaTeX table has, unless others are named."""
+
+
+def table_text(
+    frame: "pd.DataFrame",
+    kind: Format,
+    *,
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    caption: str | None = None,
+) -> str:
+    """The table of strategies: as CSV :func:`table`, else the console's table with its rounded numbers.
+
+    ``columns``: names of the columns to show, in order (default: all; of a LaTeX table ``IN_A_PAPER``). ``labels``:
+    what strategies are called. ``caption``: of a LaTeX table, which is then a float with the label ``tab:strategies``.
+
+    Raises UserError for a column that the table has not, or an option that the format has not.
+    """
+    if kind == "csv" and (columns or labels):
+        raise UserError("--columns, --labels: expected --format latex or markdown; a CSV file has all columns")
+    if kind != "latex" and caption is not None:
+        raise UserError("--caption: expected --format latex")
     if kind == "csv":
         return table(frame).to_csv(index=False)
     import pandas as pd  # noqa: PLC0415 - as above
@@ -65,11 +87,12 @@ def table_text(frame: "pd.DataFrame", kind: Format) -> str:
     blocks = blocks_of(frame)
     rows: list[dict[str, str]] = []
     for block in blocks:
-        headings, lines = content(block)
+        headings, lines = content(block, columns or (IN_A_PAPER if kind == "latex" else ()))
         names = [(each.short or each.title).replace("\n", " ") for each in headings]
         setting = {"setting": block.title} if len(blocks) > 1 else {}
         rows += [setting | dict(zip(names, cells, strict=True)) for cells in lines]
-    return _TEXTS[kind](pd.DataFrame(rows).fillna(""))
+    shown = pd.DataFrame(rows).fillna("").replace({"strategy": labels or {}})
+    return _markdown(shown) if kind == "markdown" else _latex(shown, caption)
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
@@ -137,10 +160,11 @@ _SYMBOLS = {
 }
 
 
-def _latex(frame: "pd.DataFrame") -> str:
-    """For the package booktabs; plain ASCII where the cells have no other letters."""
+def _latex(frame: "pd.DataFrame", caption: str | None = None) -> str:
+    """For the package booktabs; plain ASCII where the cells have no other letters. ``caption`` is LaTeX."""
     alignment = "".join("l" if name in _TEXT_COLUMNS else "r" for name in frame.columns)
-    text = frame.to_latex(index=False, escape=True, column_format=alignment)
+    label = None if caption is None else "tab:strategies"
+    text = frame.to_latex(index=False, escape=True, column_format=alignment, caption=caption, label=label)
     for symbol, command in _SYMBOLS.items():
         text = text.replace(symbol, command)
     return text

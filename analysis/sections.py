@@ -35,8 +35,8 @@ def heading(block: Block, blocks: Sequence[Block]) -> str:
 
 
 def slug(block: Block) -> str:
-    """The title of a block as part of a file name or an id; empty if there is one block."""
-    return re.sub(r"[^\w.]+", "-", block.title).strip("-")
+    """The title of a block as part of a file name or an id, without dots; empty if there is one block."""
+    return re.sub(r"\W+", "-", block.title.replace(".", "p")).strip("-")
 
 
 def contents(blocks: Sequence[Block]) -> str:

@@ -3,7 +3,7 @@
 import io
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNKNOWN = "–"
+FIGURE_FORMATS = ("svg", "pdf", "png")
 PAPER, INK = "paper", "ink"
 THEMES: dict[str, tuple[str, str]] = {
     PAPER: ("#ffffff", "#15181d"),
@@ -125,10 +126,10 @@ def _themed(light: str) -> str:
     return f"var(--{_ROLES[light]})" if light in _ROLES else light
 
 
-def write_figure(figure: "Figure", folder: Path, name: str) -> list[Path]:
-    """Write the figure into ``folder`` as ``NAME.svg``, ``.pdf`` and ``.png``, on white. Same figure, same bytes."""
+def write_figure(figure: "Figure", folder: Path, name: str, formats: Sequence[str] = FIGURE_FORMATS) -> list[Path]:
+    """Write the figure into ``folder`` as ``NAME.svg`` and so on, on white. Same figure, same bytes."""
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    paths = [folder / f"{name}.{suffix}" for suffix in metadata]
-    for path, facts in zip(paths, metadata.values(), strict=True):
-        figure.savefig(path, metadata=facts, dpi=200, facecolor=THEMES[PAPER][0])
+    paths = [folder / f"{name}.{suffix}" for suffix in formats]
+    for path, suffix in zip(paths, formats, strict=True):
+        figure.savefig(path, metadata=metadata[suffix], dpi=200, facecolor=THEMES[PAPER][0])
     return paths

@@ -16,6 +16,7 @@ from analysis.render import Heading, html_table, rich_table, show_interval, show
 from analysis.rounding import rounding_text
 from analysis.stats import BASELINE, own_options
 from analysis.style import UNKNOWN
+from harness.core.errors import UserError
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -44,9 +45,15 @@ _CACHE_CAPTION = (
 
 @dataclass(frozen=True)
 class _Column(Heading):
-    """A heading, and the text of its cell in a line."""
+    """A heading, and the text of its cell in a line. ``key``: its name on the command line, if not the title's."""
 
     show: Callable[[Line], str] = lambda line: line.label
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return self.key or self.title.lower()
 
 
 def _mean(name: str, scale: float, digits: int) -> Callable[[Line], str]:
@@ -72,32 +79,32 @@ _COLUMNS = (
     _Column("strategy", is_text=True),
     _Column("n", show=lambda line: str(len(line.cells))),
     _Column("AUC", group="quality", show=lambda line: show_interval(line.estimates["auc"], digits=5)),
-    _Column("ΔAUC to none, 10⁻³", "ΔAUC\n10⁻³", "quality", show=_difference),
-    _Column("log loss", "log\nloss", "quality", show=_mean("log_loss", 1, 5)),
+    _Column("ΔAUC to none, 10⁻³", "ΔAUC\n10⁻³", "quality", show=_difference, key="delta_auc"),
+    _Column("log loss", "log\nloss", "quality", show=_mean("log_loss", 1, 5), key="log_loss"),
     _Column("PLS", "PLS\n%", _LOST, show=_mean("pls", 100, 2)),
     _Column("updates", "upd.\nlost %", _LOST, show=_mean("update_pls", 100, 2)),
-    _Column("updates, tracked", "tracked\nlost %", _LOST, show=_mean("update_pls_tracked", 100, 2)),
+    _Column("updates, tracked", "tracked\nlost %", _LOST, show=_mean("update_pls_tracked", 100, 2), key="tracked"),
     *(
         _Column(bucket, f"{short}\n%", _EMULATED, show=_mean(f"{bucket}_frac", 100, 2))
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
     _Column("total", "total\n%", _EMULATED, is_key=True, show=_total),
-    _Column("written, MB", "written\nMB", show=_mean("payload_bytes", 1e-6, 1)),
-    _Column("stall, s", "stall\ns", "measured", show=_mean("stall_s", 1, 2)),
+    _Column("written, MB", "written\nMB", show=_mean("payload_bytes", 1e-6, 1), key="written"),
+    _Column("stall, s", "stall\ns", "measured", show=_mean("stall_s", 1, 2), key="stall"),
 )
 _CACHE_COLUMNS = (
-    _Column("hits, %", "hits\n%", "cache", show=_mean("cache_hit_rate", 100, 1)),
-    _Column("traffic saved, %", "saved\n%", "cache", show=_mean("cache_saved_frac", 100, 1)),
-    _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0)),
+    _Column("hits, %", "hits\n%", "cache", show=_mean("cache_hit_rate", 100, 1), key="hits"),
+    _Column("traffic saved, %", "saved\n%", "cache", show=_mean("cache_saved_frac", 100, 1), key="traffic_saved"),
+    _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0), key="peak_rows"),
 )
 """Columns of a cache's statistics, shown if a run of the block has a cache."""
 _DENSE_CAPTION = "Dense network: samples that it lacks, of all, where all trainers died at once."
-_DENSE_COLUMNS = (_Column("dense network", "dense\nlost %", show=_mean("lost_dense_frac", 100, 2)),)
+_DENSE_COLUMNS = (_Column("dense network", "dense\nlost %", show=_mean("lost_dense_frac", 100, 2), key="dense_lost"),)
 """Shown if all trainers of a run of the block have died at once."""
 _RESOURCE_COLUMNS = {
-    "node_h": _Column("node-hours", "node\nh", "resources", show=_mean("node_h", 1, 2)),
-    "wire_bytes": _Column("sent, MB", "sent\nMB", "resources", show=_mean("wire_bytes", 1e-6, 1)),
-    "memory_bytes": _Column("memory, MB", "memory\nMB", "resources", show=_mean("memory_bytes", 1e-6, 2)),
+    "node_h": _Column("node-hours", "node\nh", "resources", show=_mean("node_h", 1, 2), key="node_h"),
+    "wire_bytes": _Column("sent, MB", "sent\nMB", "resources", show=_mean("wire_bytes", 1e-6, 1), key="sent"),
+    "memory_bytes": _Column("memory, MB", "memory\nMB", "resources", show=_mean("memory_bytes", 1e-6, 2), key="memory"),
 }
 """Columns of ``Block.resources``."""
 
@@ -184,11 +191,18 @@ def missing(cells: Sequence[Cell]) -> list[str]:
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 
-def content(block: Block) -> tuple[tuple[Heading, ...], list[list[str]]]:
-    """The headings, and the text of each line's cells."""
+def content(block: Block, names: Sequence[str] = ()) -> tuple[tuple[_Column, ...], list[list[str]]]:
+    """The headings, and the text of each line's cells. ``names``: of the columns to show, in order; none: all.
+
+    Raises UserError for a column that the table has not.
+    """
     dense = _DENSE_COLUMNS if _has(block, "lost_dense_frac") else ()
     cache = _CACHE_COLUMNS if _has(block, "cache_peak_rows") else ()
     columns = (*_COLUMNS, *dense, *cache, *(_RESOURCE_COLUMNS[name] for name in block.resources))
+    known = {column.name: column for column in columns}
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
+    columns = tuple(known[name] for name in names) or columns
     return columns, [[column.show(line) for column in columns] for line in block.lines]
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from harness.cli.job_arguments import add_launcher
-from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive, seconds
+from harness.cli.parsing import OVERRIDES, Pairs, Parser, add_mapping, command, count, pair, positive, seconds
 from harness.cli.trace_arguments import add_plan, add_traces
 from harness.cli.wandb_arguments import add_wandb
 
@@ -176,17 +176,30 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
     _add_format(compare)
     summary = "show the table of strategies of a grid"
-    example = "run.py table demo/quickstart\n  run.py table demo/quickstart --format latex > table.tex"
-    _add_format(_add_dir(commands, "table", summary, example, "a run or grid folder"))
+    example = """\
+  run.py table demo/quickstart
+  run.py table demo/quickstart --format latex > table.tex                     eight columns
+  run.py table demo/quickstart --format latex --columns strategy delta_auc total --labels cpr_mfu=CPR-MFU full=Full \\
+      --caption "Overhead and loss of AUC."                                   a float, label tab:strategies
+  run.py table demo/quickstart --format csv                                   every number, with its interval"""
+    table = _add_dir(commands, "table", summary, example, "a run or grid folder")
+    _add_format(table)
+    words = "columns to show, in order, of a LaTeX or Markdown table; a wrong name lists them"
+    table.add_argument("--columns", nargs="+", default=[], metavar="NAME", help=words)
+    words = "what strategies are called in it"
+    table.add_argument("--labels", nargs="+", type=pair, action=Pairs, default={}, metavar="STRATEGY=TEXT", help=words)
+    table.add_argument("--caption", metavar="TEXT", help="caption of a LaTeX table, which is then a float")
     summary = "write one self-contained HTML file, and its figures and tables as files"
     example = """\
   run.py report demo/quickstart                          demo/quickstart/report.html, files in demo/quickstart/report/
-  run.py report demo/quickstart --files paper/figures
+  run.py report demo/quickstart --files paper/figures --figures pdf
 
-Each figure is written as SVG, PDF and PNG, the table of strategies as CSV, LaTeX (package booktabs) and Markdown."""
+Each figure is a file, the table of strategies one of CSV, LaTeX (package booktabs) and Markdown each."""
     report = _add_dir(commands, "report", summary, example, "a run or grid folder")
     _add_margin(report)
     report.add_argument("--files", type=Path, metavar="FOLDER", help="folder of the files (default: DIR/report)")
+    words = "formats of the figures (default: svg)"
+    report.add_argument("--figures", nargs="+", choices=("svg", "pdf", "png"), default=["svg"], help=words)
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 OVERRIDES = """\
 key=value sets one configuration key (dotted) to a YAML value:
@@ -35,6 +35,22 @@ class Parser(argparse.ArgumentParser):
         keys = [known for known in leaf_keys() if key in (known, known.rpartition(".")[2])]
         hint = f"; keys have no dashes: {' or '.join(f'{known}=…' for known in keys)}" if keys else ""
         return f"unknown argument {flag}{hint}"
+
+
+def pair(text: str) -> tuple[str, str]:
+    """The type of an option: ``NAME=TEXT``."""
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise argparse.ArgumentTypeError(f"expected NAME=TEXT, got {text!r}")
+    return name, value
+
+
+class Pairs(argparse.Action):
+    """Keeps values of :func:`pair` as a dictionary."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
+        """See argparse."""
+        setattr(namespace, self.dest, dict(values))
 
 
 def command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> Parser:

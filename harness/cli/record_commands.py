@@ -39,9 +39,12 @@ def table(options: argparse.Namespace) -> None:
 
     frame = analysis.load(options.dir)
     if options.format is not None:
-        console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+        chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
+        console.say(analysis.table_text(frame, options.format, **chosen).rstrip("\n"))
         for line in missing(cells_of(frame)):
             console.note(line)
+    elif options.columns or options.labels or options.caption is not None:
+        raise UserError("--columns, --labels, --caption: expected --format latex or markdown")
     else:
         console.show(analysis.show_table(frame))
 
@@ -53,7 +56,8 @@ def report(options: argparse.Namespace) -> None:
     margin = options.margin or analysis.DEFAULT_MARGIN
     frame = analysis.load(options.dir)
     console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin)}")
-    folder = analysis.write_files(options.dir, options.files or options.dir / "report", frame=frame, margin=margin)
+    folder = options.files or options.dir / "report"
+    analysis.write_files(options.dir, folder, frame=frame, margin=margin, formats=options.figures)
     console.say(f"figures and tables: {folder}")
     for failure in analysis.damaged_cells(frame):
         console.note(f"left out, damaged: {failure}")

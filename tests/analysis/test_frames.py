@@ -3,12 +3,15 @@
 import io
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
 import analysis
 from analysis.blocks import blocks_of
 from analysis.compare import comparisons_to
+from harness.core.errors import UserError
 
 
 def test_the_table_is_a_frame(grid: Path) -> None:
@@ -65,6 +68,24 @@ def test_latex_needs_no_package_for_its_letters(grid: Path) -> None:
         assert r"$\pm$" in text
 
 
+def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
+    """At most eight by default; strategies by other names; with a caption it is a float. A wrong column lists all."""
+    frame = analysis.load(grid)
+    head = analysis.table_text(frame, "latex").splitlines()[2]
+    assert head.count("&") <= 8, "the setting, and eight columns"
+    options: dict[str, Any] = {"columns": ("strategy", "total"), "labels": {"cpr_mfu": "CPR-MFU"}}
+    text = analysis.table_text(frame, "latex", **options, caption="Overhead.")
+    assert text.startswith("\\begin{table}")
+    assert "\\caption{Overhead.}" in text
+    assert "CPR-MFU &" in text
+    assert r"cpr\_mfu" not in text
+    assert "| CPR-MFU |" in analysis.table_text(frame, "markdown", **options)
+    with pytest.raises(UserError, match=r"--columns: expected some of strategy, n, auc, .*; got auk$"):
+        analysis.table_text(frame, "latex", columns=("auk",))
+    with pytest.raises(UserError, match="a CSV file has all columns"):
+        analysis.table_text(frame, "csv", columns=("auc",))
+
+
 def test_markdown_is_a_table(grid: Path) -> None:
     """Each line has the same number of cells; the numbers are those of the console."""
     text = analysis.table_text(analysis.load(grid), "markdown")
@@ -78,12 +99,15 @@ def test_markdown_is_a_table(grid: Path) -> None:
 
 
 def test_files_are_the_same_every_time(grid: Path, tmp_path: Path) -> None:
-    """Every figure as SVG, PDF and PNG, and the table in three formats: two writes give the same bytes."""
+    """Every figure in the formats asked for, and the table in three: two writes give the same bytes."""
     shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")
     shutil.copytree(grid / "none-s0", tmp_path / "grid" / "none-s0")
-    first, again = (analysis.write_files(tmp_path / "grid", tmp_path / name) for name in ("first", "again"))
+    formats = ("pdf", "png", "svg")
+    first, again = (
+        analysis.write_files(tmp_path / "grid", tmp_path / name, formats=formats) for name in ("first", "again")
+    )
     names = sorted(path.name for path in first.iterdir())
     kinds = ("above", "auc", "loss", "overhead", "pls", "tradeoff")
-    expected = [f"{kind}.{suffix}" for kind in kinds for suffix in ("pdf", "png", "svg")]
+    expected = [f"{kind}.{suffix}" for kind in kinds for suffix in formats]
     assert names == sorted([*expected, "table.csv", "table.md", "table.tex"])
     assert [name for name in names if (first / name).read_bytes() != (again / name).read_bytes()] == []

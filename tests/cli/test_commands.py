@@ -374,11 +374,16 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli) -> None:
         for kind, expected in starts.items():
             assert cli(*command.split(), "--format", kind).out.startswith(expected)
     assert " total" in cli("table", "runs").out
-    result = cli("report", "runs", "--files", "paper")
+    words = ("--columns", "strategy", "total", "--labels", "full=Full", "--caption", "Costs.")
+    text = cli("table", "runs", "--format", "latex", *words).out
+    assert text.startswith("\\begin{table}")
+    assert "Full &" in text
+    assert cli("table", "runs", *words).code == 2
+    result = cli("report", "runs", "--files", "paper", "--figures", "svg", "pdf")
     assert (result.code, result.errors) == (0, [])
-    assert {"tradeoff.svg", "tradeoff.pdf", "tradeoff.png", "table.tex"} <= {
-        path.name for path in Path("paper").iterdir()
-    }
+    names = {path.name for path in Path("paper").iterdir()}
+    assert {"tradeoff.svg", "tradeoff.pdf", "table.tex"} <= names
+    assert "tradeoff.png" not in names
     Path("runs/none/events.jsonl").write_text("")
     (note,) = cli("report", "runs").errors
     assert note.startswith("left out, damaged: runs/none/events.jsonl: expected what the run wrote (")
