@@ -33,7 +33,7 @@ reproduce: setup
 	$(RUN) reproduce --page docs/REPRODUCTION.md
 
 test: setup
-	$(VENV)/bin/python -m pytest -n auto
+	$(VENV)/bin/python -m pytest -n auto --durations=15
 
 lint: setup
 	$(VENV)/bin/ruff check .
