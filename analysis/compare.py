@@ -142,7 +142,8 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
 
     Keys that vary for only one of the two strategies are not matched; if the baseline ran with several values of such a
-    key, the cell with most values in common is the partner; of several such cells with other results none is.
+    key, the cell with most values in common is the partner. Of several such cells with other results each is, where
+    they differ in options that the other strategy lacks, and the group says in which; otherwise none is.
     ``frame``: the folder's frame, if already loaded.
 
     Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError if there are damaged
@@ -165,19 +166,25 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     for cell in cells:
         candidates = by_setting.get(tuple(cell[key] for key in _EQUAL), ())
         partners = [base for base in candidates if contents_agree(base, cell)]
-        if cell["strategy"] != baseline and (partner := _nearest(cell, partners, swept)):
+        for partner, option in _nearest(cell, partners, swept) if cell["strategy"] != baseline else ():
             own = ({key: cell[key]} for key in swept if cell[key] is not None)
-            words = [cell["strategy"], *map(setting_text, own)]
+            words = [cell["strategy"], *map(setting_text, own), *option]
             groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
     ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
     return [_compare(f"{baseline} in {path}", str(path), words, pairs) for words, pairs in ordered]
 
 
-def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Cell | None:
-    """The partner with most values of ``keys`` in common; None if there is none, or several differ in their AUC."""
+def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Iterator[tuple[Cell, list[str]]]:
+    """The partner with most values of ``keys`` in common; several if they differ in options, with these in words."""
     common = [sum(partner[key] == cell[key] for key in keys) for partner in partners]
     nearest = [partner for partner, num in zip(partners, common, strict=True) if num == max(common)]
-    return nearest[0] if len({partner["auc"] for partner in nearest}) == 1 else None
+    options: list[str] = []
+    if len({partner["auc"] for partner in nearest}) > 1:
+        options = [key for key in keys if key.startswith("strategy.") and cell[key] is None]
+    for same in _grouped(nearest, *options).values():
+        if len({partner["auc"] for partner in same}) == 1:
+            values = {key: same[0][key] for key in options if len({partner[key] for partner in nearest}) > 1}
+            yield same[0], [f"to {setting_text(values)}"] if values else []
 
 
 def _grouped(cells: Sequence[Cell], *keys: str) -> dict[tuple[Any, ...], list[Cell]]:

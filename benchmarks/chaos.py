@@ -10,7 +10,7 @@ Not drawn: grids, and several hosts. Checked after each attempt and round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
     left over  2 s later no process of it is left, whatever its session, no listening socket, no file in its temporary
-               folder, no shared memory; in the folder of a finished run no temporary file, resume point or rerun
+               folder, no shared memory; in the folder of a finished run no temporary file or resume point
     detection  a rank that the trace stops or cuts off is found within its deadline and a tenth of it
     again      the same command, without faults, then ends well (with --afresh if PS ranks were lost), and
                its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks

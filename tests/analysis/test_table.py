@@ -127,6 +127,18 @@ def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(gr
         comparisons([tmp_path / "stale", tmp_path / "exact"])
 
 
+def test_each_value_of_an_option_is_a_baseline_of_strategies_without_it(tmp_path: Path) -> None:
+    """Where the baseline ran with several values of its own option, the others are compared with each of them."""
+    for seed in range(2):
+        write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed))
+        for r in (0.125, 0.25):
+            write_run(tmp_path / f"mfu-{r}-{seed}", made_config("cpr_mfu", seed=seed, strategy={"r": r}), auc=r)
+    found = {item.group: item for item in comparisons_to(tmp_path, "cpr_mfu")}
+    assert found.keys() == {"full, to strategy.r 0.125", "full, to strategy.r 0.25"}
+    assert [item.num_pairs for item in found.values()] == [2, 2]
+    assert len(comparisons_to(tmp_path, "full")) == 2
+
+
 def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
     found = comparisons_to(grid, "full")
