@@ -36,7 +36,7 @@ def heading(block: Block, blocks: Sequence[Block]) -> str:
 
 def slug(block: Block) -> str:
     """The title of a block as part of a file name or an id, without dots; empty if there is one block."""
-    return re.sub(r"\W+", "-", block.title.replace(".", "p")).strip("-")
+    return re.sub(r"\W+", "-", re.sub(r"(?<=\d)\.(?=\d)", "p", block.title)).strip("-")
 
 
 def contents(blocks: Sequence[Block]) -> str:

@@ -159,7 +159,8 @@ def test_titles_are_words(data: Data) -> None:
     bare = Block({"trace": None, "cache.staleness": 10, "engine": "rpc"}, "cache.staleness 10, engine rpc", [])
     other = Block({"trace": "x", "cache.staleness": 0, "engine": "local"}, "", [])
     assert heading(bare, [bare, other]) == "No failures, ranks as processes (rpc), cache.staleness 10"
-    assert slug(bare) == "cache.staleness-10-engine-rpc"
+    assert slug(bare) == "cache-staleness-10-engine-rpc"
+    assert slug(Block({}, "strategy.r 0.125", [])) == "strategy-r-0p125"
     assert contents([only]) == ""
     assert contents(data.blocks).count("#block-") == 2
 

@@ -12,6 +12,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "stranger":
         settings = replace(settings, authkey="00" * 32)
     try:
-        Agent(settings, {"versions": {"torch": "1.0"}, "sources": {}}).serve()
+        Agent(settings, {"versions": {"torch": "1.0"}, "sources": {}, "roots": ["harness.run.assemble"]}).serve()
     except ConfigError as error:
         raise SystemExit(f"{error}") from None
