@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from harness.config.experiment import Cell
@@ -11,6 +12,8 @@ from harness.config.model import Config
 from harness.grid.runner import run_cells
 from harness.jobs.pool import JobPool
 from harness.processes.leash import hold_leash
+from harness.record.code import _digest as digest_of_source
+from harness.record.code import current_code
 from harness.run import assemble
 from harness.run.spec import cell_hash
 from harness.run.verify import compare_records
@@ -38,9 +41,16 @@ def cells_of(config: Config, out: Path, seeds: int, *, gate: str = GATE, **jobs:
             data__max_train_samples=4 * NUM_STEPS,
             **settings,
         )
-        digest = cell_hash(each)
+        digest = hash_in_a_job(each, gate)
         cells.append(Cell(each, f"seed{seed}", digest, out / f"seed{seed}-{digest}"))
     return cells
+
+
+def hash_in_a_job(config: Config, plugin: str) -> str:
+    """The hash of the cell where the plugin is loaded, as it is in a job, and by a command, but not here."""
+    code = current_code()
+    loaded = replace(code, sources={**code.sources, plugin: digest_of_source(Path(plugin))})
+    return f"{cell_hash(config).partition('-')[0]}-{loaded.fingerprint[:8]}"
 
 
 def run_jobs(cells: list[Cell], owner: int, cluster: ClusterName | None = None, **environment: str) -> None:
