@@ -67,9 +67,9 @@ def inspect(run_dir: Path, digest: str) -> State:
                 f"{run_dir}: expected an empty or a run folder, got other files; set out to another folder"
             )
         if found != digest:
+            whose = "this run by other code" if is_same_config(digest, found) else "a run of another config"
             other = OtherRun(
-                f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); "
-                "set out to another folder"
+                f"{run_dir}: holds {whose} (expected hash {digest}, got {found}); set out to another folder"
             )
             other.found = found
             raise other

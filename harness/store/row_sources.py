@@ -18,7 +18,7 @@ stop, for example of a small table, which are written without ids."""
 
 
 class RowSource:
-    """The rows of a save as a writer reads them, from a shard that does not change meanwhile.
+    """Gives a writer the rows of a save in blocks. This one reads a shard that nobody changes during the save.
 
     Each row is read once, in ascending order. ``rows_MD``: the rows of the shard in memory. A writer uses only shape
     and dtype: of another source, values may be newer than those of the save.

@@ -305,8 +305,10 @@ def test_a_run_is_discarded_whatever_its_code_and_no_other(tmp_path: Path) -> No
         with claim_run(tmp_path / name, "0a1b-old"):
             fill(tmp_path / name, done=is_done)
         (tmp_path / name / "letter.txt").touch()
-        with pytest.raises(OtherRun):
+        with pytest.raises(OtherRun, match="holds a run of another config"):
             discard_run(tmp_path / name, "9f8e-new")
+        with pytest.raises(OtherRun, match="holds this run by other code"):
+            inspect(tmp_path / name, "0a1b-new")
         discard_run(tmp_path / name, "0a1b-new")
         assert {path.name for path in (tmp_path / name).iterdir()} == {".lock", "letter.txt"}
         assert inspect(tmp_path / name, "0a1b-new") is State.UNFINISHED
