@@ -1,4 +1,4 @@
-"""What the embedding clients share: their base, by which the step loop knows them, the batches, and messages.
+"""The base of the embedding clients, which the step loop uses; their batches and messages.
 
 A client sees each step twice, ``pull`` and ``push``, and ``is_boundary`` names the boundaries at which an action is
 due: a save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch

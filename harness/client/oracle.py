@@ -45,7 +45,7 @@ Past = tuple[Keys, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """What a plan follows from, beside the batches: the last two windows, and which rows are held in which slots.
+    """The state that a plan needs beside the batches: the last two windows, and which rows are held in which slots.
 
     ``held``: the rows of the two windows, which the cache holds while the first of them runs. No plan changes it.
     """

@@ -99,7 +99,7 @@ class StaleClient(EmbeddingClient):
             pushed, sums_ND = self._caches.drain()
         else:
             pushed, sums_ND = self._caches.make_ready(step, self._batches(step)[1].keys_N)
-        # What is pushed does not depend on whether something is due here; only lookups wait until it is done.
+        # Pushes are the same whether or not an action is due here; only lookups wait until the action is done.
         wanted_K = None if is_boundary else self._wanted(step)
         self._pushing = pushed, plan
         rows = () if wanted_K is None else self._local(wanted_K)

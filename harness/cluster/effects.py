@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Succession:
-    """What trainers that have all been killed by plan leave to others: ``state``, and nothing of their memory.
+    """The state from which new trainers go on after all were killed by plan; nothing of their memory.
 
     ``lost``: ranks that died, and how. ``struck``: what the trace says of the failure.
     """
@@ -29,7 +29,7 @@ class Succession:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """What a trainer is told of resume points when it starts.
+    """The facts about resume points with which a trainer starts.
 
     ``root``: their folder. ``next_number``: of the next one. ``point``: the one that the run goes on from; None: it
     starts. ``succession``: what it goes on from instead.
@@ -85,7 +85,7 @@ class Channel(Protocol):
 
 
 class Effects:
-    """What a trainer does outside its own process: calls of the supervisor, files, notices that it takes, its clock.
+    """The effects of a trainer outside its own process: calls of the supervisor, files, notices, its clock.
 
     A call of the supervisor is a method of :class:`harness.cluster.supervisor.Supervisor` and one here.
 

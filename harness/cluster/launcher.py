@@ -19,7 +19,7 @@ from harness.processes.spawn import fork_server
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """What the process of a rank is told; can be pickled.
+    """The orders with which the process of a rank starts; can be pickled.
 
     Attributes:
         rank: its name at first: a spare may take over another.

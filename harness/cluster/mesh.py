@@ -35,7 +35,7 @@ _AT_ONCE = 16  # buffers that one call of the system sends
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the supervisor says to all trainers when some have died.
+    """The message of the supervisor to all trainers after some have died.
 
     Attributes:
         living: numbers of the others.
@@ -49,7 +49,7 @@ class Verdict:
 
 
 class Notices(Protocol):
-    """What a trainer looks at while it waits for others: its control channel.
+    """The control channel of a trainer, which it watches while it waits for others.
 
     Attributes:
         is_waiting: whether it waits. Set here.
@@ -115,8 +115,10 @@ class Mesh:
     def meet(self, entrances: Mapping[int, TrainerAddress]) -> None:
         """Connect all pairs of trainers of which one has not met any. ``entrances``: of all that live.
 
-        Who has met others connects to who has not, and of two that have not the one of the higher number. All count
-        their exchanges from here. Raises RunFailed if the others have not come in time, OSError.
+        A trainer that has met others connects to each that has not; of two that have met nobody, the one of the higher
+        number connects. All count their exchanges from here.
+
+        Raises RunFailed if the others have not come in time, OSError.
         """
         self.newcomers = {index for index, (*_, has_met) in entrances.items() if not has_met}
         if not self.newcomers:
@@ -171,8 +173,8 @@ class Mesh:
     def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
         """Give a value to the others, and take theirs; see :class:`harness.cluster.trainers.Exchange`.
 
-        Where a trainer dies, the supervisor hears from all how far they have come. Who lacks the last value of a dead
-        one that another has used gets it; otherwise the dead has given none.
+        Where a trainer dies, the supervisor hears from all how far they have come. A trainer that lacks the last value
+        of a dead one gets it from one that has used it; if none has, the dead trainer has given none.
         """
         self._num_calls += 1
         views = _encoded((self._num_calls, what, value))
@@ -251,7 +253,7 @@ class _Peer:
 
     @property
     def interest(self) -> int:
-        """What is waited for, as ``poll`` has it; 0: nothing."""
+        """The events to wait for, as a mask of ``poll``; 0: none."""
         if self._has_ended:
             return 0
         return (select.POLLOUT if self._views else 0) | (select.POLLIN if self._reading is not None else 0)

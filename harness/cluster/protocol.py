@@ -332,14 +332,14 @@ class Cluster(Protocol):
         """
 
     def hand_over(self) -> Any:
-        """What the clusters of other trainers go on from if all die now: the argument of :meth:`take_over`."""
+        """The state from which new trainers go on if all die now: the argument of :meth:`take_over`."""
         return None
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
         """Go on as the cluster of trainers that were all killed with ``lost``: the next request finds these."""
 
     def enter(self) -> Any:
-        """What the others give this trainer in :meth:`admit`, if it replaces a dead one; None if it does not."""
+        """The state that the others give this trainer in :meth:`admit`; None if it does not replace a dead one."""
         return None
 
 

@@ -90,7 +90,7 @@ class RpcCluster(Cluster, Resumable):
         return self._outcomes("replies", send)
 
     def _outcomes(self, what: str, send: Callable[[int], Calls]) -> Underway:
-        """Send the calls of this trainer. Those of one that died are sent, maybe again, when they are waited for."""
+        """Send the calls of this trainer. Calls of a dead one are sent, perhaps again, once their replies are due."""
         own = self._group.index
         calls = send(own)
 
@@ -132,7 +132,7 @@ class RpcCluster(Cluster, Resumable):
         return [new or old for new, old in zip(again, outcomes, strict=True)]
 
     def _asked(self, number: int, ranks: Container[Rank]) -> list[Rank]:
-        """Those of ``ranks`` that trainer ``number`` asks."""
+        """The members of ``ranks`` that trainer ``number`` asks."""
         span = self._group.spans(len(self.ranks))[number]
         return [rank for rank in self.ranks[span.start : span.stop] if rank in ranks]
 
@@ -195,7 +195,7 @@ class RpcCluster(Cluster, Resumable):
     def _replies(self, outcomes: list["_Outcome"]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
         """The replies to all trainers, and the error texts of the dead, by rank.
 
-        Those that were killed by plan are dead even if they answer: a stopped rank may be continued from outside.
+        Ranks killed by plan are dead even if they answer: a stopped rank may be continued from outside.
         """
         if any(outcome.num_losses < self._num_losses for outcome in outcomes):  # they came before ranks were killed
             outcomes += self._outcomes("dead", lambda _: {})()
@@ -320,7 +320,7 @@ class RpcCluster(Cluster, Resumable):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of the calls of one trainer, after ranks were killed ``num_losses`` times."""
+    """The results of the calls of one trainer, after ranks were killed ``num_losses`` times."""
 
     replies: dict[Rank, Reply]
     detail: dict[Rank, str]

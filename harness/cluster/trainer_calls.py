@@ -1,4 +1,4 @@
-"""What the supervisor keeps so that a trainer may do again, for one that has died, what that one has begun."""
+"""Results that the supervisor keeps, so that a trainer can repeat the calls that a dead trainer has begun."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -36,7 +36,7 @@ class NumberedCalls:
 
 
 class Verdicts:
-    """What becomes of an exchange that a trainer took part in which has died: the others ask, and all are told at once.
+    """Settles an exchange in which a trainer has died: all others ask, and all get the answer at once.
 
     Args:
         tell: sends a message to a trainer.

@@ -62,7 +62,7 @@ class TrainerWatch:
         return trainer not in self._connections and self._processes.has_ended(trainer)
 
     def problem(self, trainer: Rank, *, is_newcomer: bool) -> str | None:
-        """What a trainer that still runs has failed to do in time; None if there is nothing.
+        """The deadline that a running trainer has missed, in words; None if there is none.
 
         ``is_newcomer``: it is a member of no generation, whose deadline would be its deadline for connecting.
         """
@@ -108,7 +108,7 @@ class TrainerProgress:
 
     @property
     def problem(self) -> str | None:
-        """What the trainer has failed to do in time; None if there is nothing."""
+        """The deadline that the trainer has missed, in words; None if there is none."""
         now_s = self._clock.read()
         if now_s - self.heard_s > self._mute_s:
             return self.silence

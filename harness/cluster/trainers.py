@@ -84,7 +84,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
         self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.newcomers)}
 
     def enter(self) -> Any:
-        """What another trainer gives in :meth:`admit`."""
+        """Load the state that another trainer gives in :meth:`admit`; returns the rest of its gift."""
         given = next(filter(None, self._exchanged("admission", None).values()))
         self.load(given[0])
         return given[1]

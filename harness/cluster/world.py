@@ -328,7 +328,7 @@ class World:
         }
 
     def alive(self, ranks: Iterable[Rank]) -> set[Rank]:
-        """Those of ``ranks``, which refused a call, whose processes have not ended."""
+        """The members of ``ranks``, which refused a call, whose processes have not ended."""
         return {rank for rank in ranks if not self._processes.ends(rank)}
 
     def form_anew(self) -> Formation:

@@ -124,7 +124,7 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
 
 
 def mistakes_of(error: ValidationError) -> str:
-    """What pydantic rejects of a config that was given whole, a line a mistake."""
+    """The mistakes that pydantic finds in a config built in Python, one line each."""
     return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
 
 

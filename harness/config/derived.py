@@ -1,4 +1,4 @@
-"""What follows from a configuration: cost constants of a run, hosts of its ranks, the group of its experiment."""
+"""Values derived from a configuration: cost constants of a run, hosts of its ranks, the group of its experiment."""
 
 import hashlib
 import json

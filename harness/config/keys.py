@@ -86,7 +86,7 @@ def unknown(key: str) -> str:
 
 
 def _like(last: str, names: Iterable[str]) -> list[str]:
-    """Those of ``names`` whose last word is the most similar to ``last``, if any is."""
+    """The members of ``names`` whose last word is the most similar to ``last``, if any is."""
     words = {name: name.rpartition(".")[2] for name in names}
     nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1)
     return [name for name, word in words.items() if word in nearest]

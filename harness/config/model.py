@@ -179,16 +179,17 @@ class ClusterConfig(_Model):
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name. Any but `lo` needs
         `network: open`. Launcher `hosts` does not use it: it takes the one by which a host reaches the supervisor."""
     network: Annotated[Literal["auto", "private", "open"], NO_RESULT] = "auto"
-    """Who can reach the ranks of engine `rpc`. RPC authenticates nobody: who reaches a rank runs code in it. `private`:
-        nobody else, as they are in a network namespace of their own. `open`: other processes of the machine, or of the
-        network that `interface` is on. `auto`: private where the system allows it; a note says where it does not."""
+    """Access to the ranks of engine `rpc`. RPC has no authentication: a process that reaches a rank can run code in
+        it. `private`: only processes of this run, as they are in a network namespace of their own. `open`: other
+        processes of the machine, or of the network that `interface` is on. `auto`: private where the system allows it;
+        a note says where it does not."""
     num_worker_threads: Annotated[int, Field(ge=2, le=64), NO_RESULT] = 2
     """RPC threads in every rank."""
     rpc_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
     """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced. A trainer
         that gives no sign of life for as long is killed too, and the run fails."""
     join_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
-    """Seconds within which all ranks must join a generation of the RPC world. Who has not is killed and replaced."""
+    """Seconds within which all ranks must join a generation of the RPC world. A late rank is killed and replaced."""
     max_replacements_in_a_row: Annotated[PositiveInt, NO_RESULT] = 5
     """The run fails after this many recoveries in a row during which ranks died."""
 
@@ -269,7 +270,7 @@ def trace_name(path: str | None, law: str | None, window: str | None, seed: int)
 
 
 def name_of_draws(path: str | None, law: str | None, window: str | None) -> str | None:
-    """What all draws of a law, or random windows of a file, have in their name; None for a whole file, or no trace."""
+    """The common part of the names of all draws of a law or random windows of a file; else None."""
     if law is not None:
         how, colon, file = law.partition(":")
         if how in {"fixed", "at"}:

@@ -63,7 +63,7 @@ class PointKept(StoreError):
 
 
 class Moved(StoreError):
-    """A folder of a run that is at work has been moved or removed. What is in its place belongs to others."""
+    """The folder of a running run has been moved or removed. Files that are now in its place belong to others."""
 
 
 def printable(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -26,7 +26,7 @@ _NUM_BITS = 1 << 62  # more than a file has
 
 
 class Victims(Protocol):
-    """What a fault can do to ranks."""
+    """The operations on ranks that faults are made of."""
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
         """Kill all of ``ranks``, then reap them; of ``hosts``, indices into ``cluster.hosts``, all that is there.
@@ -49,7 +49,7 @@ class Victims(Protocol):
 
 
 class Files(Protocol):
-    """What a fault can do to the files of the newest checkpoint."""
+    """The operations on files of the newest checkpoint that faults are made of."""
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Change the content of the newest file of ``rank`` that has rows.
@@ -67,14 +67,14 @@ class Files(Protocol):
 
 
 class Powers(NamedTuple):
-    """What :meth:`Fault.strike` may use."""
+    """The operations that :meth:`Fault.strike` may use."""
 
     ranks: Victims
     files: Files
 
 
 class Hit(NamedTuple):
-    """What the record says of a fault of one rank: ``details``, equal on both engines, and the ``machine`` part."""
+    """The record of a fault of one rank: ``details``, equal on both engines, and the ``machine`` part."""
 
     details: Mapping[str, Detail] = {}
     machine: Mapping[str, Any] = {}
@@ -82,7 +82,7 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What an entry of a failure trace does to ranks. ``name``: its key in ``FAULTS``.
+    """The effect of an entry of a failure trace on ranks. ``name``: its key in ``FAULTS``.
 
     Attributes:
         loss: how the ranks are lost; None: they are not. Lost ranks of one boundary and phase are one failure.
@@ -262,7 +262,7 @@ FAULTS: dict[str, type[Fault]] = {
 
 
 class Struck(NamedTuple):
-    """What a failure of the trace costs besides the profile's prices.
+    """The costs of a failure of the trace besides the profile's prices.
 
     ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank must be given up
     first. ``takes_trainers``: all of them died.
@@ -303,7 +303,7 @@ class FaultTime(NamedTuple):
 
 
 class Strike(NamedTuple):
-    """What the trace does to one rank, by the first entry that strikes it. ``host``: with which it dies, by index."""
+    """The fault of one rank, by the first entry that strikes it. ``host``: index of the host with which it dies."""
 
     hour: float
     line: int
@@ -346,7 +346,7 @@ class PlannedFault:
 
     @property
     def fault(self) -> Fault:
-        """What happens to the first rank; where ranks are not lost, to all of them."""
+        """The fault of the first rank; where ranks are not lost, of all of them."""
         return next(iter(self.strikes.values())).fault
 
     @property
@@ -359,7 +359,7 @@ class PlannedFault:
 
     @property
     def struck(self) -> Struck:
-        """What it costs as a failure."""
+        """Its costs as a failure."""
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
         return Struck(self.repair_h, hangs, self.takes_trainers)
 
@@ -372,7 +372,7 @@ class PlannedFault:
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
-    """Of each rank the first strike that names it, in rank order. Who dies with a host dies by the line of that."""
+    """The first strike of each rank, in rank order. A rank that dies with its host has the host's line of the trace."""
     with_host = [(rank, strike) for rank, strike in named if strike.host is not None]
     first = dict([*reversed(named), *reversed(with_host)])
     return {rank: first[rank] for rank in sorted(first, key=rank_order)}

@@ -66,8 +66,8 @@ class Tracker(Resumable):
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
         """Record that step ``step`` changed ``rows_N`` by ``norms_N``: the L2 norm of each row's change (float32).
 
-        Of the same steps and rows as :meth:`touched`, after it. Whoever makes the update measures it, a rank or a
-        client cache, by ``RowOptimizer.step``: the same bits in both.
+        Called after :meth:`touched`, for the same steps and rows. The rank or client cache that makes the update
+        measures the norm by ``RowOptimizer.step``: the same bits in both.
         """
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The trainers of a run, as each of them sees the others.
 
 All trainers run the same program on the same inputs: each has the whole state of the run, and all make the same calls
-in the same order. What costs time, or has an effect outside, is divided among them, and its results are exchanged, so
+in the same order. Work that costs time or has an effect outside is divided among them; its results are exchanged, so
 that every state is that of a run with one trainer, to the bit.
 """
 

@@ -133,7 +133,7 @@ class Differential(Partial):
         restores is rounded, and with full recovery the run no longer equals `none`. Only 32 where rows have optimizer
         state."""
         recovery: Literal["full", "partial"] = "full"
-        """What is restored: all ranks, and lost steps run again, or the lost shards; the interval is the same."""
+        """The ranks to restore: all, and lost steps run again, or the lost shards alone; the interval is the same."""
 
     tracker = "changed"
 

@@ -170,7 +170,7 @@ def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | Non
 
 
 def _slots(jobs: int | None, cell: Cell) -> int:
-    """What a cell takes of ``jobs``, or of the cores if that is None."""
+    """The number of parallel cells, of ``jobs`` or of the cores, that a cell takes the place of."""
     if cell.config.engine == "rpc":
         return jobs or _num_cores()
     return min(cell.config.trainer.num_threads, _num_cores()) if jobs is None else 1

@@ -100,7 +100,7 @@ def is_cold() -> bool:
 
 
 def _make_cache_folder() -> Path | None:
-    """The cache folder of the present sources; None where none can be written. Those of older sources are removed."""
+    """The cache folder of the present sources; None where none can be written. Folders of older sources are removed."""
     sources = sorted(_HERE.glob("*.py"))
     content = b"\0".join(part for source in sources for part in (source.name.encode(), source.read_bytes()))
     name = f"kernels-{hashlib.blake2b(content, digest_size=8).hexdigest()}"

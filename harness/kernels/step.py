@@ -1,4 +1,4 @@
-"""What one thread of the team does of a command: train or predict on its share of the samples, run tasks of an update.
+"""The part of a command that one thread of the team does: train or predict on its samples, run tasks of an update.
 
 The optimizer's step of the dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any
 thread claims the next one: workers while the caller does something else, the caller while it waits, or all of them

@@ -269,7 +269,7 @@ class _Stack:
 
 
 def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B: np.ndarray) -> list[Tensor]:
-    """What the step and the row gradients of a batch read of each sample, (B, W) together: views of the buffers."""
+    """Views of all buffers that the step and the row gradients of a batch read, per sample: (B, W) together."""
     inputs = [*zip(bottom.values, bottom.widths, strict=True), *zip(top.values[:-1], top.widths[:-1], strict=True)]
     grads = [*zip(top.grads[1:], top.widths[1:], strict=True), (bottom.grads[-1], bottom.widths[-1])]
     return [

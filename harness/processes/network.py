@@ -39,7 +39,7 @@ class NoPrivateNetwork(Exception):
 
 @dataclass(frozen=True)
 class Entrance:
-    """What a process of this user needs to enter the namespace; can be pickled. Valid while the supervisor lives."""
+    """Paths by which a process of this user enters the namespace. Valid while the supervisor lives; can be pickled."""
 
     paths: tuple[str, ...]
 
@@ -82,7 +82,7 @@ class PrivateNetwork:
 
 
 def _ask(host: str, port: int) -> tuple[str, list[int]]:
-    """What a process says that is to make the network, and the descriptors that it sends; it has ended then.
+    """The answer of the process that makes the network, and the descriptors that it sends. The process has ended then.
 
     Raises RunFailed if it is mute, OSError or EOFError if it could not be started.
     """

@@ -118,8 +118,8 @@ def nest_fork_server() -> bool:
 def _listen_without_a_name(listener: socket.socket) -> str:
     """Listen at a path of this process alone, and return it. No file is left behind, however this process ends.
 
-    The socket's file is unlinked at once. Who holds it open can connect to it (``man 2 open``, O_PATH). A path of more
-    than 107 characters would be refused (``man 7 unix``), so the temporary folder is named by its descriptor.
+    The socket's file is unlinked at once. A process that holds it open can still connect (``man 2 open``, O_PATH). A
+    path of more than 107 characters would be refused (``man 7 unix``), so a descriptor names the temporary folder.
     """
     folder = tempfile.mkdtemp(prefix="cpr-harness-")  # for this user alone
     opened = os.open(folder, os.O_PATH | os.O_CLOEXEC)
@@ -159,7 +159,7 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What a new fork server is told by its environment: the folder of this package, since that of Python 3.11 does not
+    """The environment of a new fork server. It has the folder of this package, since the server of Python 3.11 does not
     take over sys.path; the plugins; and whether the thread that starts it lives as long as this process."""
     before = os.environ.copy()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before.get("PYTHONPATH")]))

@@ -41,8 +41,8 @@ class Ledgers:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
         Returns its cost, and the increase of the PLS by lost PS rank, 0 if it lost nothing. The death of some trainers
-        costs rescheduling alone: nothing is loaded. That of all loads a checkpoint, if their network is in one, and no
-        spare shortens it (reconstructed: docs/CPR.md).
+        costs rescheduling alone: nothing is loaded. The death of all loads a checkpoint, if their network is in one;
+        no spare shortens it (reconstructed: docs/CPR.md).
 
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.

@@ -154,7 +154,7 @@ class Injections(Resumable):
         return self._struck.takes_trainers
 
     def take_struck(self) -> Struck:
-        """What the losses since the last call cost as one failure. To be called once for each failure."""
+        """The costs of the losses since the last call, as one failure. To be called once for each failure."""
         struck, self._struck, self._is_hidden = self._struck, Struck(), False
         return struck
 

@@ -236,7 +236,7 @@ class _Run:
         return supervisor
 
     def _resumption(self) -> Resumption:
-        """What the trainer is told of resume points. Their folder is ready for it."""
+        """The trainer's view of the resume points. Their folder is ready when this returns."""
         self.folder.prepare()
         self._pin(self.point)
         return Resumption(root=self.folder.root, next_number=self.folder.next_number(), point=self.point)

@@ -104,7 +104,7 @@ class ResumePoints:
         return True
 
     def hand_over(self) -> Any:
-        """What is left of all trainers that are about to die: ledgers, and nothing of caches, mirror, dense network."""
+        """The state that outlives all trainers: the ledgers, and nothing of caches, mirror, dense network."""
         self.client.reset()
         for kind in self.failover.recoveries:
             kind.lose_trainers()

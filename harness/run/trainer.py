@@ -136,7 +136,7 @@ class Trainer:
         return finished
 
     def _begin(self) -> None:
-        """What precedes the first step: the initial save, which costs nothing, and faults planned for hour 0."""
+        """Do what precedes the first step: the initial save, which costs nothing, and faults planned for hour 0."""
         self._injections.reach(0)
         if self._run_spec.strategy.saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress())
@@ -178,7 +178,7 @@ class Trainer:
         self._steps.flush_if_due()
 
     def _act(self, *, announced: bool) -> None:
-        """What is due at the present boundary. A run that goes on begins here. ``announced``: a save was expected."""
+        """Do all actions due at the present boundary. A resumed run begins here. ``announced``: a save was expected."""
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()

@@ -48,7 +48,7 @@ def write_state(
 
 
 def read_state(root: Path, record: FileRecord) -> State:
-    """What :func:`write_state` wrote; tensors are on the CPU. Raises StoreError that names the file."""
+    """The state that :func:`write_state` wrote; tensors are on the CPU. Raises StoreError that names the file."""
     with reading(root, record) as reader:
         arrays: list[Any] = []
         for of, dtype, shape in reader.header["arrays"]:

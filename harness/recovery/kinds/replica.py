@@ -40,7 +40,7 @@ class Replication(Recovery):
     needs_replicas = True
 
     def summary(self) -> dict[str, Any]:
-        """What replicas took on the wire."""
+        """The bytes that replicas took on the wire."""
         return {"replica_bytes": self.wire_bytes}
 
     @property
