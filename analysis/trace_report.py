@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from analysis.cells import Cell, record_of
 from analysis.page import figure_html, notes
-from analysis.trace_figures import CAPTIONS, trace_svgs
+from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
@@ -61,8 +61,9 @@ def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(met, cells):
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
-    figures = [figure_html(svg, caption=CAPTIONS[name]) for name, svg in trace_svgs(trace, stats, prefix).items()]
-    return [*notes(_lines(stats)), f'<div class="panels">{"".join(figures)}</div>' if figures else ""]
+    panels = "".join(trace_svgs(stats, prefix))
+    figure = figure_html(panels, caption=CAPTION) if panels else ""
+    return [*notes(_lines(stats)), f'<div class="panels">{figure}</div>' if figure else ""]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:

@@ -11,28 +11,22 @@ from rich.text import Text
 
 from analysis.style import UNKNOWN
 from harness.traces.fits import Fit, Interval
-from harness.traces.gaps import F64
-from harness.traces.levels import Level
-from harness.traces.statistics import Repairs, TraceStatistics
+from harness.traces.statistics import Level, TraceStatistics
 from harness.traces.verdict import verdict
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """Names of the two kinds of gap."""
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SIGNIFICANT = 0.05
+_BOUND = "Goodness of fit: p is a bound that can refute a family, not confirm it."
 
 
 def show_trace(stats: TraceStatistics) -> RenderableType:
     """All statistics of a trace for the console; unknown values are shown as such."""
     parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), *map(Text, _often_notes(stats))]
     for name, level in levels_of(stats):
-        parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level, stats)] if level.fits else [])]
+        parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level)] if level.fits else [])]
         parts += [Text(line) for line in (verdict(level.fits), *_doubts(level))]
-        if level.hazard:
-            parts.append(_hazard(level))
-    bound = "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
-    is_bound = not stats.num_bootstraps and stats.observed.num_deaths
-    return Group(*parts, *map(Text, remarks(stats)), *([Text(bound)] if is_bound else []))
+    return Group(*parts, *map(Text, remarks(stats)), *([Text(_BOUND)] if stats.observed.num_deaths else []))
 
 
 def headline(stats: TraceStatistics) -> str:
@@ -48,7 +42,7 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on repeated lines, ranks, groups, trend, time of day and repairs, one a line."""
+    """Sentences on repeated lines, ranks, groups and repairs, one a line."""
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
@@ -56,23 +50,13 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
         yield f"Trainers: {num:,} line{'s name one' if num > 1 else ' names one'}; statistics are of PS ranks."
     yield from _who(stats)
     yield from _together(stats)
-    yield from _when(stats)
     if (repairs := stats.repairs) is not None:
-        down = "" if repairs.down_frac is None else f"; ranks are down {repairs.down_frac:.3%} of their hours"
         unknown = f", {repairs.num_unknown:,} unknown" if repairs.num_unknown else ""
         yield (
             f"Repairs: {repairs.num:,} known{unknown}; {number(repairs.mean_h)} h on average, median "
             f"{number(repairs.median_h)}, nine in ten within {number(repairs.p90_h)}, longest "
-            f"{number(repairs.longest_h)}{down}."
+            f"{number(repairs.longest_h)}."
         )
-        yield from _merged(repairs)
-
-
-def _merged(repairs: Repairs) -> Iterator[str]:
-    """What was cut or merged for the share of hours."""
-    if repairs.down_frac is not None and (repairs.num_overlapping or repairs.num_cut):
-        merged, cut = f"{repairs.num_overlapping:,}", f"{repairs.num_cut:,}"
-        yield f"In that share, repairs of a rank that is down are merged ({merged}); the trace's end cuts {cut}."
 
 
 def number(value: float | None) -> str:
@@ -106,27 +90,18 @@ def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
     return Table(*found, box=SIMPLE_HEAD, pad_edge=False)
 
 
-def _mean_and_median(hours_N: F64) -> tuple[float | None, float | None]:
-    return (float(hours_N.mean()), float(np.median(hours_N))) if len(hours_N) else (None, None)
-
-
 def _often(stats: TraceStatistics) -> Table:
-    intervals = "95 % if Poisson", "95 % as dispersed", "dispersion"
-    gap_columns = "mean gap, h", "median", "CV", "burstiness", "memory"
-    table = _table("failure of", "MTBF, h", *intervals, *gap_columns, left=("failure of",))
+    columns = "MTBF, h", "95 % if Poisson", "95 % as dispersed", "median gap, h"
+    table = _table("failure of", *columns, left=("failure of",))
     for name, level in levels_of(stats):
-        mean_h, median_h = _mean_and_median(level.sample.ended_E)
-        figures = (level.dispersion, mean_h, median_h, level.cv, level.burstiness, level.memory)
+        median_h = float(np.median(level.sample.ended_E)) if level.sample.num_events else None
         intervals = between(level.poisson), between(level.dispersed)
-        table.add_row(LEVELS[name], number(level.mtbf_h), *intervals, *map(number, figures))
+        table.add_row(LEVELS[name], number(level.mtbf_h), *intervals, number(median_h))
     return table
 
 
 def _often_notes(stats: TraceStatistics) -> Iterator[str]:
     """Notes on the table of MTBFs."""
-    if len(stats.death_gap_D):
-        mean, median = map(number, _mean_and_median(stats.death_gap_D))
-        yield f"From one death to the next, also at one instant: {mean} h on average, {median} h in the median."
     yield (
         "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as "
         "dispersed: by the scatter of their numbers over ranks, or over windows of time."
@@ -141,18 +116,16 @@ def _gaps_title(name: str, level: Level) -> str:
     return f"\nTime between failures of {LEVELS[name]}: {_counted(level.sample.num_events, 'gap')}, {cut}"
 
 
-def _fits(level: Level, stats: TraceStatistics) -> Table:
-    is_resampled = bool(stats.num_bootstraps)
-    words = ["family", "parameters (95 %)", f"(95 % by {stats.num_bootstraps:,} samples)"]
-    p = "p" if is_resampled else "p at most"
-    columns = [words[0], "ΔAIC", "mean, h", "distance", p, *words[1 : 2 + is_resampled]]
-    table = _table(*columns, left=tuple(words))
+def _fits(level: Level) -> Table:
+    table = _table(
+        *("family", "ΔAIC", "mean, h", "distance", "p at most", "parameters (95 %)"),
+        left=("family", "parameters (95 %)"),
+    )
     least = min(fit.aic for fit in level.fits)
     for fit in sorted(level.fits, key=lambda fit: fit.aic):
         p = p_value(fit.p).removeprefix("p ").removeprefix("= ")
-        resampled = ", ".join(map(between, (fit.bootstrap_intervals or {}).values()))
         row = fit.family, f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
-        table.add_row(*row, _parameters(fit), *([resampled] if is_resampled else []))
+        table.add_row(*row, _parameters(fit))
     return table
 
 
@@ -170,15 +143,6 @@ def _doubts(level: Level) -> Iterator[str]:
             f"The {num:,} gaps have only {num_different:,} different values: the log's clock is "
             "coarse, no smooth law fits its steps, and p is too small."
         )
-
-
-def _hazard(level: Level) -> Table:
-    table = _table("hours since the last", "failures", "per 1000 h", "95 %")
-    for one in level.hazard:
-        rate = Interval(1e3 * one.interval.low, 1e3 * one.interval.high)
-        since = f"{number(one.from_h)} to {number(one.to_h)}"
-        table.add_row(since, f"{one.num_events:,}", number(1e3 * one.rate_per_h), between(rate))
-    return table
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:
@@ -203,16 +167,3 @@ def _together(stats: TraceStatistics) -> Iterator[str]:
         shown = shown if len(shown) <= 6 else [*shown[:3], "…", *shown[-2:]]
         share = sum(size * num for size, num in groups.items()) / stats.observed.num_deaths
         yield f"Together: {', '.join(shown)} at one instant, {share:.0%} of all deaths."
-
-
-def _when(stats: TraceStatistics) -> Iterator[str]:
-    if stats.trend:
-        score, p = stats.trend
-        crowd = "at the beginning" if score < 0 else "towards the end"
-        found = f"failures crowd {crowd}" if p < _SIGNIFICANT else "none found over time"
-        yield f"Trend: {found} (Lewis and Robinson's score {score:.1f}, {p_value(p)})."
-    if stats.time_of_day:
-        hours, days = stats.time_of_day.num_by_hour, stats.time_of_day.num_by_weekday
-        thirds = ", ".join(f"{first:02}–{first + 8:02} h {sum(hours[first : first + 8]):,}" for first in (0, 8, 16))
-        week = ", ".join(f"{day} {num:,}" for day, num in zip(_DAYS, days, strict=True))
-        yield f"Time of day: {thirds} (uniform: {p_value(stats.time_of_day.p)}). {week}."

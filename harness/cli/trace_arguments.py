@@ -109,14 +109,13 @@ def _add_show(kinds: argparse._SubParsersAction) -> None:
     parser = command(
         kinds,
         "show",
-        "describe a trace: MTBF, gaps, hazard, repeat offenders, fitted laws",
+        "describe a trace: MTBF, fitted laws, repeat offenders",
         """\
   run.py trace show llm.csv
-  run.py trace show llm.csv --bootstrap 500 --figures figures      bootstrap intervals and p-values, figures""",
+  run.py trace show llm.csv --figures figures      the survival figure, as SVG and PNG""",
     )
     parser.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
-    parser.add_argument("--bootstrap", type=count, metavar="B", help="B samples: intervals and p-values of the fits")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="folder for figures, created if missing")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure, created if missing")
 
 
 def _add_generate(kinds: argparse._SubParsersAction) -> None:

@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 
 from harness.cli import console
-from harness.cli.progress import amount_progress
 from harness.core.errors import TraceError
 from harness.record.files import write_text
 from harness.traces.gaps import without_repeats
@@ -81,15 +80,13 @@ def show(options: argparse.Namespace) -> int:
     from analysis.trace_show import show_trace  # noqa: PLC0415 - not needed by `import` and `generate`
     from harness.traces.statistics import describe  # noqa: PLC0415 - scipy.stats
 
-    trace = read_trace(options.trace)
-    with amount_progress("samples") as progress:
-        statistics = describe(trace, options.bootstrap or 0, progress=progress)
+    statistics = describe(read_trace(options.trace))
     console.show(show_trace(statistics))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
         from analysis.trace_figures import draw_trace  # noqa: PLC0415 - matplotlib, half a second
 
-        for path in draw_trace(trace, statistics, options.figures):
+        for path in draw_trace(statistics, options.figures):
             console.say(f"figure: {path}")
     return 0
 

@@ -88,16 +88,13 @@ class Observed:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Times between failures, in order of (process, time). ``process_E``: the rank's number; 0 for the system.
+    """Times between failures, in order of (process, time).
 
     ``num_zero`` gaps of no length were left out: a failure at hour 0.
-    ``watched_R``: the hours for which each process was watched.
     """
 
     sample: Sample
-    process_E: I64
     num_zero: int
-    watched_R: F64
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -170,14 +167,12 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
     hour_E, process_E = hour_E[order_E], process_E[order_E]
     is_first_E = np.diff(process_E, prepend=-1) > 0
     gap_E = np.where(is_first_E, hour_E, np.diff(hour_E, prepend=0.0))
-    first_R, last_R = np.zeros((2, num_processes))
+    last_R = np.zeros(num_processes)
     last_R[process_E] = hour_E  # of several, the last
     if first == "left_out":
-        first_R, last_R = hour_E[is_first_E], last_R[process_E[is_first_E]]
-        gap_E, process_E = gap_E[~is_first_E], process_E[~is_first_E]
+        last_R, gap_E = last_R[process_E[is_first_E]], gap_E[~is_first_E]
     rest_R, is_gap_E = observed.length_h - last_R, gap_E > 0
-    sample = Sample(gap_E[is_gap_E], rest_R[rest_R > 0])
-    return Gaps(sample, process_E[is_gap_E], int((~is_gap_E).sum()), observed.length_h - first_R)
+    return Gaps(Sample(gap_E[is_gap_E], rest_R[rest_R > 0]), int((~is_gap_E).sum()))
 
 
 def _number(trace: Trace, key: str) -> float | None:

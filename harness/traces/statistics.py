@@ -1,29 +1,44 @@
-"""All statistics of a failure trace: how often, how regularly, which ranks, when, for how long, and how sure that is.
+"""What a failure trace says of its law: how often, which ranks, how many at once, and how sure that is.
 
-Array letters: I instants, R ranks, D gaps between deaths, K known repair times.
+Array letters: I instants, R ranks, K known repair times, W windows of time, or ranks.
 """
 
-import itertools
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
 
 import numpy as np
 from scipy import stats
 
 from harness.core.errors import TraceError
-from harness.core.plans import Rank, ps_rank
-from harness.traces.fits import FAMILIES
-from harness.traces.gaps import F64, First, Observed, first_of, observe, without_repeats
-from harness.traces.levels import Level, level_of
+from harness.core.plans import ps_rank
+from harness.traces.fits import CONFIDENCE, Fit, Interval, fit_all, mean_interval
+from harness.traces.gaps import I64, First, Observed, Per, Sample, first_of, gaps_of, observe, without_repeats
 from harness.traces.trace import Trace
 
 _NUM_OFFENDERS = 5
-_STRETCH = re.compile(r"(\S+) h to (\S+) h")
+_EVENTS_PER_WINDOW = 5  # on average, for a variance of counts to mean something
+_LEAST_WINDOWS, _MAX_WINDOWS = 5, 50
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Level:
+    """Statistics of one kind of gap: of one rank, or of any rank.
+
+    ``mtbf_h``: hours observed divided by failures, infinite without any. ``poisson``: its exact interval if failures
+    are independent and their rate constant. ``dispersed``: its interval by the variance of the numbers of failures over
+    ranks or windows of time, if that is above Poisson's, as bursts and repeat offenders make it (Student's t on the log
+    scale); None for a single rank or window. ``refused``: by family, why it could not be fitted.
+    """
+
+    mtbf_h: float
+    poisson: Interval
+    dispersed: Interval | None
+    sample: Sample
+    num_zero: int
+    fits: tuple[Fit, ...]
+    refused: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +58,8 @@ class Concentration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeOfDay:
-    """Instants of failure by hour of the day and day of the week (Monday first).
-
-    ``p``: Rayleigh's test of uniform hours of the day, against one peak a day, for independent instants.
-    """
-
-    num_by_hour: tuple[int, ...]
-    num_by_weekday: tuple[int, ...]
-    p: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Repairs:
-    """Hours of repair, of the deaths with a known one.
-
-    ``down_frac``: the share of all hours of all ranks in which a rank was down; None where deaths or ranks are not
-    named. Each hour counts once per rank: ``num_overlapping`` repairs begin while their rank is down, as where a rank
-    stands for several nodes, and ``num_cut`` last beyond the end of the trace, which cuts them.
-    """
+    """Hours of repair, of the deaths with a known one."""
 
     num: int
     num_unknown: int
@@ -69,19 +67,13 @@ class Repairs:
     median_h: float
     p90_h: float
     longest_h: float
-    down_frac: float | None
-    num_overlapping: int
-    num_cut: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TraceStatistics:
     """All statistics of a trace; None is unknown. ``group_sizes``: the number of instants by ranks that died at them.
 
-    ``death_gap_D``: hours from one death of any rank to the next, 0 where several die at once. ``first``: whether the
-    times before first failures are among the gaps (``gaps.first_of``). ``trend``: score and p-value of Lewis and
-    Robinson's test, Laplace's score divided by the gaps' coefficient of variation: about standard normal for a renewal
-    process, below 0 if failures crowd at the beginning.
+    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``).
     """
 
     title: str
@@ -89,21 +81,13 @@ class TraceStatistics:
     first: First
     rank: Level | None
     system: Level
-    death_gap_D: F64
     group_sizes: Mapping[int, int]
     concentration: Concentration | None
-    trend: tuple[float, float] | None
-    time_of_day: TimeOfDay | None
     repairs: Repairs | None
-    num_bootstraps: int
 
 
-def describe(
-    trace: Trace, bootstrap: int = 0, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
-) -> TraceStatistics:
-    """All statistics of ``trace``; with ``bootstrap`` samples of each kind for each fit, drawn by ``seed``.
-
-    ``progress(begun, total)`` counts the samples; ``total`` is an upper bound.
+def describe(trace: Trace) -> TraceStatistics:
+    """All statistics of ``trace``.
 
     Raises:
         TraceError: a header that contradicts the entries or holds no number, or no hours observed.
@@ -112,30 +96,54 @@ def describe(
     trace = without_repeats(trace)
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; add '# length_h: HOURS' to its header")
-    begun = itertools.count(1)
-
-    def tick() -> None:
-        if progress is not None:
-            progress(next(begun), 2 * 2 * len(FAMILIES) * bootstrap)  # two kinds of sample, two kinds of gap
-
-    level = partial(level_of, observed, first=first, bootstrap=bootstrap, seed=seed, tick=tick)
     is_ranked = observed.rank_E is not None and observed.num_ranks is not None
-    rank, system = level("rank") if is_ranked else None, level("system")
-    hour_I, num_I = observed.instants
     return TraceStatistics(
         title=trace.header.get("title", "") or trace.source,
         observed=observed,
         first=first,
-        rank=rank,
-        system=system,
-        death_gap_D=np.diff(np.repeat(hour_I, num_I)),
-        group_sizes=dict(sorted(Counter(num_I.tolist()).items())),
+        rank=_level(observed, "rank", first) if is_ranked else None,
+        system=_level(observed, "system", first),
+        group_sizes=dict(sorted(Counter(observed.instants[1].tolist()).items())),
         concentration=_concentration(observed, trace) if is_ranked and observed.num_deaths else None,
-        trend=_trend(hour_I, observed.length_h, system.cv),
-        time_of_day=_time_of_day(trace, hour_I),
-        repairs=_repairs(trace, observed),
-        num_bootstraps=bootstrap,
+        repairs=_repairs(trace),
     )
+
+
+def _level(observed: Observed, per: Per, first: First) -> Level:
+    gaps = gaps_of(observed, per, first=first)
+    exposure_h, num_W = _counts(observed, per)
+    num = int(num_W.sum())
+    mtbf_h = exposure_h / num if num else math.inf
+    dispersed = None
+    if num and len(num_W) > 1:
+        dispersion = float(num_W.var(ddof=1) / num_W.mean())  # 1 if Poisson
+        quantile = float(stats.t.isf((1 - CONFIDENCE) / 2, len(num_W) - 1))
+        spread = math.exp(quantile * math.sqrt(max(dispersion, 1.0) / num))
+        dispersed = Interval(mtbf_h / spread, mtbf_h * spread)
+    fits, refused = fit_all(gaps.sample)
+    return Level(
+        mtbf_h=mtbf_h,
+        poisson=mean_interval(exposure_h, num, is_cut=True),
+        dispersed=dispersed,
+        sample=gaps.sample,
+        num_zero=gaps.num_zero,
+        fits=tuple(fits),
+        refused=refused,
+    )
+
+
+def _counts(observed: Observed, per: Per) -> tuple[float, I64]:
+    """Hours observed, and numbers of failures: of each rank, so that a few bad ones widen the interval; or of instants
+    in equal windows of time (index of dispersion, Cox & Lewis, 1966), one window where failures are few.
+    """
+    if per == "rank":
+        assert observed.rank_E is not None
+        assert observed.num_ranks is not None
+        return observed.num_ranks * observed.length_h, np.bincount(observed.rank_E, minlength=observed.num_ranks)
+    hour_I = observed.instants[0]
+    num_windows = min(_MAX_WINDOWS, len(hour_I) // _EVENTS_PER_WINDOW)
+    num_windows = num_windows if num_windows >= _LEAST_WINDOWS else 1
+    return observed.length_h, np.histogram(hour_I, num_windows, (0, observed.length_h))[0]
 
 
 def _concentration(observed: Observed, trace: Trace) -> Concentration:
@@ -158,72 +166,17 @@ def _concentration(observed: Observed, trace: Trace) -> Concentration:
     )
 
 
-def _trend(hour_I: F64, length_h: float, cv: float | None) -> tuple[float, float] | None:
-    """None below five failures, or where gaps do not vary."""
-    if len(hour_I) < 5 or not cv:
-        return None
-    score = (float(hour_I.mean()) / length_h - 0.5) * math.sqrt(12 * len(hour_I)) / cv
-    return score, 2 * float(stats.norm.sf(abs(score)))
-
-
-def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
-    """None if the trace does not say when it began. The hours of a stretched trace are scaled back to its log's.
-
-    The p-value of Rayleigh's test is Zar's (Biostatistical Analysis, 2010, equation 27.4); scipy has no such test.
-    """
-    if "began" not in trace.header:
-        return None
-    try:
-        began = datetime.fromisoformat(trace.header["began"])
-    except ValueError:
-        found = trace.header["began"]
-        raise TraceError(f"{trace.source}: began {found!r} in its header; expected 2003-01-31T00:00:00") from None
-    stretch = _STRETCH.fullmatch(trace.header.get("stretch", "1 h to 1 h"))
-    if stretch is None or not len(hour_I):
-        return None
-    times = [began + timedelta(hours=float(hour) * float(stretch[1]) / float(stretch[2])) for hour in hour_I]
-    hour_of_day_I = np.array([time.hour + time.minute / 60 + time.second / 3600 for time in times])
-    num, length = len(times), abs(np.exp(2j * math.pi / 24 * hour_of_day_I).sum())
-    return TimeOfDay(
-        num_by_hour=tuple(np.bincount(hour_of_day_I.astype(int), minlength=24).tolist()),
-        num_by_weekday=tuple(np.bincount([time.weekday() for time in times], minlength=7).tolist()),
-        p=min(1.0, math.exp(math.sqrt(1 + 4 * num + 4 * (num * num - length * length)) - (1 + 2 * num))),
-    )
-
-
-def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
+def _repairs(trace: Trace) -> Repairs | None:
     """None if no repair time is known."""
-    known = [(entry, entry.repair_h) for entry in trace.failures if entry.repair_h is not None]
+    known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     if not known:
         return None
-    repair_K = np.array([repair_h for _, repair_h in known])
-    median_h, p90_h, longest_h = np.quantile(repair_K, [0.5, 0.9, 1.0]).tolist()
-    outages = sorted((entry.hour, entry.hour + repair_h, entry.who) for entry, repair_h in known)
-    down_h, num_overlapping = _down(outages, observed.length_h)
-    is_known = observed.rank_E is not None and observed.num_ranks is not None
+    median_h, p90_h, longest_h = np.quantile(known, [0.5, 0.9, 1.0]).tolist()
     return Repairs(
         num=len(known),
         num_unknown=len(trace.failures) - len(known),
-        mean_h=float(repair_K.mean()),
+        mean_h=float(np.mean(known)),
         median_h=median_h,
         p90_h=p90_h,
         longest_h=longest_h,
-        down_frac=down_h / (observed.num_ranks * observed.length_h) if is_known and observed.num_ranks else None,
-        num_overlapping=num_overlapping,
-        num_cut=sum(end_h > observed.length_h for _, end_h, _ in outages),
     )
-
-
-def _down(outages: Sequence[tuple[float, float, Rank | int]], length_h: float) -> tuple[float, int]:
-    """Hours before ``length_h`` in which ranks were down, each hour once per rank, and the repairs that overlap.
-
-    ``outages`` are (first hour, last hour, rank) in order of first hours.
-    """
-    down_h, num_overlapping = 0.0, 0
-    up_h: dict[Rank | int, float] = {}  # hour at which a rank is up again
-    for first_h, last_h, rank in outages:
-        is_down_until_h = up_h.get(rank, 0.0)
-        num_overlapping += first_h < is_down_until_h
-        down_h += max(0.0, min(last_h, length_h) - max(first_h, is_down_until_h))
-        up_h[rank] = max(is_down_until_h, last_h)
-    return down_h, num_overlapping

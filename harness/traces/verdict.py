@@ -42,9 +42,7 @@ def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
 def _doubts(close: Sequence[Fit]) -> Iterator[str]:
     """Whether even the best are refuted, or rest on durations beyond those observed; and the trend of the hazard."""
     if all(fit.p < _REFUTED for fit in close):
-        each = ", ".join(
-            f"{fit.family} p {'<' if fit.is_bound or fit.p < 1e-4 else '='} {max(fit.p, 1e-4):.2g}" for fit in close
-        )
+        each = ", ".join(f"{fit.family} p < {max(fit.p, 1e-4):.2g}" for fit in close)
         yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."
     times = close[0].mean_h / (close[0].exposure_h / close[0].num_events)
     if times >= _UNSEEN:

@@ -75,8 +75,7 @@ def test_a_figure_has_no_colour_outside_the_themes(kind: Kind, data: Data) -> No
 
 def test_a_trace_s_figures_have_no_colour_outside_the_themes() -> None:
     """As figures of a grid."""
-    trace = rich_trace()
-    for svg in trace_svgs(trace, describe(trace), "x").values():
+    for svg in trace_svgs(describe(rich_trace()), "x"):
         assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.trace_figures import CAPTIONS, trace_svgs
+from analysis.trace_figures import trace_svgs
 from analysis.trace_show import number
 from harness.core.events import Event
 from harness.record.recorder import Recorder
@@ -23,7 +23,7 @@ from tests.traces.made_traces import trace_of
 def rich_trace() -> Trace:
     """A hundred deaths with everything that a trace can tell."""
     hours_N = np.cumsum(np.random.default_rng(0).weibull(0.6, 90) * 4).round(4)
-    lines = ["# title: a cluster", f"# length_h: {hours_N[-1] + 5}", "# ranks: 12", "# began: 2005-03-07T00:00:00"]
+    lines = ["# title: a cluster", f"# length_h: {hours_N[-1] + 5}", "# ranks: 12"]
     lines += ["hour,rank,repair_h,node"]
     for index, hour in enumerate(hours_N.tolist()):
         lines.append(f"{hour},ps{index % 9},{1 + index % 4},node{index % 9}")
@@ -33,7 +33,7 @@ def rich_trace() -> Trace:
 
 
 def test_a_trace_is_told_in_full() -> None:
-    """Size, MTBFs, both fits with their verdicts, who, together, trend, time of day and repairs have a line each."""
+    """Size, MTBFs, both fits with their verdicts, who, together and repairs have a line each."""
     text = shown(analysis.show_trace(describe(rich_trace())))
     assert text.startswith("a cluster: 100 deaths at 90 instants, ")
     for start in (
@@ -44,22 +44,11 @@ def test_a_trace_is_told_in_full() -> None:
         "Who: 10 of 12 ranks failed; the 1 that fails most: 10% of all deaths.",
         "Again and again: ps",
         "Together: 10× 2 ranks at one instant, 20% of all deaths.",
-        "Trend: ",
-        "Time of day: 00–08 h ",
         "Repairs: 90 known, 10 unknown; 2.48 h on average, median 2.00, ",
         "Goodness of fit: p is a bound that can refute a family",
     ):
         assert any(line.strip().startswith(start.strip()) for line in text.splitlines()), start
     assert "(node" in text
-
-
-def test_a_bootstrap_stands_beside_the_likelihood() -> None:
-    """With samples asked for, their intervals have a column, and p is no bound any more."""
-    trace = trace_of([(float(hour), hour % 2) for hour in (3, 5, 11, 12, 20, 31)], length_h=40, ranks=2)
-    text = shown(analysis.show_trace(describe(trace, 5)))
-    assert "(95 % by 5 samples)" in text
-    assert "p at most" not in text
-    assert "--bootstrap" not in text
 
 
 @pytest.mark.parametrize("lines", [["# length_h: 9", "hour,rank"], ["# length_h: 50", "hour,rank", "10,4", "40,4"]])
@@ -90,26 +79,16 @@ def test_numbers_have_three_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_figures_are_written(tmp_path: Path) -> None:
-    """Each figure as SVG and PNG."""
-    trace = rich_trace()
-    paths = analysis.draw_trace(trace, describe(trace), tmp_path)
-    assert {path.name for path in paths} == {f"{name}{suffix}" for name in CAPTIONS for suffix in (".svg", ".png")}
-    assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_same_trace_gives_the_same_figure() -> None:
-    """A figure is a function of its trace; few failures have the one of time alone."""
-    trace = trace_of([(3.0, 0), (5.0, 1), (5.0, 2)], length_h=9, ranks=4)
-    first, again = (trace_svgs(trace, describe(trace), "x") for _ in range(2))
+def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
+    """Written as SVG and PNG; the same trace gives the same bytes; fewer than five gaps have none."""
+    stats = describe(rich_trace())
+    assert {path.name for path in analysis.draw_trace(stats, tmp_path)} == {"survival.svg", "survival.png"}
+    assert (tmp_path / "survival.png").read_bytes().startswith(b"\x89PNG")
+    first, again = (trace_svgs(describe(rich_trace()), "x") for _ in range(2))
     assert first == again
-    assert set(first) == {"time"}
-
-
-def test_a_trace_without_failures_has_no_figure() -> None:
-    """There is nothing to draw."""
-    trace = parse_trace(["# length_h: 9", "hour,rank"], "bare.csv")
-    assert trace_svgs(trace, describe(trace), "x") == {}
+    assert len(first) == 2
+    few = describe(trace_of([(3.0, 0), (5.0, 1), (5.0, 2)], length_h=9, ranks=4))
+    assert (trace_svgs(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
 
 
 def write_replayed(root: Path) -> Path:
@@ -133,7 +112,7 @@ def write_replayed(root: Path) -> Path:
 
 
 def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
-    """Its figures and sentences are part of the page; not if the file has changed since, or is gone."""
+    """Its figure and sentences are part of the page; not if the file has changed since, or is gone."""
     trace = write_replayed(tmp_path)
 
     def page() -> str:
@@ -141,7 +120,7 @@ def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
 
     assert "<h2>Failure trace planned</h2>" in page()
     assert "6 deaths at 5 instants" in page()
-    assert 'id="trace0-time-' in page()
+    assert 'id="trace0-survival-' in page()
     text = trace.read_text()
     trace.write_text(text.replace("hour,rank\n", "hour,rank\n0.5,ps0\n"))
     assert "has changed since these runs" in page()

@@ -8,10 +8,8 @@ import pytest
 from scipy import stats
 
 from harness.core.errors import TraceError
-from harness.traces.bootstrap import bootstrapped, draw_renewals
 from harness.traces.fits import FAMILIES, Fit, distance_of, distribution, fit, mean_interval
 from harness.traces.gaps import Sample
-from harness.traces.likelihood import LOG_LIKELIHOODS
 from harness.traces.verdict import verdict
 
 TRUE = {
@@ -55,7 +53,7 @@ def test_a_fit_is_the_maximum_that_scipy_finds(family: str, is_cut: bool) -> Non
 def test_the_likelihood_is_scipys(family: str, is_cut: bool) -> None:
     """Densities of durations that ended and survival of those cut short, at parameters near and far."""
     sample = drawn(family, 40, seed=8, is_cut=is_cut)
-    log_likelihood = LOG_LIKELIHOODS[family](sample)
+    log_likelihood = FAMILIES[family].log_likelihood(sample)
     for values in ([*TRUE[family].values()], [0.3, 50.0][-len(TRUE[family]) :], [3.0, 2.0][-len(TRUE[family]) :]):
         law = distribution(family, values)
         expected = law.logpdf(sample.ended_E).sum() + law.logsf(sample.cut_C).sum()
@@ -112,17 +110,6 @@ def test_p_is_uniform_for_parameters_known_in_advance(family: str) -> None:
 
 
 @EVERY_FAMILY
-def test_density_survival_and_mean_belong_together(family: str) -> None:
-    """Hazard times survival is the slope of the survival function, and the mean its area."""
-    fitted = fit(family, drawn(family, 80, seed=9, is_cut=False))
-    hours_T = np.array([0.1, 1.0, 10.0, 50.0])
-    slope_T = -(fitted.law.sf(hours_T * 1.00001) - fitted.law.sf(hours_T * 0.99999)) / (2e-5 * hours_T)
-    assert fitted.hazard(hours_T) * fitted.law.sf(hours_T) == pytest.approx(slope_T, rel=1e-4)
-    grid_G = np.geomspace(1e-9, 1e6, 200_001)
-    assert np.trapezoid(fitted.law.sf(grid_G), grid_G) == pytest.approx(fitted.mean_h, rel=1e-3)
-
-
-@EVERY_FAMILY
 def test_intervals_cover(family: str) -> None:
     """In 60 samples of 60 durations, a third cut short, 95 % intervals miss a parameter 0 to 9 times (99.9 %)."""
     missed = dict.fromkeys(TRUE[family], 0)
@@ -163,40 +150,6 @@ def test_the_distance_is_kolmogorov_and_smirnovs() -> None:
     test = stats.kstest(sample.ended_E, stats.expon(scale=fitted.parameters["mean_h"]).cdf, method="asymp")
     assert fitted.distance == pytest.approx(test.statistic)
     assert fitted.p == pytest.approx(test.pvalue)
-
-
-def test_a_bootstrap_is_of_its_seed() -> None:
-    """The same seed gives the same intervals and p-value, another seed others; both are near the likelihood's."""
-    sample = drawn("weibull", 50, seed=4, is_cut=True)
-    plain = fit("weibull", sample)
-    first, again, other = (
-        bootstrapped(plain, sample, np.array([sample.exposure_h]), num=20, seed=seed, tick=lambda: None)
-        for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first.bootstrap_intervals != other.bootstrap_intervals
-    assert first.bootstrap_intervals is not None
-    likely, resampled = plain.intervals["shape"], first.bootstrap_intervals["shape"]
-    assert (resampled.low, resampled.high) == pytest.approx((likely.low, likely.high), rel=0.2)
-    assert not first.is_bound
-    assert 0.02 < first.p <= 1
-
-
-def test_a_wrong_family_is_refuted_by_the_bootstrap() -> None:
-    """Clockwork is no exponential: its distance is exceeded by none of the renewal processes drawn."""
-    hours_N = np.random.default_rng(0).normal(10, 1, 30)
-    sample = Sample(hours_N, np.array([4.0]))
-    watched_R = np.array([sample.exposure_h])
-    fitted = bootstrapped(fit("exponential", sample), sample, watched_R, num=40, seed=0, tick=lambda: None)
-    assert fitted.p == pytest.approx(1 / 41)
-
-
-def test_renewals_fill_the_time_watched() -> None:
-    """Gaps and the rest of each process add up to the hours it was watched; one rest for each."""
-    watched_R = np.array([50.0, 200.0, 1.0])
-    sample = draw_renewals("lognormal", np.array([2.0, 2.0]), watched_R, np.random.default_rng(6))
-    assert len(sample.cut_C) == 3
-    assert sample.exposure_h == pytest.approx(watched_R.sum())
 
 
 def fits_of(sample: Sample) -> list[Fit]:
