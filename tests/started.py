@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import _memory, grid
-from benchmarks._processes import adopt_orphans, descendants
 from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
 from harness.config.model import Config
@@ -39,6 +38,8 @@ def benchmark_alone(name: str, *arguments: str) -> None:
 
 def left_by_a_stray() -> None:
     """Print the number of a process that left its session and lost its parent, and what chaos finds left."""
+    from tests.soak.attempt import adopt_orphans, descendants
+
     adopt_orphans()
     others = {*descendants()}
     reader, writer = os.pipe()

@@ -1,6 +1,6 @@
 """Damaged inputs of every parser: read as what they say, or refused in one line a mistake.
 
-`benchmarks/fuzz.py` has the same with as many inputs as one likes.
+`tests/soak/fuzz.py` has the same with as many inputs as one likes.
 """
 
 from pathlib import Path

@@ -39,7 +39,7 @@ CASES = [
     for place, cache in enumerate(CACHES)
     if (strategy, cache) != ("cpr_mirror", "stale") and place != number % 3
 ]
-"""Each strategy with two caches, each cache with most strategies; `benchmarks/resume.py` draws all pairs."""
+"""Each strategy with two caches, each cache with most strategies; `tests/soak/resume.py` draws all pairs."""
 
 ON_RPC = [
     ("full", "lookahead", "async"),

@@ -1,4 +1,4 @@
-"""Rounds of a long random test: each by its number, in a folder of its own, several at once; and their counts."""
+"""Rounds of a soak: each by its number, in a folder of its own, several at once; and their counts."""
 
 import argparse
 import multiprocessing
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._common import config_of, parser, settings_of
+from benchmarks._common import config_of, settings_of
 from harness.config.yaml_file import to_yaml
 from harness.core.seeds import generator
 
@@ -40,8 +40,8 @@ Tried = Callable[[int, np.random.Generator, Path, Mapping[str, Any]], Verdict]
 
 
 def rounds_parser(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """The options of every such test."""
-    made = parser(doc)
+    """The options of every soak of rounds."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rounds", type=int, default=rounds, help=f"rounds (default: {rounds})")
     made.add_argument("--seed", type=int, default=1, help="of the rounds (default: 1)")
     made.add_argument("--first", type=int, default=0, help="number of the first round (default: 0)")
@@ -55,17 +55,18 @@ def carried_out(options: argparse.Namespace, stream: str, tried: Tried) -> Verdi
     ``stream``: of the generators; a round is the same whatever rounds come before it.
     """
     total, began_s = Verdict(), time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        settings = settings_of(folder, [20] * 13 + [400] * 13, NUM_STEPS, batch_size=BATCH_SIZE)
+    context = multiprocessing.get_context("fork")  # the imports are done, and no thread runs yet
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        settings = settings_of(Path(name), [20] * 13 + [400] * 13, NUM_STEPS, batch_size=BATCH_SIZE)
         settings |= {
             "model": {"size": "tiny"},
             "profile": {"base": "busy", "job_h": JOB_H},
             "metrics": {"log_every_steps": 5},
         }
-        each = partial(_round, stream=stream, seed=options.seed, tried=tried, folder=folder, settings=settings)
         numbers = range(options.first, options.first + options.rounds)
-        for done, (number, verdict) in enumerate(_verdicts(each, numbers, options.jobs), start=1):
+        common = {"stream": stream, "seed": options.seed, "tried": tried, "folder": Path(name), "settings": settings}
+        verdicts = pool.map(partial(_round, **common), numbers)
+        for done, (number, verdict) in enumerate(zip(numbers, verdicts, strict=True), start=1):
             wrong = [f"round {number}: {words}" for words in verdict.wrong]
             total.counts += verdict.counts
             total.wrong += wrong
@@ -76,28 +77,16 @@ def carried_out(options: argparse.Namespace, stream: str, tried: Tried) -> Verdi
     return total
 
 
-def write_config(folder: Path, *settings: Mapping[str, Any]) -> Path:
-    """The file of a config."""
-    values = config_of(*settings).model_dump(mode="json", exclude={"out", "name"})
-    path = folder / "config.yaml"
-    path.write_text(to_yaml(values))
-    return path
-
-
-def _verdicts(each: Callable[[int], tuple[int, Verdict]], numbers: range, jobs: int) -> Iterator[tuple[int, Verdict]]:
-    if jobs == 1:
-        yield from map(each, numbers)
-        return
-    context = multiprocessing.get_context("fork")  # the imports are done, and no thread runs yet
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        yield from pool.map(each, numbers)
-
-
-def _round(
-    number: int, *, stream: str, seed: int, tried: Tried, folder: Path, settings: Mapping[str, Any]
-) -> tuple[int, Verdict]:
+def _round(number: int, *, stream: str, seed: int, tried: Tried, folder: Path, settings: Mapping[str, Any]) -> Verdict:
     own = folder / f"round{number}"
     own.mkdir()
     verdict = tried(number, generator(seed, stream, number), own, settings)
     shutil.rmtree(own)
-    return number, verdict
+    return verdict
+
+
+def write_config(folder: Path, *settings: Mapping[str, Any]) -> Path:
+    """The file of a config."""
+    path = folder / "config.yaml"
+    path.write_text(to_yaml(config_of(*settings).model_dump(mode="json", exclude={"out", "name"})))
+    return path

@@ -1,5 +1,9 @@
-"""One `run.py train` in a session of its own, which can be watched, sent signals, and searched for what it left."""
+"""One `run.py train` in a session of its own, which can be watched, sent signals, and searched for what it left.
 
+Processes and listening sockets of this machine are those that /proc shows.
+"""
+
+import ctypes
 import json
 import os
 import signal
@@ -7,22 +11,13 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
 import harness.run.assemble  # noqa: F401 - torch and the compiled loops: a forked command has them already
 import run as command_line
-from benchmarks._processes import (
-    adopt_orphans,
-    children_of,
-    descendants,
-    in_session,
-    is_in_session,
-    listening_sockets,
-    reap_orphans,
-    sockets_of,
-)
 from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
@@ -32,37 +27,37 @@ from harness.record.recorder import read_record
 POLL_S = 0.002
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 1 << 14
+_SET_CHILD_SUBREAPER = 36  # of prctl, linux/prctl.h
+_LISTENING = "0A"  # state in /proc/net/tcp
+_ACCEPTS = 1 << 16  # flag in /proc/net/unix
 
 
 class Attempt:
     """One `run.py train` in a session of its own, with a temporary folder of its own.
 
     Attributes:
+        code: its exit code; None: it has not ended.
         paused_s: seconds in which one of its processes was stopped by the process that watches it, added up.
     """
 
     def __init__(self, config: Path, folder: Path, *words: str) -> None:
-        self.out = folder / "out"
-        self.output = folder / "output.txt"
-        self.temporary = folder / "tmp"
+        self.out, self.output, self.temporary = folder / "out", folder / "output.txt", folder / "tmp"
+        self.code: int | None = None
         self.paused_s = 0.0
         self._record = self.out / "events.jsonl"
         self._least_bytes = self._record.stat().st_size if self._record.exists() else 0  # of the record, since birth
-        self._sockets: set[int] = set()
-        self._has_looked = False
+        self._sockets: set[int] | None = None
+        self._servers: list[int] = []
         adopt_orphans()
         self._others = {*descendants()}  # of the process that watches it
         self.temporary.mkdir(exist_ok=True)
         self.output.write_bytes(b"")  # a signal may come before the process opens it
         self.began_s = time.monotonic()
-        arguments = ["train", str(config), f"out={self.out}", *words]
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until the command handles them
         self.pid = os.fork()
         if self.pid == 0:
-            _command(arguments, self.output, self.temporary)
+            _command(["train", str(config), f"out={self.out}", *words], self.output, self.temporary)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-        self.code: int | None = None
-        self._servers: list[int] = []
 
     def poll(self) -> bool:
         """Whether it has ended."""
@@ -85,14 +80,17 @@ class Attempt:
         if whom == "run":
             return [self.pid]
         if whom == "fork server":  # looked for once: a phase may last for milliseconds
-            self._servers = self._servers or [pid for pid in children_of(self.pid) if children_of(pid)]
+            self._servers = self._servers or [pid for pid in _children_of(self.pid) if _children_of(pid)]
             return self._servers
-        found: dict[str, int] = {}
+        pids: dict[str, int] = {}
         for event in self.events():
             if isinstance(event, Started | Regrouped):
-                found |= event.machine.get("pids", {})
-        pids = [pid for rank, pid in sorted(found.items()) if rank.startswith(whom)]
-        return [pid for pid in pids if is_in_session(pid, self.pid)]
+                pids |= event.machine.get("pids", {})
+        return [
+            pid
+            for rank, pid in sorted(pids.items())
+            if rank.startswith(whom) and (seen := _parent_and_session(pid)) and seen[1] == self.pid
+        ]
 
     def events(self) -> list[Event]:
         """Of its record so far."""
@@ -124,19 +122,20 @@ class Attempt:
 
     def note_sockets(self) -> None:
         """Remember the sockets that its processes have open, unless that was done."""
-        if not self._has_looked:
-            self._has_looked = True
+        if self._sockets is None:
             self._sockets = sockets_of(in_session(self.pid)) - sockets_of([os.getpid()])
 
     def left(self) -> list[str]:
         """Processes, in any session, listening sockets and temporary files that are left of it."""
-        reap_orphans()
-        processes = [f"process {pid}" for pid in self._descendants()]
-        sockets = [
-            f"socket {words}" for number, words in listening_sockets().items() if number in (self._sockets or ())
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # orphans that have ended
+                pass
+        listening = listening_sockets()
+        return [
+            *(f"process {pid}" for pid in self._descendants()),
+            *(f"socket {listening[number]}" for number in listening.keys() & (self._sockets or ())),
+            *(f"file {path.relative_to(self.temporary)}" for path in self.temporary.rglob("*")),
         ]
-        files = [f"file {path.relative_to(self.temporary)}" for path in self.temporary.rglob("*")]
-        return processes + sockets + files
 
     def _descendants(self) -> list[int]:
         return [pid for pid in descendants() if pid not in self._others]
@@ -178,3 +177,72 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
         util._exit_function()  # pyright: ignore[reportAttributeAccessIssue] - what an interpreter's end does; other handlers are those of the parent
         sys.stderr.flush()
         os._exit(code)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def adopt_orphans() -> None:
+    """From now on a descendant whose parent ends becomes a child of this process, whatever its session."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """Living descendants of this process, by two looks: one may miss a process whose parent ends during it."""
+    found: set[int] = set()
+    for _ in range(2):
+        living = _living()
+        new = {os.getpid()}
+        while new := {pid for pid, (parent, _) in living.items() if parent in new}:
+            found |= new
+    return sorted(found)
+
+
+def in_session(session: int) -> list[int]:
+    """Living processes of a session."""
+    return [pid for pid, (_, its_session) in _living().items() if its_session == session]
+
+
+def _children_of(pid: int) -> list[int]:
+    return [child for child, (parent, _) in _living().items() if parent == pid]
+
+
+def _living() -> dict[int, tuple[int, int]]:
+    """Parent and session of each living process."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return {pid: seen for pid in pids if (seen := _parent_and_session(pid))}
+
+
+def _parent_and_session(pid: int) -> tuple[int, int] | None:
+    """None: the process is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, parent, _, session, *_ = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else (int(parent), int(session))
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+def sockets_of(pids: Iterable[int]) -> set[int]:
+    """Numbers (inodes) of the sockets that processes have open."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            names = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+            found |= {int(name[8:-1]) for name in names if name.startswith("socket:[")}
+    return found
+
+
+def listening_sockets() -> dict[int, str]:
+    """TCP and Unix sockets that listen, in the network of this process: kind and address by number."""
+    found: dict[int, str] = {}
+    for path in filter(Path.exists, map(Path("/proc/net").joinpath, ("tcp", "tcp6", "unix"))):
+        for fields in map(str.split, path.read_text(errors="replace").splitlines()[1:]):
+            if path.name == "unix" and int(fields[3], 16) & _ACCEPTS:
+                found[int(fields[6])] = f"unix {' '.join(fields[7:])}"
+            elif path.name != "unix" and fields[3] == _LISTENING:
+                found[int(fields[9])] = f"{path.name} {fields[1]}"
+    return found

@@ -10,8 +10,8 @@ three) or SIGTERM, at drawn steps, and started again by the same command. Then i
 
 How often each strategy, engine and cache was ended is printed, and which was not.
 
-    python benchmarks/resume.py --rounds 50 --seed 1
-    python benchmarks/resume.py --first 17 --rounds 1 --seed 1      one round again, by its number
+    python -m tests.soak.resume --rounds 50 --seed 1
+    python -m tests.soak.resume --first 17 --rounds 1 --seed 1      one round again, by its number
 """
 
 import os
@@ -26,13 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
-
 import numpy as np
 
-from benchmarks._attempt import Attempt
-from benchmarks._common import report, table, write_trace
-from benchmarks._rounds import (
+from benchmarks._common import table, write_trace
+from harness.core.events import Event, Recovered
+from harness.core.names import CLIENT_NAMES
+from harness.core.strategies import STRATEGIES
+from harness.run.verify import compare_records
+from tests.soak.attempt import POLL_S, Attempt
+from tests.soak.rounds import (
     BATCH_SIZE,
     DEADLINE_S,
     JOB_H,
@@ -42,17 +44,12 @@ from benchmarks._rounds import (
     rounds_parser,
     write_config,
 )
-from harness.core.events import Event, Recovered
-from harness.core.names import CLIENT_NAMES
-from harness.core.strategies import STRATEGIES
-from harness.run.verify import compare_records
 
 COVERED: Mapping[str, Sequence[str]] = {
     "strategy": [*STRATEGIES],
     "engine": ["local", "rpc"],
     "cache": [*CLIENT_NAMES],
 }
-_POLL_S = 0.002
 _GOES_ON = re.compile(r"goes on from step (\d+)")
 
 
@@ -73,12 +70,23 @@ class Round:
     clock: str
     endings: tuple[Ending, ...]
 
+    def __str__(self) -> str:
+        """In words."""
+        modes = [self.settings[group]["mode"] for group in ("cache", "save")]
+        names = (self.settings["strategy"]["name"], self.settings["engine"], *modes, self.clock)
+        return f"{' '.join(names)} ({', '.join(f'{end.number.name} at {end.step}' for end in self.endings)})"
+
+    def covered(self) -> dict[str, str]:
+        """What of each kind in ``COVERED`` it has."""
+        names = {"strategy": self.settings["strategy"]["name"], "cache": self.settings["cache"]["mode"]}
+        return {"engine": self.settings["engine"], **names}
+
 
 def drawn(rng: np.random.Generator, number: int) -> Round:
     """The random round of a number."""
     num_ps = int(rng.integers(2, 5))
     strategy = COVERED["strategy"][number % len(STRATEGIES)]
-    modes = ["none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
+    caches = ["none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
     mode = str(rng.choice(["sync", "async"]))
     kills = [] if strategy == "none" else sorted(rng.uniform(0, JOB_H, rng.integers(0, 5)).round(3).tolist())
     settings = {
@@ -91,7 +99,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
             "dense_optimizer": str(rng.choice(["sgd", "adagrad"])),
         },
         "cache": {
-            "mode": str(rng.choice(modes)),
+            "mode": str(rng.choice(caches)),
             "lookahead": int(rng.integers(4, 40)),
             "staleness": int(rng.integers(0, 10)),
             "max_rows": None if rng.random() < 0.5 else int(rng.integers(300, 2000)),
@@ -126,13 +134,12 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
         whole.end()
         return verdict
     attempt, wrong = _ended_and_run_again(each, config, folder, verdict.counts)
-    verdict.wrong = [f"{_words(each)}: {line}" for line in wrong]
     if attempt.code is None:
         attempt.end()
-        return verdict
-    verdict.wrong += [f"{_words(each)}: {line}" for line in compare_records(whole.out, attempt.out)]
-    if (attempt.out / "resume").exists():
-        verdict.wrong.append(f"{_words(each)}: the finished run has resume points")
+    else:
+        wrong += compare_records(whole.out, attempt.out)
+        wrong += ["the finished run has resume points"] if (attempt.out / "resume").exists() else []
+    verdict.wrong = [f"{each}: {line}" for line in wrong]
     return verdict
 
 
@@ -157,10 +164,20 @@ def _ended_and_run_again(
     if last is not None:
         went_on = bool(_GOES_ON.search(said))
         counts["went on", "from a resume point" if went_on else "afresh"] += 1
-        counts.update(_covered_by(each))
+        counts.update(each.covered().items())
         if last.number == signal.SIGTERM and not went_on:
             wrong.append("it started afresh after SIGTERM")
     return attempt, wrong + [f"unusable: {line}" for line in said.splitlines() if line.endswith("; not used")]
+
+
+def _ended(attempt: Attempt, ending: Ending) -> bool:
+    """End the command once it has recorded that step or a later one; False if it ended before."""
+    while (last := attempt.last_event()) is None or last[1] < ending.step:
+        if attempt.wait(time.monotonic() + POLL_S) or time.monotonic() > attempt.began_s + DEADLINE_S:
+            return False
+    with suppress(ProcessLookupError):
+        os.kill(attempt.pid, ending.number)
+    return attempt.wait(time.monotonic() + DEADLINE_S) and attempt.code != 0
 
 
 def judged_stop(line: str, events: Sequence[Event]) -> list[str]:
@@ -181,43 +198,14 @@ def not_covered(counts: Counter[tuple[str, ...]]) -> list[str]:
     return [f"{kind} {name}" for kind, names in COVERED.items() for name in names if not counts[kind, name]]
 
 
-def _covered_by(each: Round) -> list[tuple[str, str]]:
-    values = each.settings
-    return [
-        ("strategy", values["strategy"]["name"]),
-        ("engine", values["engine"]),
-        ("cache", values["cache"]["mode"]),
-    ]
-
-
-def _ended(attempt: Attempt, ending: Ending) -> bool:
-    """End the command once it has recorded that step or a later one; False if it ended before."""
-    while (last := attempt.last_event()) is None or last[1] < ending.step:
-        if attempt.wait(time.monotonic() + _POLL_S) or time.monotonic() > attempt.began_s + DEADLINE_S:
-            return False
-    with suppress(ProcessLookupError):
-        os.kill(attempt.pid, ending.number)
-    return attempt.wait(time.monotonic() + DEADLINE_S) and attempt.code != 0
-
-
-def _words(each: Round) -> str:
-    """The round, in words."""
-    values = each.settings
-    names = (values["strategy"]["name"], values["engine"], values["cache"]["mode"], values["save"]["mode"], each.clock)
-    steps = ", ".join(f"{ending.number.name} at {ending.step}" for ending in each.endings)
-    return f"{' '.join(names)} ({steps})"
-
-
 def main() -> None:
     """Carry out the rounds, print counts, what was wrong and what is missing; exit code 1 if anything was wrong."""
     options = rounds_parser(__doc__, rounds=50).parse_args()
     total = carried_out(options, "resume", tried)
-    lines = table(("what", "", "rounds"), [[*what, str(number)] for what, number in sorted(total.counts.items())])
-    missing = not_covered(total.counts)
+    lines = table(("what", "", "rounds"), [[*what, number] for what, number in sorted(total.counts.items())])
     summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(total.wrong)} wrong; never ended: "
-    summary += ", ".join(missing) or "none"
-    counts = [{"what": kind, "name": name, "count": number} for (kind, name), number in sorted(total.counts.items())]
-    report(options, [*lines, "", summary, *total.wrong], {"results": counts, "wrong": total.wrong, "missing": missing})
+    summary += ", ".join(not_covered(total.counts)) or "none"
+    sys.stdout.write("\n".join([*lines, "", summary, *total.wrong, ""]))
     sys.exit(1 if total.wrong else 0)
 
 

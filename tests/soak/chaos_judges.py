@@ -1,22 +1,21 @@
-"""What must hold after a round of benchmarks/chaos.py. Each judge returns what is wrong, one line each."""
+"""What must hold after a round of chaos. Each judge returns what is wrong, one line each."""
 
 import os
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import analysis
-from benchmarks._attempt import POLL_S, Attempt
-from benchmarks._chaos import CELLS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round
-from benchmarks._chaos_traces import TURNS
-from benchmarks._rounds import DEADLINE_S
 from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
 from harness.core.plans import buddy_of, is_ps, is_trainer, owner_of
 from harness.record.rundir import read_config
+from tests.soak.attempt import POLL_S, Attempt
+from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round
+from tests.soak.rounds import DEADLINE_S
 
 CHARGES = ("reschedule_h", "overhead_frac", "node_h", "num_failures", "num_lost_ranks")
 """Figures that the death of a trainer changes."""
@@ -52,7 +51,7 @@ def judged_end(attempt: Attempt) -> list[str]:
     return wrong + late_detections(attempt.events(), attempt.paused_s)
 
 
-def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None = None) -> list[str]:
+def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None) -> list[str]:
     """Of a run that has to have ended well; of its figures, those of ``names`` must be as expected, None: all."""
     events, is_done = attempt.events(), (attempt.out / "DONE").exists()
     wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))] if is_done else []
@@ -86,26 +85,25 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
     besides.
     """
     mute: dict[str, Injected] = {}
-    late: list[tuple[str, float, float]] = []
+    found: list[tuple[str, float, float]] = []
     for event in events:
         if isinstance(event, Injected) and event.loss == "mute":
             mute[event.rank] = event
         elif isinstance(event, Lost):
-            found = [kill for rank in event.ranks if (kill := mute.pop(rank, None))]
+            kills = [kill for rank in event.ranks if (kill := mute.pop(rank, None))]
             # A rank that is mute while a world is formed has the other deadline, below.
-            if event.unplanned_ranks or not found or any(kill.phase == "regroup" for kill in found):
+            if event.unplanned_ranks or not kills or any(kill.phase == "regroup" for kill in kills):
                 continue
-            names = ", ".join(f"{kill.rank} ({kill.fault} in {kill.phase})" for kill in found)
-            num_deadlines = len({is_ps(kill.rank) for kill in found})
-            late.append((f"step {event.step}: {names}", event.machine["seconds"], num_deadlines * RPC_TIMEOUT_S))
+            names = ", ".join(f"{kill.rank} ({kill.fault} in {kill.phase})" for kill in kills)
+            deadline_s = RPC_TIMEOUT_S * len({is_ps(kill.rank) for kill in kills})
+            found.append((f"step {event.step}: {names}", event.machine["seconds"], deadline_s))
         elif isinstance(event, Regrouped):
-            mute_s = {rank: machine.get("seconds", 0.0) for rank, machine in event.machine.get("mute", {}).items()}
-            for rank, seconds in mute_s.items():
-                missed = ("to join", JOIN_TIMEOUT_S) if is_ps(rank) else ("a sign of life", RPC_TIMEOUT_S)
-                late.append((f"step {event.step}: {rank}, {missed[0]}", seconds, missed[1]))
+            for rank, machine in event.machine.get("mute", {}).items():
+                missed, deadline_s = ("to join", JOIN_TIMEOUT_S) if is_ps(rank) else ("a sign of life", RPC_TIMEOUT_S)
+                found.append((f"step {event.step}: {rank}, {missed}", machine.get("seconds", 0.0), deadline_s))
     return [
         f"{words}: found after {seconds:.2f} s, the deadline is {deadline_s:g} s (and {paused_s:.2f} s of pauses)"
-        for words, seconds, deadline_s in late
+        for words, seconds, deadline_s in found
         if seconds > _SLACK * deadline_s + paused_s
     ]
 
@@ -116,25 +114,17 @@ def met_a_flip(attempt: Attempt) -> bool:
     return attempt.code == 1 and any(Path(str(flip.details["path"])).name in attempt.last_line() for flip in flips)
 
 
-def judged_flip(attempt: Attempt, calm: Attempt) -> list[str]:
-    """What is wrong with a run whose calm twin ended since a bit had flipped."""
-    if met_a_flip(attempt):
-        return []
-    return [f"exit code {attempt.code}: {attempt.last_line()}; the calm run ended with {calm.last_line()}"]
-
-
 def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
-    """Whether the loss of ranks costs its strategy no update."""
+    """Whether the loss of ranks costs its strategy no update: of `buddy`, unless a rank and its replica are lost."""
     name = each.settings["strategy"]["name"]
-    return name in _LOSES_NOTHING and not (name == "buddy" and lost_a_pair(events, each.settings["cluster"]["num_ps"]))
+    return name in _LOSES_NOTHING and not (name == "buddy" and _lost_a_pair(events, each.settings["cluster"]["num_ps"]))
 
 
-def lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
+def _lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
     """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
     unplanned = {rank for event in events if isinstance(event, Lost) for rank in filter(is_ps, event.unplanned_ranks)}
+    pairs = [{rank, other(rank, num_ps)} for rank in unplanned for other in (buddy_of, owner_of)]
     together = [{*event.ranks} for event in events if isinstance(event, Recovered) and unplanned & {*event.ranks}]
-    pairs = [{rank, buddy_of(rank, num_ps)} for rank in unplanned]
-    pairs += [{rank, owner_of(rank, num_ps)} for rank in unplanned]
     return any(pair <= ranks for pair in pairs for ranks in together)
 
 
@@ -145,7 +135,7 @@ def shared_memory_left() -> list[str]:
 
 
 def figures(events: Sequence[Event]) -> dict[str, Any]:
-    """What the last event says, this machine's part aside."""
+    """What the last event says, this machine's part aside; digests of trainers, which must be equal, as one."""
     if not events or not isinstance(finished := events[-1], Finished):
         return {}
     values = finished.to_json()
@@ -155,14 +145,11 @@ def figures(events: Sequence[Event]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
 
 
-def planned_faults(events: Iterable[Event]) -> Counter[tuple[str, ...]]:
-    """Faults of the trace that a record holds, by phase."""
-    return Counter(("trace", event.fault, event.phase) for event in events if isinstance(event, Injected))
-
-
 def too_rare(counts: Counter[tuple[str, ...]], least: int) -> list[str]:
     """Signals and faults of traces that came fewer than ``least`` times in a phase."""
-    cells = [("signal", *cell) for cell in CELLS] + [("trace", *cell) for cell in (*TURNS, ("bitflip", "boundary"))]
+    cells = [("signal", *cell) for cell in CELLS] + [
+        ("trace", *cell) for cell in (*FAULT_TURNS, ("bitflip", "boundary"))
+    ]
     return [
         f"{name} in {phase}: {counts[kind, name, phase]} times, expected {least}"
         for kind, name, phase in cells

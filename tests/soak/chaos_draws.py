@@ -1,0 +1,350 @@
+"""What chaos draws: a run, a failure trace, and signals that no trace announces.
+
+Signals by name and phase, and faults of traces by name and phase, are drawn so that a thousand rounds have each of them
+more than twenty times.
+"""
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.config.model import TrainerConfig
+from harness.core.faults import FAULTS
+from harness.core.faults import PHASES as TRACE_PHASES
+from harness.model.backends import choose_backend
+from tests.soak.rounds import JOB_H, NUM_STEPS
+
+PHASES: tuple[str, ...] = ("start", "train", "save", "recover", "eval")
+"""What a run is doing, as the end of its record says, when a signal comes."""
+
+RPC_TIMEOUT_S, JOIN_TIMEOUT_S = 1.6, 2.6
+"""Deadlines of ranks (``cluster.rpc_timeout_s``, ``cluster.join_timeout_s``)."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal to a kind of process.
+
+    Attributes:
+        whom: see Attempt.processes.
+        shares: how often it comes in each of ``PHASES``, among those that end an attempt; () if it ends none.
+        held_s: the least and the greatest number of seconds until a stopped process goes on; None: it does not.
+    """
+
+    whom: str
+    number: signal.Signals
+    shares: tuple[int, ...] = ()
+    held_s: tuple[float, float] | None = None
+
+
+_OF_A_TRAINER = (6, 5, 7, 6, 7)  # a short phase is missed more often
+_OF_THE_RUN = (3, 3, 4, 3, 4)  # the attempt after the first has them too
+
+SIGNALS: Mapping[str, Signal] = {
+    "kill a PS rank": Signal("ps", signal.SIGKILL),
+    "stop a PS rank": Signal("ps", signal.SIGSTOP),
+    "pause the run": Signal("run", signal.SIGSTOP, held_s=(0.4, 2.2)),
+    "pause the fork server": Signal("fork server", signal.SIGSTOP, held_s=(0.3, 1.5)),
+    "kill the trainer": Signal("trainer", signal.SIGKILL, _OF_A_TRAINER),
+    "stop the trainer": Signal("trainer", signal.SIGSTOP, _OF_A_TRAINER),
+    "kill the fork server": Signal("fork server", signal.SIGKILL, _OF_THE_RUN),
+    "stop the fork server": Signal("fork server", signal.SIGSTOP, _OF_THE_RUN),
+    "kill the run": Signal("run", signal.SIGKILL, _OF_THE_RUN),
+    "interrupt the run": Signal("run", signal.SIGINT, _OF_THE_RUN),
+    "terminate the run": Signal("run", signal.SIGTERM, _OF_THE_RUN),
+    "hang up the run": Signal("run", signal.SIGHUP, _OF_THE_RUN),
+}
+
+HARMLESS = tuple(name for name, each in SIGNALS.items() if each.held_s)
+"""Signals that no run may fail from."""
+
+LOSES_A_TRAINER = tuple(name for name, each in SIGNALS.items() if each.whom == "trainer")
+"""Signals that end a run with one trainer. One of several is replaced, and nothing is lost with it."""
+
+LOSES_A_RANK = tuple(name for name, each in SIGNALS.items() if each.whom == "ps")
+"""Signals after which a run may go on without what a rank had not saved."""
+
+CELLS = tuple(
+    (name, phase) for name in SIGNALS for phase in PHASES if (name, phase) != ("stop the fork server", "start")
+)
+"""Signals and phases that are drawn. A fork server has 300 s for its first answer: it is not stopped at the start."""
+
+FAULT_TURNS = (
+    *((fault, phase) for phase in TRACE_PHASES for fault, kind in FAULTS.items() if kind.loss),
+    *(("disk_full", "save"), ("disk_error", "save"), ("slow", "boundary")),
+)
+"""Faults of a trace and the phases they strike in; a round has one of them for certain, each in its turn."""
+
+_STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "none": {},
+    "never_save": {},
+    "full": {},
+    "partial": {},
+    "cpr_vanilla": {},
+    "cpr_random": {"pool": ("touched", "all")},
+    "cpr_mfu": {"untracked": ("priority", "interval"), "r": (0.125, 0.25)},
+    "cpr_ssu": {"eviction": ("random", "oldest"), "period": (1, 2, 5)},
+    "cpr_mass": {"untracked": ("priority", "interval")},
+    "cpr_scar": {"r": (0.125, 0.25)},
+    "cpr_mirror": {"share": (0.01, 0.1)},
+    "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
+    "buddy": {},
+}
+"""Every strategy, and values of its options."""
+_SAVES_ONCE = ("none", "never_save", "buddy")
+_NEEDS_SAVES = ("save", "manifest")  # phases of faults that come only if the strategy saves after the start
+_MAY_END_A_PAIR = ("restore", "regroup")  # phases of faults in which a rank may die together with its replica
+
+_RANK_SHARES: Mapping[str, float] = dict(zip(PHASES, (7, 4, 8, 16, 9), strict=True))  # the run has often ended
+_PAUSE_SHARES: Mapping[str, float] = dict(zip(PHASES, (4, 4, 5, 8, 6), strict=True))
+_DELAY_S = {"save": 0.01, "recover": 0.01, "eval": 0.01}  # as long as the phase, or it is missed
+_LATEST = {"save": 0.25}  # of the run: there must be saves to come
+_CALM_EVERY = 25  # rounds
+_RANK_SIGNALS, _PAUSED_LONGER = 1.0, 0.45  # of the attempts that get signals
+_ONE_PROCESS = 0.15  # of the rounds whose first attempt ends by a signal to the run
+_PAUSED = 0.1  # of the rounds
+_NUM_TRAINERS = (1, 1, 2, 3)  # of the rounds on engine rpc
+_MAY_HAVE_SEVERAL = choose_backend(TrainerConfig()) == "compiled"
+_ALL_TRAINERS = 0.1  # of the rounds in which failures know boundaries
+_VIEWED = 0.02  # of the rounds: wandb's import takes seconds
+_CLOCKS: Mapping[str, Mapping[str, Any]] = {
+    "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
+    "seconds": {"trace": {"inject": "wall", "seconds_per_hour": 0.015}},  # most kills come before the run's end
+}
+_DEATHS = {"kill": 0.94, "hang": 0.03, "partition": 0.03}  # those that are not killed take a deadline to be found
+_DISK_FAULTS = ("slow", "disk_full", "disk_error")
+_PHASE_WEIGHTS = {
+    "boundary": 1, "lookup": 1, "forward": 1, "apply": 1, "eval": 1,
+    "save": 2, "manifest": 2, "restore": 1, "regroup": 1,
+}  # fmt: skip
+_MAX_OTHERS = 3
+_OF_ANY = tuple(fault for fault, kind in FAULTS.items() if kind.takes_trainers)
+_OF_TRAINERS = 0.5  # of such faults, where there are several trainers
+
+
+def _in_turn(*whom: str) -> list[tuple[str, str]]:
+    """Signals to these processes that end a run, and their phases, each as often as its share says."""
+    return [
+        (name, phase)
+        for turn in range(max(_OF_A_TRAINER))
+        for at, phase in enumerate(PHASES)
+        for name, each in SIGNALS.items()
+        if each.whom in whom and each.shares and turn < each.shares[at] and (name, phase) in CELLS
+    ]
+
+
+_SIGNAL_TURNS = (_in_turn("trainer", "run", "fork server"), _in_turn("run", "fork server"))
+"""Of the first attempt, and of the one after it, whose ranks the record may not have."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A signal, ``delay_s`` after the record says that the run has reached ``phase``, at ``step`` or later.
+
+    ``held_s``: seconds after which the process goes on; None: it does not.
+    """
+
+    name: str
+    phase: str
+    step: int
+    delay_s: float
+    held_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round tries.
+
+    Attributes:
+        settings: the run's.
+        trace: the text of its failure trace.
+        faults: of the first attempt, and of the one after it.
+        pauses: whether processes are stopped for a moment, one after another.
+    """
+
+    settings: Mapping[str, Any]
+    trace: str
+    faults: tuple[tuple[Fault, ...], ...]
+    pauses: bool
+
+
+def drawn(rng: np.random.Generator, number: int) -> Round:
+    """The random round of a number; some get no signal, and of these most have a bit that flips."""
+    cells = [list(_cells(rng, number, attempt)) for attempt in range(2)]
+    if is_local := bool(cells[0]) and SIGNALS[cells[0][-1][0]].whom == "run" and rng.random() < _ONE_PROCESS:
+        cells = [[cell for cell in each if SIGNALS[cell[0]].whom == "run"] for each in cells]
+    flips = not any(cells) and rng.random() < 0.9
+    turn = FAULT_TURNS[(number - number // _CALM_EVERY) % len(FAULT_TURNS)]
+    strategy = _strategy(rng, turn, {phase for each in cells for _, phase in each}, flips=flips)
+    name, num_ps = strategy["name"], int(rng.integers(2, 5))
+    num_trainers = 1 if is_local or not _MAY_HAVE_SEVERAL else int(rng.choice(_NUM_TRAINERS))
+    settings = {
+        "engine": "local" if is_local else "rpc",
+        "seed": int(rng.integers(1000)),
+        "strategy": strategy,
+        "cache": {"mode": str(rng.choice(["none", "none", "lookahead"] + ["stale"] * (name != "cpr_mirror")))},
+        "save": {"mode": str(rng.choice(["sync", "async"]))},
+        "cluster": {
+            "num_ps": num_ps,
+            "num_trainers": num_trainers,
+            "spares": int(rng.integers(2)),
+            "rpc_timeout_s": RPC_TIMEOUT_S,
+            "join_timeout_s": JOIN_TIMEOUT_S,
+        },
+        "store": {"fsync": bool(rng.random() < 0.2)},
+        "eval": {"points": 8},
+        "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
+    }
+    clock = "samples" if flips else _clock(rng, turn, settings["engine"])
+    if clock == "samples":
+        ends_all = settings["cache"]["mode"] != "stale" and rng.random() < _ALL_TRAINERS
+        trace = _trace(rng, turn, num_ps, num_trainers, name, flips=flips, ends_all=ends_all)
+    else:
+        settings |= _CLOCKS[clock]
+        trace = _plain_trace(rng, num_ps, turn[0] if clock == "wall" else None)
+    faults = tuple(tuple(_fault(rng, name, phase) for name, phase in each) for each in cells)
+    pauses = bool(rng.random() < _PAUSED)
+    settings["cluster"]["spare_trainers"] = int(num_trainers > 1 and rng.integers(2))
+    return Round(settings, trace, faults, pauses=pauses)
+
+
+def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
+    """That of a trace; others than ``samples`` know deaths between steps only."""
+    fault, phase = turn
+    if not FAULTS[fault].loss or phase != "boundary" or rng.random() < 0.2:
+        return "samples"
+    is_by_second = fault == "kill" and engine == "rpc" and rng.random() < 0.6
+    return "seconds" if is_by_second else "wall"
+
+
+def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool) -> dict[str, Any]:
+    """One that meets the fault and the phases, and its options."""
+    needs_saves = "save" in phases or turn[1] in _NEEDS_SAVES or flips
+    left_out = {
+        *(_SAVES_ONCE if needs_saves else ()),
+        *(("none",) if "recover" in phases or turn[0] != "kill" else ()),
+        *(("buddy",) if turn[1] in _MAY_END_A_PAIR else ()),
+    }
+    name = _one_of(rng, {name: 3 if name in _SAVES_ONCE else 1 for name in _STRATEGIES if name not in left_out})
+    options = {option: values[int(rng.integers(len(values)))] for option, values in _STRATEGIES[name].items()}
+    return {"name": name, **options}
+
+
+def _cells(rng: np.random.Generator, number: int, attempt: int) -> Iterator[tuple[str, str]]:
+    """Signals and the phases they come in: some that a run survives, and one that ends it, each in its turn.
+
+    In every second round the attempt after the first has signals too.
+    """
+    if number % _CALM_EVERY == 0 or (attempt and number % 2):
+        return
+    if not attempt and rng.random() < _RANK_SIGNALS:
+        yield str(rng.choice(LOSES_A_RANK)), _one_of(rng, _RANK_SHARES)
+    if rng.random() < _PAUSED_LONGER:
+        yield str(rng.choice(HARMLESS)), _one_of(rng, _PAUSE_SHARES)
+    turns, turn = _SIGNAL_TURNS[attempt], number // 2 if attempt else number - number // _CALM_EVERY - 1
+    yield turns[turn % len(turns)]
+
+
+def _fault(rng: np.random.Generator, name: str, phase: str) -> Fault:
+    held_s = SIGNALS[name].held_s
+    return Fault(
+        name=name,
+        phase=phase,
+        step=int(rng.uniform(0, _LATEST.get(phase, 0.5)) * NUM_STEPS),
+        delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, _DELAY_S.get(phase, 0.1))])),
+        held_s=float(rng.uniform(*held_s)) if held_s else None,
+    )
+
+
+# --- failure traces ---------------------------------------------------------------------------------------------------
+
+
+def _trace(
+    rng: np.random.Generator,
+    turn: tuple[str, str],
+    num_ps: int,
+    num_trainers: int,
+    strategy: str,
+    *,
+    flips: bool,
+    ends_all: bool,
+) -> str:
+    """A trace with the fault ``turn``. Each of its phases is sure to come: the last death is one at a boundary.
+
+    ``flips``: a bit of a file flips late in the job. ``ends_all``: all trainers are killed at one boundary.
+    """
+    fault, phase = turn
+    is_last = phase == "boundary" and FAULTS[fault].loss is not None
+    last_hour = _hour(rng, 0.6, 1)
+    lines = [(last_hour, f"boundary,{fault if is_last else _one_of(rng, _DEATHS)},,")]
+    if not is_last:
+        lines.append((_hour(rng, 0.02, 0.5 if phase in _NEEDS_SAVES else 0.58), _words(fault, phase)))
+    lines += _others(rng, strategy)
+    if flips:
+        lines.append((_hour(rng, 0.5, 1), ",bitflip,,"))
+    rows = _rows(rng, lines, num_ps, num_trainers)
+    if ends_all:
+        hour = _hour(rng, 0.02, 0.58)
+        rows += [(hour, f"trainer{index}", "boundary,kill,,") for index in range(num_trainers)]
+    return _text(rows, "hour,rank,phase,fault,factor,repair_h")
+
+
+def _plain_trace(rng: np.random.Generator, num_ps: int, fault: str | None) -> str:
+    """A trace of deaths without phases. ``fault``: of the last one; None: all are kills, without a column for it."""
+    hours = [*sorted(_hour(rng, 0.02, 0.6) for _ in range(int(rng.integers(_MAX_OTHERS)))), _hour(rng, 0.6, 1)]
+    if fault is None:
+        return _text(_rows(rng, [(hour, "") for hour in hours], num_ps), "hour,rank,note")
+    lines = [(hour, f"{_one_of(rng, _DEATHS)},") for hour in hours[:-1]] + [(hours[-1], f"{fault},")]
+    return _text(_rows(rng, lines, num_ps), "hour,rank,fault,note")
+
+
+def _others(rng: np.random.Generator, strategy: str) -> Iterator[tuple[float, str]]:
+    """Up to three other faults; those of a save come early, while there are saves to come."""
+    for _ in range(int(rng.integers(_MAX_OTHERS + 1))):
+        is_early = strategy not in _SAVES_ONCE and rng.random() < 0.6
+        hour = _hour(rng, 0.02, 0.5) if is_early else _hour(rng, 0.02, 0.58)
+        left_out = (*(() if is_early else _NEEDS_SAVES), *(_MAY_END_A_PAIR if strategy == "buddy" else ()))
+        phase = _one_of(rng, {name: weight for name, weight in _PHASE_WEIGHTS.items() if name not in left_out})
+        if rng.random() < 0.2:
+            fault = str(rng.choice(_DISK_FAULTS)) if is_early else "slow"
+            yield hour, _words(fault, "save")
+        else:
+            yield hour, _words(_one_of(rng, _DEATHS), phase)
+
+
+def _words(fault: str, phase: str) -> str:
+    """The columns of a line from ``phase`` on."""
+    return ",slow,2.5,3" if fault == "slow" else f"{phase},{fault},,"
+
+
+def _rows(
+    rng: np.random.Generator, lines: Sequence[tuple[float, str]], num_ps: int, num_trainers: int = 1
+) -> list[tuple[float, str, str]]:
+    """The lines with ranks: PS ranks, in all lines but the last also trainers, all but one of which strike once."""
+    trainers = [f"trainer{index}" for index in rng.permutation(num_trainers)[1:]]
+    rows: list[tuple[float, str, str]] = []
+    for hour, words in sorted(lines):
+        rank = f"ps{rng.integers(num_ps)}"
+        is_of_any = (hour, words) != max(lines) and any(f",{fault}," in f",{words}" for fault in _OF_ANY)
+        if is_of_any and trainers and rng.random() < _OF_TRAINERS:
+            rank = trainers.pop()
+        rows.append((hour, rank, words))
+    return rows
+
+
+def _text(rows: Sequence[tuple[float, str, str]], columns: str) -> str:
+    lines = [f"{hour},{rank},{words}" for hour, rank, words in sorted(rows)]
+    return "\n".join(["# title: made by a benchmark", columns, *lines, ""])
+
+
+def _hour(rng: np.random.Generator, low: float, high: float) -> float:
+    return round(float(rng.uniform(low, high)) * JOB_H, 3)
+
+
+def _one_of(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
+    """A name, drawn by the weights."""
+    shares = np.array([*weights.values()], dtype=np.float64)
+    return str(rng.choice([*weights], p=shares / shares.sum()))
