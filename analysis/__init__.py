@@ -2,16 +2,26 @@
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.advice import DEFAULT_MARGIN, Verdict, advice, verdicts
-from analysis.audit import check
-from analysis.blocks import blocks_of, regimes_of
-from analysis.cells import load
-from analysis.compare import comparisons, comparisons_to, damaged_cells, show_comparison, show_comparison_to
-from analysis.files import write_files
-from analysis.frames import FORMATS, compare, compare_to, comparison_text, table, table_text
-from analysis.report import report
-from analysis.show import is_sound, show
-from analysis.table import show_table
+from analysis.load import check, load
+from analysis.report import report, write_files
+from analysis.stats import DEFAULT_MARGIN, Verdict, blocks_of, regimes_of, verdicts
+from analysis.tables import (
+    FORMATS,
+    advice,
+    compare,
+    compare_to,
+    comparison_text,
+    comparisons,
+    comparisons_to,
+    damaged_cells,
+    is_sound,
+    show,
+    show_comparison,
+    show_comparison_to,
+    show_table,
+    table,
+    table_text,
+)
 
 if TYPE_CHECKING:
     from analysis.trace_figures import draw_trace

@@ -7,8 +7,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from analysis.panels import legend
-from analysis.style import colour, log_scale, style, to_svg
+from analysis.figures import colour, legend, log_scale, style, to_svg
 from analysis.trace_show import LEVELS, levels_of
 from harness.traces.statistics import Level, TraceStatistics
 

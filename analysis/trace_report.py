@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from analysis.cells import Cell, record_of
-from analysis.page import figure_html, notes
+from analysis.load import Cell, record_of
+from analysis.report.page import figure_html, notes
 from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config

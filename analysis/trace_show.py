@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from analysis.style import UNKNOWN
+from analysis.tables import UNKNOWN
 from harness.traces.fits import Fit, Interval
 from harness.traces.statistics import Level, TraceStatistics
 from harness.traces.verdict import verdict

@@ -17,10 +17,20 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from analysis.advice import verdicts
-from analysis.blocks import Block, Line
-from analysis.inference import ALPHA, POWER, claims_of, p_above, pairs_for_power
-from analysis.stats import Estimate, Pair, estimate, estimate_pairs
+from analysis.stats import (
+    ALPHA,
+    POWER,
+    Block,
+    Estimate,
+    Line,
+    Pair,
+    claims_of,
+    estimate,
+    estimate_pairs,
+    p_above,
+    pairs_for_power,
+    verdicts,
+)
 from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
 

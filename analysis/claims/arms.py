@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from analysis.blocks import strategy_order
-from analysis.cells import Cell
-from analysis.stats import BASELINE
+from analysis.load import Cell
+from analysis.stats import BASELINE, strategy_order
 
 
 def arms_of(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:

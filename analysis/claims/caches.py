@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from analysis.advice import DEFAULT_MARGIN
-from analysis.cells import Cell
 from analysis.claims.rows import Row, Verdict, joined, measured, middle, shown, within
-from analysis.stats import Estimate, estimate
+from analysis.load import Cell
+from analysis.stats import DEFAULT_MARGIN, Estimate, estimate
 
 _SHOWN_FRACS = (0.001, 0.01, 0.1)
 _PAPER_FRAC, _PAPER_SHARE = 0.01, 0.92

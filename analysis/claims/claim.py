@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.cells import Cell
 from analysis.claims.figures import Draw
 from analysis.claims.rows import Row
+from analysis.load import Cell
 
 
 @dataclass(frozen=True)

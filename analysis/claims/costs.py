@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.cells import Cell
 from analysis.claims.rows import Row, calibrated, joined, measured, shown, within
+from analysis.load import Cell
 from analysis.stats import Estimate, estimate
 
 _MEMORY = {  # percent of the tracked tables [recalled], and what counts as that

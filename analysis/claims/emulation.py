@@ -4,12 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.advice import DEFAULT_MARGIN, verdicts
-from analysis.blocks import regimes
-from analysis.cells import Cell
 from analysis.claims.rows import NO_RUN, Row, Verdict, calibrated, shown, within
-from analysis.partners import pairs_of
-from analysis.stats import Pair, estimate, estimate_pairs
+from analysis.load import Cell
+from analysis.stats import DEFAULT_MARGIN, Pair, estimate, estimate_pairs, pairs_of, regimes, verdicts
 
 _DIVIDES = "strategy.interval_counts_ranks"
 _HOW = {True: "divided by k = 4", False: "not divided by k"}

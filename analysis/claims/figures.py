@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from analysis.blocks import STRATEGIES, strategy_order
-from analysis.cells import Cell
 from analysis.claims.measures import LOSS, OVERHEAD, Measure
 from analysis.claims.settings import cells_at, values_of
 from analysis.claims.slopes import points_of, slope
-from analysis.stats import BASELINE
-from analysis.style import THEMES, colour
+from analysis.figures import THEMES, colour
+from analysis.load import Cell
+from analysis.stats import BASELINE, STRATEGIES, strategy_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

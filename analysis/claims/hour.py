@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.blocks import strategy_order
-from analysis.cells import Cell, record_of
 from analysis.claims.figures import draw_sweep, legend_above
 from analysis.claims.measures import LOSS, PLS
 from analysis.claims.rows import Row, shown
 from analysis.claims.settings import Trend, settings, values_of
-from analysis.stats import BASELINE, Estimate, estimate
-from analysis.style import colour
+from analysis.figures import colour
+from analysis.load import Cell, record_of
+from analysis.stats import BASELINE, Estimate, estimate, strategy_order
 from harness.core.events import Evaluated
 from harness.record.rundir import RunDir
 

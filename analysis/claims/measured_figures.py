@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.cells import Cell
 from analysis.claims.caches import (
     embedding_pct,
     saved_pct,
@@ -16,7 +15,8 @@ from analysis.claims.caches import (
     wire_name,
 )
 from analysis.claims.figures import LETTERS, apart, common_legend, symlog
-from analysis.style import INK, THEMES, colour, log_scale
+from analysis.figures import INK, THEMES, colour, log_scale
+from analysis.load import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

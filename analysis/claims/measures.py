@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from analysis.cells import Cell
 from analysis.claims.rows import shown
-from analysis.partners import pairs_of
-from analysis.stats import Estimate, Pair, estimate, estimate_pairs
+from analysis.load import Cell
+from analysis.stats import Estimate, Pair, estimate, estimate_pairs, pairs_of
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from analysis.cells import Cell
 from analysis.claims.rows import Row, shown, signed
-from analysis.partners import pairs_of
-from analysis.stats import BASELINE, Pair, condition, estimate_pairs
+from analysis.load import Cell
+from analysis.stats import BASELINE, Pair, condition, estimate_pairs, pairs_of
 
 _COLUMNS = {  # name of a column, unit and factor
     "overhead_frac": ("overhead, % of the job", 100.0),

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from analysis.cells import Cell
 from analysis.claims.claim import Claim
 from analysis.claims.claims import CLAIMS, GROUPS
 from analysis.claims.figures import Draw
 from analysis.claims.rows import Row, Verdict
-from analysis.page import figure_html, page
-from analysis.render import Heading, Html, html_table, rich_table
-from analysis.style import style, to_svg
+from analysis.figures import style, to_svg
+from analysis.load import Cell
+from analysis.report import figure_html, page
+from analysis.tables import Heading, Html, html_table, rich_table
 from harness.record.files import store_errors
 
 if TYPE_CHECKING:

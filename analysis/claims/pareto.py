@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.cells import Cell
 from analysis.claims.arms import arms_of
 from analysis.claims.figures import apart, common_legend, mark, symlog
 from analysis.claims.measures import HOURS, LOSS, LOST, MEMORY, NODE_HOURS, WRITTEN, Measure
 from analysis.claims.rows import Row
 from analysis.claims.settings import means
+from analysis.figures import THEMES, colour, log_scale
+from analysis.load import Cell
 from analysis.stats import Estimate
-from analysis.style import THEMES, colour, log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

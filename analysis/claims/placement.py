@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from statistics import median
 
-from analysis.cells import Cell
 from analysis.claims.measures import LOSS, LOST, OVERHEAD, PLS, Measure
 from analysis.claims.rows import Row, shown
 from analysis.claims.settings import Less, Trend, by_seed, settings, values_of
+from analysis.load import Cell
 from analysis.stats import estimate
 
 KEY = "cluster.placement"

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.cells import Cell
 from analysis.claims.figures import common_legend
 from analysis.claims.rows import Row, between
-from analysis.inference import pairs_for_power, pairs_for_width
-from analysis.partners import pairs_of
-from analysis.rounding import REPLICATE_KEYS, rounding_of
-from analysis.stats import BASELINE, Estimate, estimate
-from analysis.style import THEMES, colour, log_scale, whole_ticks
+from analysis.figures import THEMES, colour, log_scale, whole_ticks
+from analysis.load import Cell
+from analysis.stats import (
+    BASELINE,
+    REPLICATE_KEYS,
+    Estimate,
+    estimate,
+    pairs_for_power,
+    pairs_for_width,
+    pairs_of,
+    rounding_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from analysis.cells import Cell
 from analysis.claims.measures import LOSS, OVERHEAD, PLS, Measure
 from analysis.claims.rows import NO_RUN, Row, Verdict, shown, signed
+from analysis.load import Cell
 from analysis.stats import BASELINE, Estimate, estimate
 
 

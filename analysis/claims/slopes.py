@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.cells import Cell
 from analysis.claims.rows import Row, signed
-from analysis.partners import Partners
-from analysis.stats import BASELINE, estimate
+from analysis.load import Cell
+from analysis.stats import BASELINE, Partners, estimate
 
 _LEAST_CELLS = 3  # of one seed, that a slope needs
 

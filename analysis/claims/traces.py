@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.cells import Cell
 from analysis.claims.measures import LOST, OVERHEAD, Measure
 from analysis.claims.rows import Row, shown
+from analysis.load import Cell
 from analysis.stats import Estimate, condition
 
 _COPIES = {"buddy"}

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import Cell
 from analysis.claims.arms import arms_of
 from analysis.claims.measures import LOSS, LOST, LOST_TRACKED, WRITTEN, Measure
 from analysis.claims.rows import Row, joined, shown, signed
 from analysis.claims.settings import means
+from analysis.load import Cell
 from analysis.stats import Estimate, estimate
 
 _ALL, _RANDOM = "cpr_vanilla", "cpr_random"

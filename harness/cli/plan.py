@@ -83,7 +83,7 @@ def plan(options: argparse.Namespace) -> None:
         console.show(_spread_table(spreads, options.simulate, spec, job.clock))
         console.say(f"strategy.name=NAME adds a row: {', '.join(_others(configs))}")
     if options.figure is not None:
-        from analysis.plan_figure import write_plan_figure
+        from analysis.figures import write_plan_figure
 
         write_plan_figure(options.figure, advice, spreads)
         console.say(f"figure: {options.figure}")
@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace, costs: Costs) -> None:
     if options.simulate is None and (options.model, options.shape) != ("exponential", None):
         raise ConfigError("--model, --shape: these describe simulated traces; add --simulate K")
     if options.figure is not None:
-        from analysis.plan_figure import check_plan_figure
+        from analysis.figures import check_plan_figure
 
         check_plan_figure(options.figure, costs)
 

@@ -34,8 +34,8 @@ def compare(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Show the table of strategies of a folder."""
     import analysis
-    from analysis.cells import cells_of
-    from analysis.table import missing
+    from analysis.load import cells_of
+    from analysis.tables import missing
 
     frame = analysis.load(options.dir)
     if options.format is not None:

@@ -154,9 +154,9 @@ def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
 def _findings(evidence: _Evidence) -> dict[str, "Finding"]:
     """Rows and figure of each claim, in the order of the page."""
     import analysis
-    from analysis.cells import cells_of
     from analysis.claims.claims import CLAIMS
     from analysis.claims.page import finding
+    from analysis.load import cells_of
 
     frames = {
         experiment.out: cells_of(analysis.load(experiment.out, experiment.axes)) for experiment in evidence.unique

@@ -53,8 +53,8 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
 def _auc_differences(folder: Path) -> dict[Path, float]:
     """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
     import analysis
-    from analysis.cells import cells_of
-    from analysis.partners import Partners
+    from analysis.load import cells_of
+    from analysis.stats import Partners
 
     cells = cells_of(analysis.load(folder))
     partners = Partners(cells)

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.advice import DEFAULT_MARGIN, Verdict, advice, advice_html, verdicts
-from analysis.blocks import Block, Line
-from analysis.cells import cells_of
-from analysis.rounding import Rounding
-from analysis.stats import Estimate, estimate
+from analysis.load import cells_of
+from analysis.stats import DEFAULT_MARGIN, Block, Estimate, Line, Rounding, Verdict, estimate, verdicts
+from analysis.tables import advice, advice_html
 from harness.cli.arguments import parser
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, write_run

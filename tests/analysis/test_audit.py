@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.audit import audit, check
+from analysis.load.audit import audit, check
 from harness.core.events import Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
 from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.cells import COLUMNS, cells_of, lost_dense_samples
+from analysis.load import COLUMNS, cells_of, lost_dense_samples
 from harness.core.errors import StoreError
 from harness.core.events import Finished, Recovered
 from harness.record.recorder import read_events

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.cells import COLUMNS, identity, swept_keys
 from analysis.claims.claim import Benchmark
 from analysis.claims.claims import CLAIMS
 from analysis.claims.emulation import poster
@@ -20,6 +19,7 @@ from analysis.claims.rows import Row, measured, signed, within
 from analysis.claims.rows import shown as rows_shown
 from analysis.claims.settings import REMOVED, Trend, settings
 from analysis.claims.slopes import slopes
+from analysis.load import COLUMNS, identity, swept_keys
 from analysis.stats import estimate
 from harness.config.experiment import load_experiment
 from harness.record.rundir import flatten

@@ -15,7 +15,7 @@ from analysis.claims.seeds import seeds, spreads
 from analysis.claims.settings import Trend, settings
 from analysis.claims.traces import traces
 from analysis.claims.tracker import ratio, tracker_part
-from analysis.inference import pairs_for_power, pairs_for_width
+from analysis.stats import pairs_for_power, pairs_for_width
 from tests.analysis.drawn import figure_of
 from tests.analysis.test_claims import cell
 

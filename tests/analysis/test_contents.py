@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.blocks import blocks_of, regimes_of
-from analysis.compare import comparisons, comparisons_to
-from analysis.stats import estimate
+from analysis.stats import blocks_of, estimate, regimes_of
+from analysis.tables import comparisons, comparisons_to
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, unseal, write_run
 

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.advice import DEFAULT_MARGIN
-from analysis.blocks import Block, regimes_of, summarise
-from analysis.cells import cells_of
-from analysis.figures import KINDS, TRADEOFF
-from analysis.panels import Data, Kind, figures
-from analysis.sections import contents, heading, slug
-from analysis.style import PAPER, THEMES, log_scale, style, to_svg, whole_ticks
+from analysis.figures import KINDS, PAPER, THEMES, TRADEOFF, Data, Kind, figures, log_scale, style, to_svg, whole_ticks
+from analysis.load import cells_of
+from analysis.report import contents, heading, slug
+from analysis.stats import DEFAULT_MARGIN, Block, regimes_of, summarise
 from analysis.trace_figures import trace_svgs
 from harness.traces.statistics import describe
 from tests.analysis.test_trace_show import rich_trace

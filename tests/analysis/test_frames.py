@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.blocks import blocks_of
-from analysis.compare import comparisons_to
+from analysis.stats import blocks_of
+from analysis.tables import comparisons_to
 from harness.core.errors import UserError
 
 

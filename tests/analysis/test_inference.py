@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.inference import ALPHA, POWER, holm, more_seeds, p_above, p_below
-from analysis.stats import Estimate, estimate
+from analysis.stats import ALPHA, POWER, Estimate, estimate, holm, more_seeds, p_above, p_below
 
 
 def estimated(*values: float) -> Estimate:

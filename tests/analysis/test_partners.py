@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.advice import advice
-from analysis.partners import seeds_text
+from analysis.stats import seeds_text
+from analysis.tables import advice
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, write_run
 

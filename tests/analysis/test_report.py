@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
-from analysis.figures import KINDS, TRADEOFF
+from analysis.figures import KINDS, MAX_POINTS, TRADEOFF, Curve, curve, losses_of, mean_curve
 from harness.core.events import Event, Trained
 from tests.injected import is_loss
 from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal

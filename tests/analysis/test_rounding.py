@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.rounding import rounding_of, rounding_text, without_replicates
+from analysis.stats import rounding_of, rounding_text, without_replicates
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, unseal, write_run
 

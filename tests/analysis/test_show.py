@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.style import UNKNOWN
+from analysis.tables import UNKNOWN
 from harness.config.model import Config
 from tests.analysis.shown import shown
 from tests.injected import is_fault

@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from analysis import load
-from analysis.blocks import regimes, summarise
-from analysis.cells import COLUMNS, cells_of
-from analysis.partners import Partners, pairs_of
-from analysis.stats import Pair, estimate, estimate_pairs, own_options, setting_keys, split
+from analysis.load import COLUMNS, cells_of
+from analysis.stats import (
+    Pair,
+    Partners,
+    estimate,
+    estimate_pairs,
+    own_options,
+    pairs_of,
+    regimes,
+    setting_keys,
+    split,
+    summarise,
+)
 
 
 def test_interval_of_a_known_sample() -> None:

@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.blocks import blocks_of
-from analysis.cells import cells_of
-from analysis.compare import comparisons, comparisons_to
-from analysis.render import show_interval
-from analysis.stats import estimate
-from analysis.table import table_html
+from analysis.load import cells_of
+from analysis.stats import blocks_of, estimate
+from analysis.tables import comparisons, comparisons_to, show_interval, table_html
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, unseal, write_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.audit import check
+from analysis.load import check
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
 from harness.core.events import Event, Recovered, Saved, Started, Trained

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.audit import check
-from analysis.contents import name_laws, tell_apart
+from analysis.load.audit import check
+from analysis.load.contents import name_laws, tell_apart
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Finished, Recovered, Started

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.cells import Cell
-from analysis.stats import BASELINE, relevant_to_none, setting_keys
+from analysis.load import Cell
+from analysis.stats.estimates import BASELINE, relevant_to_none, setting_keys
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
 """Keys that change the order of sums, and nothing else."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from harness.core.seeds import generator
 
 ALPHA = 0.05

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-UNKNOWN = "–"
 FIGURE_FORMATS = ("svg", "pdf", "png")
 PAPER, INK = "paper", "ink"
 THEMES: dict[str, tuple[str, str]] = {

@@ -7,8 +7,8 @@ sorts its table; without script the tables are as written.
 from collections.abc import Iterable
 from html import escape
 
-from analysis.render import Html
-from analysis.style import theme_css
+from analysis.figures import theme_css
+from analysis.tables import Html
 
 _STYLE = """\
 *{box-sizing:border-box}

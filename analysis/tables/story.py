@@ -9,11 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analysis.audit import check
-from analysis.cells import damage_of, identity, lost_dense_samples, record_of
-from analysis.render import Heading, rich_table
-from analysis.style import UNKNOWN
-from analysis.table import MORE_THAN_THE_JOB
+from analysis.load import check, damage_of, identity, lost_dense_samples, record_of
+from analysis.tables.builder import UNKNOWN, Heading, rich_table
+from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import (
     BUCKETS,

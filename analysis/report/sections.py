@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from analysis.blocks import Block, setting_text
-from analysis.figures import KINDS, TRADEOFF
-from analysis.page import figure_html
-from analysis.panels import Data, Kind, figures
-from analysis.style import style, to_svg
-from analysis.table import table_html
+from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, to_svg
+from analysis.report.page import figure_html
+from analysis.stats import Block, setting_text
+from analysis.tables import table_html
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "trace": lambda trace: f"failure trace {trace}" if trace else "no failures",

@@ -9,7 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from analysis.stats import Estimate
-from analysis.style import UNKNOWN
+
+UNKNOWN = "–"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.cells import Cell, cells_of
-from analysis.contents import CONTENTS
-from analysis.partners import Partners, reason
-from analysis.rounding import Rounding, rounding_of, without_replicates
-from analysis.stats import (
+from analysis.load import CONTENTS, Cell, cells_of
+from analysis.stats.estimates import (
     BASELINE,
     Estimate,
     Pair,
@@ -19,6 +16,8 @@ from analysis.stats import (
     setting_keys,
     split,
 )
+from analysis.stats.partners import Partners, reason
+from analysis.stats.rounding import Rounding, rounding_of, without_replicates
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analysis.blocks import RESOURCES, blocks_of
-from analysis.compare import METRICS, Comparison, comparisons, comparisons_to
-from analysis.render import show_interval
-from analysis.stats import SETTING, Estimate
-from analysis.table import content
+from analysis.stats import RESOURCES, SETTING, Estimate, blocks_of
+from analysis.tables.builder import show_interval
+from analysis.tables.comparisons import METRICS, Comparison, comparisons, comparisons_to
+from analysis.tables.strategies import content
 from harness.core.errors import UserError
 
 if TYPE_CHECKING:

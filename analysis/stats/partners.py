@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from analysis.cells import Cell
-from analysis.stats import BASELINE, DRAWN, Pair, relevant_to_none, setting_keys
+from analysis.load import Cell
+from analysis.stats.estimates import BASELINE, DRAWN, Pair, relevant_to_none, setting_keys
 
 
 class Partners:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.cells import Cell
+from analysis.load import Cell
 
 CONFIDENCE = 0.95
 BASELINE = "none"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from analysis.audit_parts import FailedWrites, contradictions, copy_frac, slow_h
+from analysis.load.audit_parts import FailedWrites, contradictions, copy_frac, slow_h
 from harness.core.events import (
     BUCKETS,
     Evaluated,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.style import colour, style
+from analysis.figures.look import colour, style
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
 from harness.planning.advisor import Advice, Spread, full_buckets, part_buckets

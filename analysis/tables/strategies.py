@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analysis.blocks import Block, Line, summarise
-from analysis.cells import Cell, cells_of
-from analysis.contents import content_notes
-from analysis.partners import seeds_text
-from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
-from analysis.rounding import rounding_text
-from analysis.stats import BASELINE, own_options
-from analysis.style import UNKNOWN
+from analysis.load import Cell, cells_of, content_notes
+from analysis.stats import BASELINE, Block, Line, own_options, rounding_text, seeds_text, summarise
+from analysis.tables.builder import UNKNOWN, Heading, html_table, rich_table, show_interval, show_mean
 from harness.core.errors import UserError
 from harness.core.events import BUCKETS
 

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.advice import DEFAULT_MARGIN
-from analysis.blocks import regimes, summarise
-from analysis.cells import cells_of, load
-from analysis.figures import KINDS, TRADEOFF
-from analysis.frames import FORMATS, table_text
-from analysis.panels import Data, figures
-from analysis.sections import slug
-from analysis.style import style, write_figure
+from analysis.figures import KINDS, TRADEOFF, Data, figures, style, write_figure
+from analysis.load import cells_of, load
+from analysis.report.sections import slug
+from analysis.stats import DEFAULT_MARGIN, regimes, summarise
+from analysis.tables import FORMATS, table_text
 from harness.record.files import store_errors, write_text
 
 if TYPE_CHECKING:

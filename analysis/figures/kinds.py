@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.advice import Verdict, verdicts
-from analysis.blocks import Block, Line, strategy_order
-from analysis.curves import Curve, curve, mean_curve
-from analysis.panels import SMALL, Data, Kind, legend, look_of, others
-from analysis.stats import BASELINE
-from analysis.style import INK, PAPER, THEMES, colour, log_scale
+from analysis.figures.curves import Curve, curve, mean_curve
+from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
+from analysis.figures.panels import SMALL, Data, Kind, legend, look_of, others
+from analysis.stats import BASELINE, Block, Line, Verdict, strategy_order, verdicts
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:

@@ -7,15 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.advice import DEFAULT_MARGIN, advice_html
-from analysis.blocks import regimes, strategy_order, summarise
-from analysis.cells import STATUSES, Cell, cells_of, load
-from analysis.page import notes, page
-from analysis.panels import Data
-from analysis.render import Heading, Html, html_table
-from analysis.sections import contents, sections, tradeoff_section
-from analysis.style import UNKNOWN
-from analysis.table import CAPTION, footnotes, missing
+from analysis.figures import Data
+from analysis.load import STATUSES, Cell, cells_of, load
+from analysis.report.page import notes, page
+from analysis.report.sections import contents, sections, tradeoff_section
+from analysis.stats import DEFAULT_MARGIN, regimes, strategy_order, summarise
+from analysis.tables import CAPTION, UNKNOWN, Heading, Html, advice_html, footnotes, html_table, missing
 from harness.core.errors import StoreError
 from harness.record.environment import utc_now
 from harness.record.files import read_json, write_text

@@ -11,12 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analysis.blocks import setting_text, strategy_order
-from analysis.cells import Cell, cells_of, load, swept_keys
-from analysis.contents import CONTENTS, content_notes, contents_agree
-from analysis.partners import cells_text, seeds_text
-from analysis.render import Heading, rich_table, show_interval
-from analysis.stats import SETTING, Estimate, condition, estimate
+from analysis.load import CONTENTS, Cell, cells_of, content_notes, contents_agree, load, swept_keys
+from analysis.stats import SETTING, Estimate, cells_text, condition, estimate, seeds_text, setting_text, strategy_order
+from analysis.tables.builder import Heading, rich_table, show_interval
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 

@@ -6,12 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.blocks import Block, Line, strategy_order
-from analysis.cells import Cell
-from analysis.curves import Losses, losses_of
-from analysis.partners import Partners
-from analysis.stats import BASELINE
-from analysis.style import colour
+from analysis.figures.curves import Losses, losses_of
+from analysis.figures.look import colour
+from analysis.load import Cell
+from analysis.stats import BASELINE, Block, Line, Partners, strategy_order
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
 

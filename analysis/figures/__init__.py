@@ -1,0 +1,20 @@
+"""Figures of a grid, and the look that they share."""
+
+# ruff: noqa: F401 - the names that other rooms use
+
+from analysis.figures.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
+from analysis.figures.kinds import KINDS, TRADEOFF
+from analysis.figures.look import (
+    INK,
+    PAPER,
+    THEMES,
+    colour,
+    log_scale,
+    style,
+    theme_css,
+    to_svg,
+    whole_ticks,
+    write_figure,
+)
+from analysis.figures.panels import Data, Kind, figures, legend
+from analysis.figures.plan import check_plan_figure, write_plan_figure

@@ -1,0 +1,18 @@
+"""Run folders as one frame, a row for each run; what they claim is derived again from their events."""
+
+# ruff: noqa: F401 - the names that other rooms use
+
+from analysis.load.audit import check
+from analysis.load.contents import CONTENTS, content_notes, contents_agree
+from analysis.load.frame import (
+    COLUMNS,
+    STATUSES,
+    Cell,
+    cells_of,
+    damage_of,
+    identity,
+    load,
+    lost_dense_samples,
+    record_of,
+    swept_keys,
+)

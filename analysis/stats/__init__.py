@@ -1,0 +1,43 @@
+"""What the finished runs of a frame show: blocks of one setting, paired differences, verdicts."""
+
+# ruff: noqa: F401 - the names that other rooms use
+
+from analysis.stats.blocks import (
+    RESOURCES,
+    STRATEGIES,
+    Block,
+    Line,
+    blocks_of,
+    regimes,
+    regimes_of,
+    setting_text,
+    strategy_order,
+    summarise,
+)
+from analysis.stats.estimates import (
+    BASELINE,
+    SETTING,
+    Estimate,
+    Pair,
+    condition,
+    estimate,
+    estimate_pairs,
+    own_options,
+    setting_keys,
+    split,
+)
+from analysis.stats.inference import (
+    ALPHA,
+    MOST_SEEDS,
+    POWER,
+    claims_of,
+    holm,
+    more_seeds,
+    p_above,
+    p_below,
+    pairs_for_power,
+    pairs_for_width,
+)
+from analysis.stats.partners import Partners, cells_text, pairs_of, seeds_text
+from analysis.stats.rounding import REPLICATE_KEYS, Rounding, rounding_of, rounding_text, without_replicates
+from analysis.stats.verdict import DEFAULT_MARGIN, Verdict, in_thousandths, verdicts

@@ -1,0 +1,127 @@
+"""What a grid shows about each strategy: its overhead, its loss of AUC, and whether that loss is within a margin.
+
+The margin is the largest loss of AUC that is accepted. ``DEFAULT_MARGIN`` is half of 0.001, the difference that papers
+on click-through rates call significant (AutoInt, arXiv 1810.11921, section 5.2): a strategy that is non-inferior keeps
+more than half of what a better model would gain.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from analysis.stats.blocks import Block, Line
+from analysis.stats.estimates import BASELINE, Estimate
+from analysis.stats.inference import ALPHA, MOST_SEEDS, claims_of, more_seeds
+
+DEFAULT_MARGIN = 5e-4
+
+Word = Literal["equal by construction", "superior", "non-inferior", "inferior", "open"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the seeds show about the AUC loss of one strategy, at a margin.
+
+    ``loss``: AUC of ``none`` minus AUC of the strategy, with its two-sided 95 % interval; positive is worse.
+    ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: above the margin;
+    ``superior``: below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
+    ``more_seeds``: further seeds that decide an open strategy with probability ``POWER``; None if unknown, or over
+    ``MOST_SEEDS``. ``on_front``: no other strategy has both a lower overhead and a lower loss (means over the seeds).
+    """
+
+    line: Line
+    overhead_frac: float
+    loss: Estimate
+    margin: float
+    verdict: Word
+    more_seeds: int | None
+    is_within_rounding: bool
+    on_front: bool
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy."""
+        return self.line.strategy
+
+    @property
+    def label(self) -> str:
+        """The strategy as tables name it."""
+        return self.line.label
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        return {
+            "equal by construction": "equal by construction: no sample is lost, AUC is equal to the bit",
+            "superior": "superior: AUC is higher than without failures",
+            "non-inferior": f"non-inferior: loses less than {in_thousandths(self.margin)} of AUC",
+            "inferior": f"inferior: loses more than {in_thousandths(self.margin)} of AUC",
+            "open": f"open: {self._missing}",
+        }[self.verdict]
+
+    @property
+    def _missing(self) -> str:
+        if self.is_within_rounding:
+            return "the loss is within the floor of rounding"
+        if self.loss.standard_error is None:
+            return "one seed has no spread; run at least three"
+        if not self.loss.standard_error:
+            return "the seeds have no spread"
+        number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"about {self.more_seeds}"
+        return f"{number} more seed{'' if self.more_seeds == 1 else 's'} to decide"
+
+
+def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
+    """A verdict on each strategy of ``block`` that has a reference, by overhead.
+
+    Each kind of claim has one-sided paired t-tests at 5 %, by Holm's method over the strategies of the block that are
+    not equal by construction. Differences up to the floor of rounding are called neither superior nor inferior.
+    """
+    found = [
+        Verdict(line, line.mean("overhead_frac"), line.auc_difference.negated, margin, "open", None, False, False)
+        for line in block.lines
+        if line.strategy != BASELINE and line.auc_difference is not None
+    ]
+    equal = [replace(each, verdict="equal by construction") for each in found if _is_equal(each)]
+    tested = _tested([each for each in found if not _is_equal(each)], block, margin)
+    return sorted(_with_front([*equal, *tested]), key=lambda each: (each.overhead_frac, each.strategy))
+
+
+def _is_equal(verdict: Verdict) -> bool:
+    """Whether no cell lost a sample or an update, as far as they are counted, and no AUC differs."""
+    loss, lost = verdict.loss, ("pls", "update_pls", "lost_dense_frac")
+    loses = any(cell.get(name) for cell in verdict.line.cells for name in lost)
+    return loss.mean == 0 and not loss.standard_error and not loses
+
+
+def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:
+    """The verdicts by tests; the number of seeds uses the level that Holm's method would have at the next claim."""
+    claims = claims_of([each.loss for each in found], margin)
+    levels = [ALPHA / max(1, claimed.count(False)) for claimed in (claims.inferior, claims.non_inferior)]
+    floor = 0.0 if block.rounding is None else block.rounding.largest
+    for place, each in enumerate(found):
+        is_within = abs(each.loss.mean) <= floor
+        if claims.non_inferior[place]:
+            word: Word = "superior" if claims.superior[place] and not is_within else "non-inferior"
+            yield replace(each, verdict=word)
+        elif claims.inferior[place]:
+            yield replace(each, verdict="open" if is_within else "inferior", is_within_rounding=is_within)
+        else:
+            yield replace(each, more_seeds=more_seeds(each.loss, margin, *levels))
+
+
+def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with their places on the Pareto front of overhead and loss."""
+    points = [(each.overhead_frac, each.loss.mean) for each in found]
+    return [
+        replace(each, on_front=not any(_dominates(other, point) for other in points))
+        for each, point in zip(found, points, strict=True)
+    ]
+
+
+def _dominates(left: tuple[float, float], right: tuple[float, float]) -> bool:
+    return left != right and left[0] <= right[0] and left[1] <= right[1]
+
+
+def in_thousandths(margin: float) -> str:
+    return f"{1e3 * margin:g}·10⁻³"
