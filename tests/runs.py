@@ -67,6 +67,12 @@ def run(config: Config, run_dir: Path, parts: assemble.Parts = assemble.DEFAULT)
     return finished, read_events(run_dir / "events.jsonl")
 
 
+def facts(events: list[Event]) -> list[dict[str, Any]]:
+    """Events without their machine parts, what a cache moved, and the hash of the config."""
+    ignored = ("machine", "cache", "config_hash")
+    return [{key: value for key, value in event.to_json().items() if key not in ignored} for event in events]
+
+
 def losses_of(events: list[Event]) -> list[float]:
     """The loss of every step, those of reruns left out."""
     return [loss for event in events if isinstance(event, Trained) and not event.rerun for loss in event.losses]

@@ -18,7 +18,7 @@ from harness.record.folder import claim_run
 from harness.run import assemble
 from harness.run.spec import cell_hash
 from harness.run.verify import compare_records
-from tests.run.test_resume import train_until
+from tests.run.stops import train_until
 from tests.runs import changed
 
 Command = Callable[..., tuple[int, list[str]]]

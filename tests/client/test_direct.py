@@ -11,12 +11,11 @@ from harness.client.embedding_client import Pulled
 from harness.cluster.protocol import Exchange
 from harness.config.model import Config
 from harness.core.plans import Progress
-from tests.recovery.test_unplanned import run_mortal
+from tests.recovery.mortal_ranks import run_mortal
 from tests.runs import changed
 
 
-@pytest.mark.parametrize("number", [41, 42, 80], ids=lambda number: f"message{number}")
-@pytest.mark.parametrize("fate", ["before", "after"])
+@pytest.mark.parametrize(("fate", "number"), [("before", 41), ("after", 42), ("after", 80)])
 def test_a_step_trains_on_what_the_ranks_hold(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str, number: int
 ) -> None:
@@ -38,6 +37,6 @@ def test_a_step_trains_on_what_the_ranks_hold(
 
     monkeypatch.setattr(DirectClient, "pull", pull)
     config = changed(config, strategy__name="partial", strategy__interval_samples=300, data__max_train_samples=400)
-    finished = run_mortal(config, tmp_path / "run", monkeypatch, {("ps2", number, Exchange): fate})
+    finished = run_mortal(config, tmp_path / "run", {("ps2", number, Exchange): fate})
     assert finished.num_lost_ranks == 1
     assert sum(seen) > len(seen) / 2, "most rows came ahead"

@@ -12,9 +12,9 @@ from torch import Tensor
 from harness.client import slots, worker_caches
 from harness.client.embedding_client import ClientSpec, make_pushes
 from harness.client.staleness import StaleClient
-from harness.cluster.protocol import Exchange, Push, Save
+from harness.cluster.protocol import Exchange, Push
 from harness.config.model import CacheConfig, Config
-from harness.core.events import Evaluated, Saved
+from harness.core.events import Saved
 from harness.core.lookup import plan_batch
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
@@ -24,9 +24,7 @@ from harness.core.shard import Shard
 from harness.core.strategy import Strategy
 from harness.core.trackers import Tracker
 from harness.recovery.kinds.base import RunFacts
-from tests.client.test_lookahead import facts
-from tests.recovery.test_unplanned import run_mortal
-from tests.runs import changed, losses_of, run, saving_every
+from tests.runs import changed, facts, losses_of, run
 
 CARDINALITIES = (3, 40, 1, 90)
 NUM_PS, NUM_STEPS, BATCH_SIZE, DIM, RATE = 3, 80, 6, 4, 0.5
@@ -312,35 +310,6 @@ def stale(config: Config, staleness: int, **dotted: object) -> Config:
     return changed(config, cache__mode="stale", cache__staleness=staleness, cache__workers=3, **dotted)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "placement"), [("never_save", "table"), ("full", "row"), ("partial", "row"), ("cpr_ssu", "table")]
-)
-def test_without_staleness_a_run_equals_the_uncached_one(
-    config: Config, tmp_path: Path, strategy: str, placement: str
-) -> None:
-    """Event for event, under ten failures, with evictions: losses, saves, what was lost, AUC, parameters."""
-    config = changed(config, strategy__name=strategy, cluster__placement=placement, eval__every_steps=45)
-    config = saving_every(changed(config, data__max_train_samples=512), 80)
-    _, uncached = run(config, tmp_path / "uncached")
-    finished, cached = run(stale(config, 0, cache__max_rows=400), tmp_path / "cached")
-    assert facts(cached) == facts(uncached)
-    assert finished.cache is not None
-    assert finished.cache["max_staleness"] == 0
-
-
-@pytest.mark.parametrize("staleness", [1, 10])
-def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path, staleness: int) -> None:
-    """Caches are empty at a checkpoint, so what is run again is what was run; evaluations in between change nothing."""
-    config = stale(config, staleness, strategy__name="full", strategy__interval_samples=160)
-    without, calm = run(changed(config, trace__path=None), tmp_path / "without")
-    failing, events = run(changed(config, eval__every_steps=45), tmp_path / "failing")
-    assert failing.num_failures == 10
-    assert failing.digests == without.digests
-    assert failing.auc == without.auc
-    assert losses_of(events) == losses_of(calm)
-    assert [event.step for event in events if isinstance(event, Evaluated)] == [*range(45, 256, 45), 256]
-
-
 def test_staleness_decides_and_nothing_else_does(config: Config, tmp_path: Path) -> None:
     """The same staleness gives the same bits, another one other losses, and more staleness moves fewer bytes."""
     config = changed(config, strategy__name="none", data__max_train_samples=512)
@@ -373,19 +342,3 @@ def test_lost_updates_are_all_accounted_for(config: Config, tmp_path: Path, stra
     exact, _ = run(config, tmp_path / "exact")
     late, _ = run(stale(config, 5), tmp_path / "late")
     assert (late.pls, late.lost_updates, late.lost_tracked) == (exact.pls, exact.lost_updates, exact.lost_tracked)
-
-
-@pytest.mark.parametrize(("number", "kind"), [(4, Exchange), (27, Exchange), (45, Exchange), (2, Save)])
-def test_an_unplanned_death_is_mended(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type
-) -> None:
-    """Whichever message it hits: full recovery ends bit-equal to no failure, and partial recovery's record adds up."""
-    config = stale(config, 3, data__max_train_samples=400, strategy__interval_samples=160)
-    doom = {("ps2", number, kind): "after"}
-    full = changed(config, strategy__name="full")
-    reference, _ = run(changed(full, trace__path=None), tmp_path / "calm")
-    finished = run_mortal(full, tmp_path / "full", monkeypatch, doom)
-    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
-    alone = run_mortal(changed(config, strategy__name="partial"), tmp_path / "partial", monkeypatch, doom)
-    assert alone.num_unplanned == 1
-    assert alone.applied_updates == 400 * 26

@@ -26,8 +26,8 @@ from harness.processes.spawn import fork_server, nest_fork_server
 from tests.cluster import worlds
 from tests.stopped import stop
 
-DEADLINE_S = 3.0
-JOIN_S = 5.0  # for whole worlds, on a busy machine
+DEADLINE_S = 2.0
+JOIN_S = 3.0  # for whole worlds, on a busy machine
 PAUSE_S = 1.2 * DEADLINE_S
 
 

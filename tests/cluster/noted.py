@@ -1,48 +1,41 @@
-"""A rank's process whose end is noted."""
+"""Processes of ranks behind others, which note or change what the supervisor does to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from harness.cluster.launcher import RankProcess
+from harness.cluster.launcher import ForkLauncher, Main, RankContext
 
 
 class Noted:
     """A process behind another one's methods; ``note`` is told its pid before it is killed."""
 
-    def __init__(self, inner: RankProcess, note: Callable[[int], object] = lambda _: None) -> None:
-        self.inner, self.pid, self.host, self._note = inner, inner.pid, inner.host, note
+    def __init__(self, inner: Any, note: Callable[[int], object] = lambda _: None) -> None:
+        self.inner, self._note = inner, note
 
-    @property
-    def exitcode(self) -> int | None:
-        """As of the inner one."""
-        return self.inner.exitcode
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def kill(self) -> None:
         """Note it, and do it."""
         self._note(self.pid)
         self.inner.kill()
 
-    def pause(self) -> None:
-        """As the inner one."""
-        self.inner.pause()
 
-    def resume(self) -> None:
-        """As the inner one."""
-        self.inner.resume()
+class NotingLauncher(ForkLauncher):
+    """Forks processes behind ``noted(process, context)``."""
 
-    @property
-    def is_paused(self) -> bool:
-        """As of the inner one."""
-        return self.inner.is_paused
+    def __init__(self, noted: Callable[[Any, RankContext], Noted]) -> None:
+        super().__init__()
+        self._noted = noted
 
-    def cut_off(self) -> None:
-        """As the inner one."""
-        self.inner.cut_off()
+    def spawn(self, context: RankContext, main: Main) -> Any:
+        """Fork one."""
+        return self._noted(super().spawn(context, main), context)
 
-    @property
-    def cut_problem(self) -> str | None:
-        """As of the inner one."""
-        return self.inner.cut_problem
+    def watched(self, processes: Iterable[Any]) -> list[Any]:
+        """Of the innermost ones."""
+        return super().watched(map(_innermost, processes))
 
-    def join(self, timeout_s: float) -> None:
-        """As the inner one."""
-        self.inner.join(timeout_s)
+
+def _innermost(process: Any) -> Any:
+    return _innermost(process.inner) if isinstance(process, Noted) else process

@@ -3,7 +3,6 @@
 import re
 import signal
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import pytest
 
 from harness.cluster import launcher, processes
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
 from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RunFailed
@@ -24,10 +22,9 @@ from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
 from tests.cluster.hangs import DEADLINE_S, JOIN_S
-from tests.cluster.noted import Noted
+from tests.cluster.noted import Noted, NotingLauncher
 from tests.cluster.test_rpc import alive
 from tests.forked import PATIENCE_S, said_by
-from tests.injected import is_loss
 from tests.runs import changed
 
 LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
@@ -43,11 +40,11 @@ class Kill(NamedTuple):
     idle_s: float
 
 
-class TimedLauncher(ForkLauncher):
+class TimedLauncher(NotingLauncher):
     """Forks; ``kills`` has the first SIGKILL of each process. ``watch`` is to be called with the world."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda process, _: Noted(process, self._note))
         self.kills: dict[int, Kill] = {}
 
     def watch(self, world: World) -> None:
@@ -57,14 +54,6 @@ class TimedLauncher(ForkLauncher):
     def _note(self, pid: int) -> None:
         progress, now_s = self._world._watch._progress["trainer0"], self._world._clock._total_s
         self.kills.setdefault(pid, Kill(now_s - progress.heard_s, now_s - progress._advanced_s))
-
-    def spawn(self, context: RankContext, main: Main) -> Any:
-        """Fork a timed process."""
-        return Noted(super().spawn(context, main), self._note)
-
-    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """Of the inner ones."""
-        return super().watched([process.inner for process in processes if isinstance(process, Noted)])
 
 
 def assert_killed(note: Path, timed: TimedLauncher) -> Kill:
@@ -246,9 +235,3 @@ def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
     assert re.fullmatch(r"the fork server \(pid \d+\) was killed, since it took more than 0.5 s to start ps1", words)
     assert 0.5 <= float(seconds) < 20.0, "the deadlines of other starts are 20 s and more"
     assert has_ended == "True"
-
-
-def test_kills_are_recorded_as_before(config: Config, tmp_path: Path) -> None:
-    """The wait status of a planned kill comes from the fork server."""
-    events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, ONE_KILL)
-    assert [event.machine["exitcode"] for event in events if is_loss(event)] == [-9]

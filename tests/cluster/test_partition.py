@@ -1,13 +1,11 @@
 """A rank that is cut off the network: it runs on and is not reached, until it is killed at its deadline."""
 
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
 from harness.core.events import Lost, Regrouped
@@ -15,7 +13,7 @@ from harness.core.faults import Partition, PlannedFault, Strike
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
-from tests.cluster.noted import Noted
+from tests.cluster.noted import Noted, NotingLauncher
 from tests.cluster.test_hangs import short
 from tests.injected import is_loss
 from tests.runs import changed
@@ -26,65 +24,40 @@ ONE_CUT = (PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2, Partition(name="p
 class Watched(Noted):
     """A process of which ``seen`` has how often it has ticked: when it goes on, cut off, and when it is killed."""
 
-    def __init__(self, inner: RankProcess, note: Path, seen: list[tuple[str, int, int]]) -> None:
+    def __init__(self, inner: Any, note: Path, seen: list[tuple[str, int, int]]) -> None:
         super().__init__(inner)
         self._ticks, self._seen = note, seen
 
     def resume(self) -> None:
         """Look, while it stands still, and do it."""
         self._look("go on")
-        super().resume()
+        self.inner.resume()
 
     def kill(self) -> None:
         """Look, and do it."""
         self._look("kill")
-        super().kill()
+        self.inner.kill()
 
     def _look(self, what: str) -> None:
         if self.exitcode is None:
             self._seen.append((what, self.pid, int.from_bytes(self._ticks.read_bytes(), "little")))
 
 
-class Watching(ForkLauncher):
-    """Forks processes of which ``seen`` has how often ps1 had ticked. ``problem``: why none can be cut off."""
-
-    def __init__(self, note: Path, problem: str | None = None) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, int, int]] = []
-        self._note, self._problem = note, problem
-
-    def spawn(self, context: RankContext, main: Main) -> Any:
-        """Fork a process."""
-        process = Watched(super().spawn(context, main), self._note, self.seen)
-        return process if self._problem is None else Refusing(process, self._problem)
-
-    def watched(self, processes: Iterable[Any]) -> list[Any]:
-        """Of the inner ones."""
-        inner = [process.inner for process in processes]
-        return super().watched([each.inner if isinstance(each, Watched) else each for each in inner])
-
-
 class Refusing(Noted):
     """A process that the system does not let be cut off."""
 
-    def __init__(self, inner: Any, problem: str) -> None:
-        super().__init__(inner)
-        self._problem = problem
-
-    @property
-    def cut_problem(self) -> str:
-        """The words of the system."""
-        return self._problem
+    cut_problem = "pidfd_getfd: Operation not permitted"
 
 
 def test_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path: Path) -> None:
     """Law: it is not reached, and runs; it is killed at its deadline before another process has its name."""
     note = tmp_path / "ticks"
     note.write_bytes(bytes(8))
-    launcher = Watching(note)
+    seen: list[tuple[str, int, int]] = []
+    launcher = NotingLauncher(lambda process, _: Watched(process, note, seen))
     parts = Parts(launcher=launcher, ps_main=partial(hangs.ticking, note))
     events = worlds.run_job(short(config), tmp_path, worlds.kill_and_replace, ONE_CUT, parts)
-    (goes_on, pid, ticked), (killed, killed_pid, ticked_until) = launcher.seen[:2]
+    (goes_on, pid, ticked), (killed, killed_pid, ticked_until) = seen[:2]
     assert (goes_on, killed, pid) == ("go on", "kill", killed_pid)
     assert ticked_until > ticked
     (kill,) = (event for event in events if is_loss(event))
@@ -102,10 +75,8 @@ def test_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path
 def test_a_system_that_refuses_ends_the_run_before_it_trains(config: Config, tmp_path: Path) -> None:
     """Law: one line says what is refused and what to do; no step was made."""
     (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
-    note = tmp_path / "ticks"
-    note.write_bytes(bytes(8))
     steps: list[int] = []
-    launcher = Watching(note, "pidfd_getfd: Operation not permitted")
+    launcher = NotingLauncher(lambda process, _: Refusing(process))
     config = changed(config, engine="rpc", trace__path=str(tmp_path / "trace.csv"))
     words = (
         r"^trace: expected a system that lets ranks be cut off the network \(fault partition\), but ps\d cannot be: "

@@ -10,14 +10,11 @@ from tests.golden.cases import CASES, carry_out, record_of
 from tests.golden.data import golden_clicks
 
 DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("records.json").read_text())
-SEVERAL = {
-    **dict.fromkeys(("cpr_ssu-none-sync", "full-lookahead-async", "partial-stale-sync", "phases-full-none"), 2),
-    **dict.fromkeys(("cpr_mfu-none-async", "buddy-lookahead-sync", "cpr_scar-stale-async", "hangs-partial"), 3),
-    **dict.fromkeys(("cpr_mirror-lookahead-sync", "differential-none-async", "spares"), 2),
-    **dict.fromkeys(("disks-buddy-lookahead", "adagrad-cpr_mfu", "phases-cpr_scar-stale"), 3),
-}
-"""Numbers of trainers, of runs that several trainers repeat: each strategy's kind, client, save mode and fault once."""
-RUNS = [(name, engine) for name, case in CASES.items() for engine in case.engines]
+SEVERAL = {"cpr_ssu-none-sync": 2, "disks-buddy-lookahead": 3, "phases-full-none": 2, "spares": 2}
+"""Numbers of trainers, of runs that several trainers repeat."""
+ON_RPC = {"cpr_mfu-none-sync", "phases-cpr_mirror-none", "hangs-partial", "hosts-full", "spares", "by-table"}
+"""Of the cases that are golden on both engines: that these agree is in ``tests/run/test_equivalence.py``."""
+RUNS = [*((name, "local") for name in CASES), *((name, "rpc") for name in sorted(ON_RPC))]
 
 
 @pytest.fixture(scope="session")

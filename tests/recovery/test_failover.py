@@ -63,7 +63,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> type[WatchedServer]:
     return WatchedServer
 
 
-@pytest.mark.parametrize("strategy", ["partial", "cpr_mfu", "cpr_ssu", "cpr_random"])
+@pytest.mark.parametrize("strategy", ["partial", "cpr_ssu"])
 def test_a_dead_shard_gets_its_newest_rows_and_no_other_is_touched(
     config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
 ) -> None:

@@ -8,33 +8,21 @@ import torch
 from torch import Tensor
 
 import analysis
-from harness.cluster.protocol import Exchange, Request, Restore, Save
+from harness.cluster.protocol import Request, Restore, Save
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
 from harness.core.errors import ConfigError
-from harness.core.events import Finished, Recovered, Saved
+from harness.core.events import Recovered, Saved
 from harness.core.placement import MIRROR_INDEX_BYTES, budget_rows, num_mirrored
 from harness.core.plans import Rank
 from harness.core.shard import Shard
-from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from harness.store import ShardStore
-from tests.client.test_lookahead import KeptRanks, MortalKeptRanks, outstanding
-from tests.recovery.test_unplanned import Finish, named, run_mortal
-from tests.runs import PRIORITY_R, changed, run, saving_every, small_config
+from tests.runs import PRIORITY_R, changed, run, saving_every
 
-DIRECT: dict[str, str | int] = {}
-LOOKAHEAD = {"cache__mode": "lookahead", "cache__lookahead": 8}
-ASYNC = {"save__mode": "async"}
-PATHS = (DIRECT, LOOKAHEAD, ASYNC)
 SHARE = 0.03
-
-
-def is_death(key: object) -> bool:
-    """Whether ``key`` is one of a doom."""
-    return isinstance(key, tuple)
 
 
 @pytest.fixture
@@ -91,7 +79,9 @@ def shadowed() -> Iterator[Parts]:
     ShadowedServer.dead = {}
 
 
-@pytest.mark.parametrize("path", PATHS, ids=str)
+@pytest.mark.parametrize(
+    "path", [{}, {"cache__mode": "lookahead", "cache__lookahead": 8, "save__mode": "async"}], ids=["plain", "ahead"]
+)
 def test_a_replacement_has_the_newer_of_mirror_and_checkpoint(
     mirrored: Config, tmp_path: Path, shadowed: Parts, path: dict
 ) -> None:
@@ -115,65 +105,6 @@ def test_a_mirror_that_dies_leaves_the_checkpoint(
     assert ShadowedServer.num_newer == died.recovered_updates == 0
     assert (died.lost_updates or 0) > (kept.lost_updates or 0)
     assert analysis.check(events, read_config(tmp_path / "died")) == []
-
-
-@pytest.mark.parametrize("path", PATHS, ids=str)
-def test_with_everything_mirrored_nothing_is_lost(config: Config, tmp_path: Path, path: dict) -> None:
-    """Partial recovery under ten failures ends bit-equal to a run without failures."""
-    config = changed(config, data__max_train_samples=512)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    config = changed(saving_every(changed(config, strategy__name="cpr_mirror"), 40), strategy__share=1.0, **path)
-    finished, _ = run(config, tmp_path / "mirror")
-    assert finished.num_failures == 10
-    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
-    assert (finished.lost_updates, finished.lost_tracked) == (0, 0)
-    assert finished.pls > 0, "plain PLS counts samples, not rows"
-
-
-ANY_TIME = (
-    *({("ps2", number, Exchange): when} for number in (1, 8, 13) for when in ("before", "after")),
-    {("ps2", 20, Exchange): "after"},
-    {("ps2", 4, Exchange): "after", ("ps1", 4, Exchange): "after", ("ps1", 1, Restore): "after"},
-    {("ps2", 5, Save): "before", ("ps3", 5, Save): "after"},
-    {("ps2", 6, Exchange): "after", ("ps2", 7, Exchange): "after", ("ps2", 8, Exchange): "after"},
-)
-IN_THE_BACKGROUND = (*ANY_TIME, {("ps2", 3, Finish): "after"}, {("ps1", 4, Finish): "before"})
-
-
-@pytest.fixture(scope="module")
-def undisturbed(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The run of 30 steps without failures."""
-    config = changed(small_config(click_data), data__max_train_samples=120, strategy__name="none")
-    return run(config, tmp_path_factory.mktemp("none"))[0]
-
-
-@pytest.mark.parametrize(
-    ("path", "share", "doom"),
-    [
-        *((DIRECT, 1.0, doom) for doom in ANY_TIME[::2]),
-        *((LOOKAHEAD, 1.0, doom) for doom in ANY_TIME[1::2]),
-        *((LOOKAHEAD | ASYNC, 1.0, doom) for doom in IN_THE_BACKGROUND),
-        *((ASYNC, 0.03, doom) for doom in IN_THE_BACKGROUND),
-    ],
-    ids=lambda value: named(value) if isinstance(value, dict) and all(map(is_death, value)) else str(value),
-)
-def test_an_unplanned_death_loses_no_mirrored_update(  # noqa: PLR0917 - pytest's
-    config: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: Finished,
-    path: dict,
-    share: float,
-    doom: dict,
-) -> None:
-    """Whichever message fails: ledger and ranks agree, and with everything mirrored the run is as without failure."""
-    config = changed(config, strategy__name="cpr_mirror", data__max_train_samples=120)
-    config = changed(config, **path, strategy__interval_samples=72, strategy__share=share)
-    finished = run_mortal(config, tmp_path / "run", monkeypatch, doom, MortalKeptRanks)
-    assert outstanding(read_events(tmp_path / "run" / "events.jsonl")) == KeptRanks.num_unsaved
-    if share == 1.0:
-        assert finished.lost_updates == 0
-        assert (finished.digests, finished.auc) == (undisturbed.digests, undisturbed.auc)
 
 
 def test_saves_keep_to_their_budgets(mirrored: Config, tmp_path: Path) -> None:

@@ -8,23 +8,17 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Event, Finished, Lost, Recovered, Saved
-from harness.core.faults import PHASES, Phase
+from harness.core.events import Event, Lost, Recovered, Saved
+from harness.core.faults import Phase
 from harness.record.rundir import read_config
 from harness.recovery.injections import Injections
-from harness.run.verify import compare_records
-from harness.traces.trace import parse_trace
 from tests.injected import is_loss
-from tests.runs import BUSY, changed, run
-
-TRACE = (BUSY.parent / "phases.csv").read_text().replace("56,ps0,eval,", "48,ps3,forward,\n56,ps0,eval,")
-"""A failure in each phase, and a failure at a boundary for each recovery that a phase waits for. 56 h are 64 steps."""
+from tests.runs import changed, run
 
 
 @pytest.fixture
 def phased(config: Config, tmp_path: Path) -> Config:
-    """64 steps under the trace above, with saves every 9 steps and three evaluations."""
-    (tmp_path / "trace.csv").write_text(TRACE)
+    """64 steps under the trace of a test, with saves every 9 steps and three evaluations. 56 h are 64 steps."""
     return changed(
         config,
         data__max_train_samples=256,
@@ -37,68 +31,6 @@ def phased(config: Config, tmp_path: Path) -> Config:
 def kills_of(events: list[Event]) -> list[tuple[int, str]]:
     """Line and phase of each kill, in order of lines."""
     return sorted((event.line, event.phase) for event in events if is_loss(event))
-
-
-def planned(trace: str) -> list[tuple[int, str]]:
-    """What ``kills_of`` gives if every line strikes; a line that names a number of ranks kills so many."""
-    entries = parse_trace(trace.splitlines(), "trace.csv").entries
-    return [(each.line, each.phase) for each in entries for _ in range(1 if isinstance(each.who, str) else each.who)]
-
-
-def run_phased(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
-    """A run in which every line of TRACE strikes in its phase, as planned, and whose record adds up."""
-    finished, events = run(config, run_dir)
-    assert kills_of(events) == planned(TRACE)
-    assert {phase for _, phase in kills_of(events)} == set(PHASES)
-    assert finished.num_unplanned == 0
-    assert analysis.check(events, read_config(run_dir)) == []
-    return finished, events
-
-
-ENGINES = [
-    *(("partial", cache, "async") for cache in ("lookahead", "stale")),
-    ("full", "lookahead", "sync"),
-    ("cpr_mfu", "none", "sync"),
-    ("cpr_mirror", "none", "async"),
-    ("buddy", "lookahead", "async"),
-]
-
-
-@pytest.mark.parametrize(("strategy", "cache", "save"), ENGINES)
-def test_engines_agree_on_kills_in_phases(phased: Config, tmp_path: Path, strategy: str, cache: str, save: str) -> None:
-    """SIGKILL of a process and a dropped object give the same events, to the bit, whatever the process had done."""
-    config = changed(phased, strategy__name=strategy, cache__mode=cache, save__mode=save)
-    config = changed(config, cache__lookahead=12, cache__staleness=4)
-    run_phased(config, tmp_path / "local")
-    run_phased(changed(config, engine="rpc"), tmp_path / "rpc")
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
-
-
-@pytest.mark.parametrize("cache", ["none", "lookahead", "stale"])
-@pytest.mark.parametrize("save", ["sync", "async"])
-def test_full_recovery_from_any_phase_ends_as_without_failure(
-    phased: Config, tmp_path: Path, cache: str, save: str
-) -> None:
-    """Every parameter and the AUC equal those of the same run under no trace, to the bit."""
-    config = changed(phased, cache__mode=cache, cache__lookahead=12, cache__staleness=4, save__mode=save)
-    config = changed(config, strategy__name="full")
-    reference, _ = run(changed(config, trace__path=None), tmp_path / "none")
-    finished, _ = run_phased(config, tmp_path / "full")
-    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
-
-
-@pytest.mark.parametrize("cache", ["none", "lookahead"])
-def test_buddies_lose_nothing_in_any_phase(phased: Config, tmp_path: Path, cache: str) -> None:
-    """Where no rank dies together with its buddy, the run ends bit-equal to none."""
-    apart = TRACE.replace("31,2,apply", "31,ps2,apply").replace("21,ps2,restore", "21,ps1,restore")
-    apart = apart.replace("36,ps1", "36,ps2").replace("37,ps1", "37,ps2")
-    (tmp_path / "trace.csv").write_text(apart)
-    config = changed(phased, cache__mode=cache, cache__lookahead=12)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    finished, events = run(changed(config, strategy__name="buddy"), tmp_path / "buddy")
-    assert kills_of(events) == planned(apart)
-    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
-    assert finished.lost_updates == 0
 
 
 def test_a_death_before_the_commit_finds_its_own_save(phased: Config, tmp_path: Path) -> None:

@@ -5,215 +5,238 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import analysis
-from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import CopyShard, Exchange, Initialise, OnShard, Request, Restore, Save
+from harness.cluster.protocol import CopyShard, Exchange, Initialise, OnShard, ReadShard, Restore, Save
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished
+from harness.core.events import Evaluated, Finished, Recovered
 from harness.record.recorder import read_events
-from harness.record.rundir import read_config
 from harness.run import assemble
 from harness.run.assemble import Parts
-from tests.runs import changed, run
-
-
-class Finish(Save):
-    """A Save of mode ``finish``, as a kind of request of its own."""
-
-
-class FillReplica(CopyShard):
-    """A CopyShard into a replica, as a kind of request of its own."""
-
-
-def kind_of(request: Request) -> type:
-    if isinstance(request, CopyShard) and not request.from_replica:
-        return FillReplica
-    return Finish if isinstance(request, Save) and request.mode == "finish" else type(request)
-
-
-class MortalRanks(LocalRanks):
-    """Ranks that die on given requests: ``doom[(rank, number, kind)]`` is the n-th request of a kind to a rank.
-
-    ``before``: the rank dies without having served it; otherwise right after it has answered.
-    """
-
-    doom: dict[tuple[str, int, type], str] = {}  # noqa: RUF012 - set by each test
-    died: list[str] = []  # noqa: RUF012
-    served: dict[tuple[str, type], int] = {}  # noqa: RUF012 - requests of each kind to each rank
-
-    def __init__(self, num_ps, make_server, num_trainers) -> None:
-        served = self.served
-
-        def make(rank: str):
-            server = make_server(rank)
-            real = server.handle
-
-            def handle(request):
-                key = (rank, kind_of(request))
-                served[key] = served.get(key, 0) + 1
-                fate = self.doom.pop((rank, served[key], kind_of(request)), None)
-                if fate == "before":
-                    self.die(rank)
-                    return None  # which nobody hears of
-                reply = real(request)
-                if fate == "after":
-                    self.die(rank)
-                return reply
-
-            server.handle = handle
-            return server
-
-        super().__init__(num_ps, make, num_trainers)
-
-    def die(self, rank: str) -> None:
-        """Drop the shard."""
-        self.died.append(rank)
-        self.kill([rank])
-
-
-def run_mortal(
-    config: Config,
-    run_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    doom: dict[tuple[str, int, type], str],
-    ranks: type[MortalRanks] = MortalRanks,
-) -> Finished:
-    """A local run in which ranks die as ``doom`` says; all of it must come true."""
-    monkeypatch.setattr(MortalRanks, "doom", dict(doom))
-    monkeypatch.setattr(MortalRanks, "died", [])
-    monkeypatch.setattr(MortalRanks, "served", {})
-    mortal = changed(config, trace__path=None, trace__allow_unplanned=True)
-    finished, events = run(mortal, run_dir, Parts(make_ranks=ranks))
-    assert analysis.check(events, read_config(run_dir)) == [], "the record adds up, whatever happened"
-    assert sorted(MortalRanks.died) == sorted(rank for rank, _, _ in doom)
-    return finished
-
-
-def named(doom: dict[tuple[str, int, type], str]) -> str:
-    return " ".join(f"{rank}-{kind.__name__}{number}" for rank, number, kind in doom)
-
-
-PATIENCE_S = 60.0
-NUM_SAMPLES = 100  # 25 steps: the deaths below are in the first 21
-IN_A_STEP = (
-    {("ps1", 15, Exchange): "after"},
-    {("ps1", 15, Exchange): "after", ("ps2", 16, Exchange): "after"},
-    {("ps2", 20, Exchange): "after", ("ps2", 1, Restore): "after"},
-    {("ps2", 20, Exchange): "after", ("ps2", 1, Restore): "after", ("ps2", 2, Restore): "after"},
-    {("ps2", 20, Exchange): "after", ("ps1", 21, Exchange): "after", ("ps1", 1, Restore): "after"},
-    {("ps1", 1, Initialise): "after"},
-    {("ps3", 1, Save): "after"},
+from harness.store import newest_checkpoint
+from tests.covering import Row, covering
+from tests.recovery.mortal_ranks import (
+    Doom,
+    FillReplica,
+    Finish,
+    MortalRanks,
+    assert_replicas_are_whole,
+    outstanding,
+    run_mortal,
+    unsaved,
 )
-BEFORE_WHAT_IT_KNOWS_IS_SAFE = (
-    {("ps0", 3, Save): "after"},
-    {("ps0", 7, Save): "after", ("ps3", 7, Save): "after"},
-    {("ps0", 1, OnShard): "after"},
-)
+from tests.runs import changed, run, saving_every, small_config
+
+# --- any death under any settings -------------------------------------------------------------------------------------
+
+NUM_SAMPLES = 120  # 30 steps, a save every 9
+NUM_UPDATES = NUM_SAMPLES * 26
+IN_A_STEP: dict[str, Doom] = {
+    "first message": {("ps1", 1, Exchange): "after"},
+    "before step 2": {("ps2", 2, Exchange): "before"},
+    "before step 8": {("ps2", 8, Exchange): "before"},
+    "after step 9": {("ps2", 9, Exchange): "after"},
+    "after step 13": {("ps2", 13, Exchange): "after"},
+    "two at once": {("ps1", 8, Exchange): "before", ("ps3", 8, Exchange): "before"},
+    "two in turn": {("ps1", 8, Exchange): "before", ("ps3", 9, Exchange): "before"},
+    "in three recoveries": {("ps2", number, Exchange): "after" for number in (6, 7, 8)},
+    "in its restore": {("ps2", 9, Exchange): "after", ("ps2", 1, Restore): "after"},
+    "in two restores": {("ps2", 9, Exchange): "after", ("ps2", 1, Restore): "after", ("ps2", 2, Restore): "after"},
+    "newborn": {("ps1", 1, Initialise): "after"},
+}
+IN_A_SAVE: dict[str, Doom] = {
+    "initial save": {("ps3", 1, Save): "after"},
+    "before save": {("ps0", 2, Save): "before"},
+    "after save": {("ps0", 2, Save): "after"},
+    "two in a save": {("ps1", 3, Save): "before", ("ps3", 3, Save): "after"},
+    "finish": {("ps2", 3, Finish): "after"},
+    "before finish": {("ps1", 2, Finish): "before"},
+}
+DOOMS = {**IN_A_STEP, **IN_A_SAVE}
+OF_BUDDIES: dict[str, Doom] = {
+    "in its restore": {("ps1", 8, Exchange): "before", ("ps1", 1, CopyShard): "after"},
+    "in two restores": {("ps1", 8, Exchange): "before", ("ps1", 1, FillReplica): "after"},
+}
+"""What a rank that comes back from a replica is asked instead."""
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "partial": {},
+    "partial-each-step": {"interval_samples": 4},
+    "cpr_mfu": {},
+    "cpr_mirror": {"share": 0.03},
+    "cpr_mirror-whole": {"share": 1.0},
+    "differential": {},
+    "buddy": {},
+}
+SETTINGS = {
+    "strategy": tuple(STRATEGIES),
+    "doom": tuple(DOOMS),
+    "cache": ("none", "lookahead", "stale"),
+    "save": ("sync", "async"),
+}
+
+
+def is_allowed(row: Row) -> bool:
+    """A mirror needs exact rows, and a save that is waited for is not finished later."""
+    is_stale = row.get("strategy", "").startswith("cpr_mirror") and row.get("cache") == "stale"
+    return not is_stale and not ("finish" in row.get("doom", "") and row.get("save") == "sync")
+
+
+def is_exact(row: Row) -> bool:
+    """Whether nothing is lost, so that the run ends as without a death."""
+    match row["strategy"]:
+        case "full" | "differential":
+            return True
+        case "buddy" | "cpr_mirror-whole":
+            return row["cache"] != "stale"
+        case "partial-each-step":
+            return (row["cache"], row["save"]) == ("none", "sync") and row["doom"] in IN_A_STEP
+    return False
+
+
+@pytest.fixture(scope="module")
+def calm(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Finished]:
+    """The run without a death, by whether its caches are stale."""
+    config = changed(small_config(click_data), data__max_train_samples=NUM_SAMPLES, trace__path=None)
+    exact, _ = run(changed(config, strategy__name="none"), tmp_path_factory.mktemp("calm"))
+    stale = changed(config, strategy__name="full", strategy__interval_samples=36, **STALE)
+    return {False: exact, True: run(stale, tmp_path_factory.mktemp("stale"))[0]}
+
+
+STALE: dict[str, Any] = {"cache__mode": "stale", "cache__staleness": 3, "cache__workers": 3}
+
+
+@pytest.mark.parametrize("row", covering(SETTINGS, is_allowed), ids=lambda row: " ".join(row.values()))
+def test_a_death_at_any_moment_loses_what_its_strategy_may_lose(
+    config: Config, tmp_path: Path, calm: dict[bool, Finished], row: Row
+) -> None:
+    """Law: each update is saved, lost or held, once; checkpoints are whole; exact recovery ends as without a death."""
+    name, _, _ = row["strategy"].partition("-")
+    config = changed(config, strategy__name=name, data__max_train_samples=NUM_SAMPLES, save__mode=row["save"])
+    config = changed(saving_every(config, 36), **STALE, cache__lookahead=8)
+    options = {f"strategy__{key}": value for key, value in STRATEGIES[row["strategy"]].items()}
+    config = changed(config, cache__mode=row["cache"], **options)
+    doom = (OF_BUDDIES if name == "buddy" else {}).get(row["doom"], DOOMS[row["doom"]])
+    finished = run_mortal(config, tmp_path / "run", doom)
+    assert finished.num_unplanned >= 1
+    assert finished.applied_updates == NUM_UPDATES
+    assert outstanding(read_events(tmp_path / "run" / "events.jsonl")) == unsaved()
+    manifest, skipped = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert manifest is not None
+    assert skipped == []
+    if name == "buddy":
+        assert_replicas_are_whole()
+    if is_exact(row):
+        expected = calm[row["cache"] == "stale"]
+        assert (finished.digests, finished.auc) == (expected.digests, expected.auc)
+        assert (finished.lost_updates or 0) == 0
+
+
+# --- what belongs to one failure --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("strategy", "doom"),
+    "doom",
     [
-        *(("full", doom) for doom in (*IN_A_STEP, *BEFORE_WHAT_IT_KNOWS_IS_SAFE)),
-        *(("partial", doom) for doom in IN_A_STEP),
+        {("ps0", 3, Save): "after"},
+        {("ps0", 7, Save): "after", ("ps3", 7, Save): "after"},
+        {("ps0", 1, OnShard): "after"},
     ],
-    ids=lambda value: value if isinstance(value, str) else named(value),
+    ids=["one", "two", "digest"],
 )
-def test_a_death_anywhere_loses_nothing_that_was_saved(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str
-) -> None:
-    """Full recovery, and partial recovery that saves every step, end bit-equal to no failure wherever ranks die."""
-    config = changed(config, data__max_train_samples=NUM_SAMPLES)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    interval = 4 if strategy == "partial" else 12
-    mortal = changed(config, strategy__name=strategy, strategy__interval_samples=interval)
-    finished = run_mortal(mortal, tmp_path / "mortal", monkeypatch, doom)
-    assert finished.digests == reference.digests
-    assert finished.auc == reference.auc
-    assert finished.applied_updates == reference.applied_updates
-    assert (finished.lost_updates or 0) == 0
-
-
-@pytest.mark.parametrize("doom", BEFORE_WHAT_IT_KNOWS_IS_SAFE, ids=named)
-def test_a_death_in_a_save_loses_what_the_save_was_for(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict
-) -> None:
+def test_a_death_in_a_save_loses_what_the_save_was_for(config: Config, tmp_path: Path, doom: Doom) -> None:
     """A checkpoint exists when its manifest does: with a save every step, one step's updates of the shard are lost."""
-    mortal = changed(
-        config, data__max_train_samples=NUM_SAMPLES, strategy__name="partial", strategy__interval_samples=4
-    )
-    finished = run_mortal(mortal, tmp_path / "mortal", monkeypatch, doom)
+    mortal = changed(config, data__max_train_samples=100, strategy__name="partial", strategy__interval_samples=4)
+    finished = run_mortal(mortal, tmp_path / "mortal", doom)
     assert finished.lost_updates is not None
     assert 0 < finished.lost_updates <= 4 * 26
-    assert finished.pls == pytest.approx(len(doom) * 4 / NUM_SAMPLES / 4)
+    assert finished.pls == pytest.approx(len(doom) * 4 / 100 / 4)
     saves = {rank: MortalRanks.served[rank, Save] for rank in ("ps1", "ps2")}
-    assert set(saves.values()) == {NUM_SAMPLES // 4}, (
-        "a save that failed is asked of the dead again, and of nobody else"
-    )
+    assert set(saves.values()) == {25}, "a save that failed is asked of the dead again, and of nobody else"
+
+
+@pytest.mark.parametrize(
+    "doom",
+    [
+        {("ps1", 50, Exchange): "before", ("ps2", 1, ReadShard): "before"},  # the buddy dies while it is read
+        {("ps2", 50, Exchange): "before", ("ps1", 1, ReadShard): "before"},  # the owner, while its replica is made
+    ],
+    ids=["buddy", "owner"],
+)
+def test_a_buddy_that_dies_during_a_recovery_belongs_to_the_failure(config: Config, tmp_path: Path, doom: Doom) -> None:
+    """The owner is restored from the checkpoint, the buddy from its own buddy."""
+    config = changed(config, strategy__name="buddy", strategy__interval_samples=52, data__max_train_samples=400)
+    finished = run_mortal(config, tmp_path / "mortal", doom)
+    events = read_events(tmp_path / "mortal" / "events.jsonl")
+    (recovered,) = (event for event in events if isinstance(event, Recovered))
+    assert recovered.kinds == {"ps1": "checkpoint", "ps2": "replica"}
+    assert finished.pls > 0
+    assert outstanding(events) == unsaved()
+    assert_replicas_are_whole()
 
 
 def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, tmp_path: Path, calm: dict[bool, Finished]
 ) -> None:
     """It had applied the step; its replacement has not, and the step is sent to it too."""
-    config = changed(config, data__max_train_samples=NUM_SAMPLES)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
 
     class Cruel(MortalRanks):
-        def replace(self, ranks, step):
+        def replace(self, ranks: Any, step: int) -> Any:
             machine = super().replace(ranks, step)
             if list(ranks) == ["ps1"]:
                 self.die("ps3")
             return machine
 
-    monkeypatch.setattr(MortalRanks, "doom", {("ps1", 11, Exchange): "after"})
-    monkeypatch.setattr(MortalRanks, "died", [])
-    every_step = changed(
-        config,
-        trace__path=None,
-        trace__allow_unplanned=True,
-        strategy__name="partial",
-        strategy__interval_samples=4,
-    )
-    finished, _ = run(every_step, tmp_path / "cruel", Parts(make_ranks=Cruel))
+    config = changed(config, data__max_train_samples=NUM_SAMPLES, strategy__name="partial")
+    config = changed(config, strategy__interval_samples=4, trace__path=None, trace__allow_unplanned=True)
+    MortalRanks.begin({("ps1", 11, Exchange): "after"})
+    finished, _ = run(config, tmp_path / "cruel", Parts(make_ranks=Cruel))
     assert MortalRanks.died == ["ps1", "ps3"]
-    assert finished.digests == reference.digests
+    assert finished.digests == calm[False].digests
 
 
-def test_who_dies_during_a_recovery_belongs_to_the_same_failure(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_dies_during_a_recovery_belongs_to_the_same_failure(config: Config, tmp_path: Path) -> None:
     """One failure, charged once; PLS once for each of the two; only the dead were restored."""
     doom = {("ps2", 60, Exchange): "after", ("ps1", 61, Exchange): "after", ("ps1", 1, Restore): "after"}
-    config = changed(config, strategy__name="partial", strategy__interval_samples=40)
-    finished = run_mortal(config, tmp_path / "run", monkeypatch, doom)
+    config = changed(config, strategy__name="partial", strategy__interval_samples=40, data__max_train_samples=400)
+    finished = run_mortal(config, tmp_path / "run", doom)
     assert (finished.num_failures, finished.num_lost_ranks) in ((1, 2), (2, 2))
-    restored = {rank: number for (rank, kind), number in MortalRanks.served.items() if kind is Restore}
-    assert set(restored) == {"ps1", "ps2"}
+    assert {rank for rank, kind in MortalRanks.served if kind is Restore} == {"ps1", "ps2"}
 
 
-def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path) -> None:
     """After cluster.max_replacements_in_a_row it is not bad luck any more."""
     doom = {("ps1", 50, Exchange): "after", **{("ps1", n, Restore): "after" for n in range(1, 9)}}
     with pytest.raises(RunFailed, match=r"cluster\.max_replacements_in_a_row"):
-        run_mortal(changed(config, strategy__name="partial"), tmp_path / "run", monkeypatch, doom)
+        run_mortal(changed(config, strategy__name="partial"), tmp_path / "run", doom)
 
 
-@pytest.mark.parametrize("number", range(20, 27))
-def test_what_is_due_at_the_boundary_of_a_rollback_takes_place(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+@pytest.mark.parametrize("number", range(20, 25))
+def test_what_is_due_at_the_boundary_of_a_rollback_takes_place(config: Config, tmp_path: Path, number: int) -> None:
     """A death detected by any request around a boundary where a save and an evaluation are due: both are on record."""
-    config = changed(config, strategy__name="full", strategy__interval_samples=80, data__max_train_samples=240)
-    config = changed(config, eval__every_steps=20)
-    finished = run_mortal(config, tmp_path / "run", monkeypatch, {("ps1", number, Exchange): "before"})
+    config = changed(config, strategy__name="full", strategy__interval_samples=80, data__max_train_samples=180)
+    finished = run_mortal(
+        changed(config, eval__every_steps=20), tmp_path / "run", {("ps1", number, Exchange): "before"}
+    )
     assert finished.num_unplanned == 1
     events = read_events(tmp_path / "run" / "events.jsonl")
-    assert [event.step for event in events if isinstance(event, Evaluated)] == [20, 40, 60]
+    assert [event.step for event in events if isinstance(event, Evaluated)] == [20, 40, 45]
+
+
+def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(config: Config, tmp_path: Path) -> None:
+    """The save of step 20 was not committed when the rank died at step 25: PLS and updates count from step 10."""
+    config = changed(config, data__max_train_samples=120, strategy__name="partial", strategy__interval_samples=40)
+    doom: Doom = {("ps1", 28, Exchange): "after"}
+    begun, waited = (run_mortal(changed(config, save__mode=mode), tmp_path / mode, doom) for mode in ("async", "sync"))
+    assert begun.pls > waited.pls > 0
+    assert (begun.lost_updates or 0) > (waited.lost_updates or 0) > 0
+
+
+PATIENCE_S = 60.0
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -10,8 +10,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Saved
 from harness.core.plans import Progress, SavePlan
 from harness.core.whole_strategies import Full
-from tests.client.test_lookahead import facts
-from tests.runs import changed, run
+from tests.runs import changed, facts, run
 
 
 class Stretching(Full):

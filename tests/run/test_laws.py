@@ -1,6 +1,6 @@
 """The laws of whole runs (docs/ARCHITECTURE.md), on the local engine.
 
-That they hold on the rpc engine too follows from ``test_verify``: both engines agree to the bit.
+That they hold on the rpc engine too follows from ``test_equivalence``: both engines agree to the bit.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Recovered, Saved, Trained
+from harness.core.events import Evaluated, Finished, Recovered
 from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
 from harness.run import trainer
@@ -19,59 +19,12 @@ from harness.run.spec import RunSpec
 from tests.injected import is_loss
 from tests.known_jobs import job_of
 from tests.made_runs import altered
-from tests.runs import changed, losses_of, run, saving_every
+from tests.runs import changed, run, saving_every
 
 
 def outcome(finished: Finished) -> tuple:
     """What a model is judged by, and every bit of its parameters."""
     return finished.auc, finished.log_loss, finished.accuracy, finished.train_loss, finished.digests
-
-
-def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path) -> None:
-    """Ten failures and as many rollbacks later, losses, metrics and parameters are those of the run without."""
-    reference, without = run(changed(config, strategy__name="none"), tmp_path / "none")
-    recovered, events = run(saving_every(changed(config, strategy__name="full"), 80), tmp_path / "full")
-    assert recovered.num_failures == 10
-    assert recovered.lost_h > 0
-    assert outcome(recovered) == outcome(reference)
-    assert losses_of(events) == losses_of(without)
-    assert any(isinstance(event, Trained) and event.rerun for event in events)
-
-
-def test_partial_recovery_without_a_save_differs(config: Config, tmp_path: Path) -> None:
-    """The comparison above can fail: a control that loses shards ends with other parameters."""
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    control, _ = run(changed(config, strategy__name="never_save"), tmp_path / "never")
-    assert control.digests != reference.digests
-    assert control.pls > 0
-
-
-@pytest.mark.parametrize("placement", ["row", "table"])
-def test_saving_every_step_makes_partial_recovery_bit_equal_to_no_failure(
-    config: Config, tmp_path: Path, placement: str
-) -> None:
-    """Nothing is unsaved when a rank dies, so nothing is lost."""
-    config = changed(config, cluster__placement=placement, data__max_train_samples=512)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    every_step = changed(config, strategy__name="partial", strategy__interval_samples=4)
-    saved, events = run(every_step, tmp_path / "partial")
-    assert outcome(saved) == outcome(reference)
-    assert saved.pls == 0
-    assert saved.lost_updates == 0
-    assert sum(isinstance(event, Saved) and event.charged for event in events) == 127
-
-
-def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
-    """A PLS target too small to be worth it makes a cpr run the full run, event for event, but for its name."""
-    config = changed(config, data__max_train_samples=512)
-    _, full = run(changed(config, strategy__name="full"), tmp_path / "full")
-    _, fallen = run(changed(config, strategy__name="cpr_mfu", strategy__pls_target=1e-4), tmp_path / "mfu")
-    facts = [[event.to_json() | {"machine": None} for event in events] for events in (full, fallen)]
-    assert facts[1][0].pop("interval_fallback")
-    for key in ("interval_fallback", "strategy", "recoveries", "config_hash"):
-        for events in facts:
-            events[0].pop(key, None)
-    assert facts[0] == facts[1]
 
 
 PRICED = {

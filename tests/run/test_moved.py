@@ -16,8 +16,10 @@ from harness.core.errors import Moved, RunStopped
 from harness.core.faults import FaultTime
 from harness.run import assemble, trainer
 from harness.run.verify import compare_records
-from tests.run.test_resume import NUM_STEPS, resumed, train_until
+from tests.run.stops import resumed, train_until
 from tests.runs import changed, saving_every
+
+NUM_STEPS = 60
 
 
 class Moving:

@@ -8,91 +8,28 @@ import random
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import analysis
 import run as command_line
-from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster
 from harness.config.model import Config
-from harness.core.errors import RunStopped, StoreError
-from harness.core.events import Finished
-from harness.core.faults import FaultTime
-from harness.core.strategies import STRATEGIES
+from harness.core.errors import StoreError
 from harness.core.trackers import TRACKERS, Tracker
 from harness.record import code
 from harness.record.recorder import read_events
-from harness.record.rundir import read_config
-from harness.run import assemble, resume_points, trainer
+from harness.run import assemble, resume_points
 from harness.run.verify import compare_records
 from tests.injected import is_failed_write
 from tests.run.stopped_commands import has_begun, has_trained, interrupted
-from tests.runs import BUSY, changed, saving_every
+from tests.run.stops import resumed, stopped
+from tests.runs import changed, saving_every
 
 NUM_STEPS = 60
 CACHES = ("none", "lookahead", "stale")
-CASES = [
-    (strategy, cache, ("sync", "async")[(number + place) % 2])
-    for number, strategy in enumerate(STRATEGIES)
-    for place, cache in enumerate(CACHES)
-    if (strategy, cache) != ("cpr_mirror", "stale") and place != number % 3
-]
-"""Each strategy with two caches, each cache with most strategies; `tests/soak/resume.py` draws all pairs."""
 
-ON_RPC = [
-    ("full", "lookahead", "async"),
-    ("cpr_ssu", "stale", "sync"),
-    ("cpr_mirror", "none", "sync"),
-    ("buddy", "none", "async"),
-]
-
-
-class Stopping:
-    """Effects, which ask to stop at the boundary after the ``at``-th step that is run."""
-
-    def __init__(self, effects: Effects, at: int) -> None:
-        self._effects, self._left = effects, at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._effects, name)
-
-    def is_stopping(self) -> bool:
-        self._left -= 1
-        return self._left <= 0
-
-
-def train_until(  # noqa: PLR0917
-    at: int,
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
-    """The trainer's job, which is asked to stop."""
-    trainer.train(config, checkpoints, faults, cluster, cast(Effects, Stopping(effects, at)))
-
-
-def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:
-    """Run until the ``at``-th step, and leave a resume point; its step. None if the run ended before."""
-    step: int | None = None
-    try:
-        assemble.run(config, run_dir, parts=assemble.Parts(train=partial(train_until, at)), resumes=resumes)
-    except RunStopped as error:
-        step = error.step
-    assert (step is None) == (run_dir / "DONE").exists()
-    assert (step is not None) == (run_dir / "resume").exists()
-    return step
-
-
-def resumed(config: Config, run_dir: Path) -> Finished:
-    """Go on to the end, which leaves no resume point."""
-    finished = assemble.run(config, run_dir, resumes=True)
-    assert not (run_dir / "resume").exists()
-    assert not (run_dir / "error.txt").exists()
-    return finished
+ON_RPC = [("cpr_ssu", "stale", "sync"), ("buddy", "none", "async")]
 
 
 @pytest.fixture
@@ -121,23 +58,6 @@ def resumptions(run_dir: Path) -> list[dict[str, Any]]:
 def case(config: Config, strategy: str, cache: str, mode: str, **dotted: Any) -> Config:
     config = changed(config, strategy__name=strategy, cache__mode=cache, save__mode=mode, **dotted)
     return saving_every(config, 36)
-
-
-@pytest.mark.parametrize(("strategy", "cache", "mode"), CASES)
-def test_a_run_that_goes_on_has_the_record_of_one_that_was_not_interrupted(
-    short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
-) -> None:
-    """Law: every event, loss and digest is equal, wherever the run stopped, also twice."""
-    config = case(short, strategy, cache, mode)
-    assemble.run(config, tmp_path / "whole")
-    chance = random.Random(f"{strategy} {cache}")
-    first = stopped(config, tmp_path / "again", chance.randrange(1, NUM_STEPS))
-    assert first is not None
-    stopped(config, tmp_path / "again", chance.randrange(1, NUM_STEPS), resumes=True)
-    if not (tmp_path / "again" / "DONE").exists():
-        resumed(config, tmp_path / "again")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
-    assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +131,10 @@ def test_a_run_that_stops_at_every_step_ends_with_the_same_record(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.parametrize(("strategy", "cache", "mode"), [("cpr_mfu", "lookahead", "async"), ("buddy", "none", "sync")])
+@pytest.mark.parametrize(
+    ("strategy", "cache", "mode"),
+    [("cpr_mfu", "lookahead", "async"), ("buddy", "none", "sync"), ("full", "stale", "sync")],
+)
 def test_resume_points_change_no_event(short: Config, tmp_path: Path, strategy: str, cache: str, mode: str) -> None:
     """Law: a run with a resume point at every boundary has the record of one without, and its checkpoints."""
     config = case(short, strategy, cache, mode)
@@ -222,56 +145,13 @@ def test_resume_points_change_no_event(short: Config, tmp_path: Path, strategy: 
     assert finished.machine["resume_seconds"] > 0
 
 
-def test_failures_on_the_wall_clock_are_those_of_the_whole_run(short: Config, tmp_path: Path) -> None:
-    """Law: hours of overhead before the interruption count for the kills after it."""
-    config = case(short, "partial", "none", "sync", trace__clock="wall")
-    assemble.run(config, tmp_path / "whole")
-    assert stopped(config, tmp_path / "again", 23) is not None
-    resumed(config, tmp_path / "again")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
-
-
-PHASES = (BUSY.parent / "phases.csv").read_text().replace("56,ps0,eval,", "48,ps3,forward,\n56,ps0,eval,")
-IN_FORWARD = "hour,rank,phase\n11,ps1,forward\n31,ps2,forward\n"
-"""A lookahead cache without saves has a message under way for many steps."""
-
-
-@pytest.mark.parametrize(
-    ("strategy", "cache", "mode"),
-    [
-        ("partial", "none", "async"),
-        ("full", "lookahead", "sync"),
-        ("cpr_mfu", "stale", "sync"),
-        ("buddy", "none", "sync"),
-        ("never_save", "lookahead", "sync"),
-    ],
-)
-def test_failures_in_phases_strike_where_they_would_have(
-    short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
-) -> None:
-    """Law: neither resume points nor interruptions move a kill that waits for a phase, or repeat one."""
-    (tmp_path / "trace.csv").write_text(IN_FORWARD if strategy == "never_save" else PHASES)
-    config = case(short, strategy, cache, mode, trace__path=str(tmp_path / "trace.csv"))
-    assemble.run(config, tmp_path / "whole")
-    assemble.run(changed(config, resume__every_s=1e-9), tmp_path / "many")
-    assert compare_records(tmp_path / "whole", tmp_path / "many") == []
-    chance = random.Random(f"phases {strategy}")
-    assert stopped(config, tmp_path / "again", chance.randrange(5, 20)) is not None
-    for _ in range(4):
-        stopped(config, tmp_path / "again", chance.randrange(3, 15), resumes=True)
-        if (tmp_path / "again" / "DONE").exists():
-            break
-    else:
-        resumed(config, tmp_path / "again")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
-
-
 WAITING = "hour,rank,phase,fault\n11,ps1,,disk_full\n12,2,,disk_error\n20,ps2,,kill\n30,ps0,,disk_full\n"
 """Of 60 steps 11 is armed at 12 and strikes at the save of step 18; 30 is armed at 33 and strikes at 36."""
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize(("strategy", "on_rpc"), [("full", False), ("cpr_mfu", False), ("partial", True)])
+@pytest.mark.parametrize(
+    ("strategy", "mode", "on_rpc"), [("full", "async", False), ("cpr_mfu", "sync", False), ("partial", "async", True)]
+)
 def test_a_write_that_is_to_fail_strikes_where_it_would_have(
     short: Config, tmp_path: Path, strategy: str, mode: str, on_rpc: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Whole runs of saves that leave rows out: differential ones, and priority saves without untracked tables.
 
-That they hold on the rpc engine too follows from ``test_verify``: both engines agree to the bit.
+That they hold on the rpc engine too follows from ``test_equivalence``: both engines agree to the bit.
 """
 
 from pathlib import Path
@@ -17,7 +17,6 @@ from harness.core.plans import Rank
 from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
-from harness.run.verify import compare_records
 from tests.runs import changed, losses_of, run, saving_every
 
 
@@ -31,22 +30,16 @@ def total_bytes(events: list[Event]) -> int:
     return sum(event.payload_bytes for event in charged(events))
 
 
-def test_exact_differential_saves_restore_what_whole_ones_do(config: Config, tmp_path: Path) -> None:
-    """With full recovery the run is that of `none`, with partial recovery that of `partial`; with fewer bytes."""
-    config = changed(config, data__max_train_samples=512)
-    reference, without = run(changed(config, strategy__name="none"), tmp_path / "none")
-    for recovery in ("full", "partial"):
-        plain = saving_every(changed(config, strategy__name=recovery), 24)
-        whole, saves = run(plain, tmp_path / recovery)
-        keys = {"strategy__name": "differential", "strategy__recovery": recovery}
-        finished, events = run(changed(plain, **keys), tmp_path / f"differential-{recovery}")
-        assert finished.num_failures == 10
-        assert finished.digests == whole.digests
-        assert (finished.digests == reference.digests) == (recovery == "full")
-        assert (losses_of(events) == losses_of(without)) == (recovery == "full")
-        assert (finished.pls, finished.lost_updates) == (whole.pls, whole.lost_updates)
-        assert [event.step for event in charged(events)] == [event.step for event in charged(saves)]
-        assert total_bytes(events) < total_bytes(saves) * 0.8
+def test_differential_saves_write_fewer_bytes(config: Config, tmp_path: Path) -> None:
+    """At the steps of whole ones, for the same losses of samples."""
+    plain = saving_every(changed(config, strategy__name="partial", data__max_train_samples=256), 24)
+    whole, saves = run(plain, tmp_path / "whole")
+    differential = changed(plain, strategy__name="differential", strategy__recovery="partial")
+    finished, events = run(differential, tmp_path / "differential")
+    assert finished.digests == whole.digests
+    assert (finished.pls, finished.lost_updates) == (whole.pls, whole.lost_updates)
+    assert [event.step for event in charged(events)] == [event.step for event in charged(saves)]
+    assert total_bytes(events) < total_bytes(saves) * 0.8
 
 
 def save_bytes(event: Saved, events: list[Event], bits: int) -> set[int]:
@@ -61,9 +54,7 @@ def save_bytes(event: Saved, events: list[Event], bits: int) -> set[int]:
 
 
 @pytest.mark.parametrize(("bits", "recovery"), [(8, "full"), (2, "partial")])
-def test_differential_runs_are_the_same_on_every_path_and_charged_as_written(
-    config: Config, tmp_path: Path, bits: int, recovery: str
-) -> None:
+def test_rounded_saves_are_charged_as_written(config: Config, tmp_path: Path, bits: int, recovery: str) -> None:
     """Ids, scales and offsets are in the bytes. The audit finds no problem, though rounded reruns have other losses."""
     keys: dict[str, Any] = {"strategy__bits": bits, "strategy__recovery": recovery, "data__max_train_samples": 256}
     config = saving_every(changed(config, strategy__name="differential", **keys), 16)
@@ -71,11 +62,6 @@ def test_differential_runs_are_the_same_on_every_path_and_charged_as_written(
     dense_bytes = RunSpec(config).size.dense_bytes
     for event in charged(events):
         assert event.payload_bytes - dense_bytes in save_bytes(event, events, bits)
-    paths = {"lookahead": {"cache__mode": "lookahead", "cache__lookahead": 30}, "async": {"save__mode": "async"}}
-    for name, path in paths.items():
-        run(changed(config, **path), tmp_path / name)
-        ignored = frozenset({"cache", "config_hash"})
-        assert compare_records(tmp_path / "plain", tmp_path / name, ignored=ignored, moves_saves=name == "async") == []
     assert check(events, config.model_dump(mode="json")) == []
     first = losses_of(events)
     reruns = [event for event in events if isinstance(event, Trained) and event.rerun]
@@ -88,7 +74,7 @@ def test_differential_runs_are_the_same_on_every_path_and_charged_as_written(
 
 def test_every_update_is_saved_lost_or_in_memory(config: Config, tmp_path: Path) -> None:
     """With untracked tables at the end of intervals only, fewer bytes are written and more is lost: the ledger knows it
-    all, and the lookahead cache changes nothing.
+    all.
     """
     config = changed(config, strategy__name="cpr_mfu", strategy__interval_samples=160, data__max_train_samples=512)
     usual, _ = run(config, tmp_path / "usual")
@@ -112,9 +98,6 @@ def test_every_update_is_saved_lost_or_in_memory(config: Config, tmp_path: Path)
     assert finished.payload_bytes < usual.payload_bytes / 2
     assert (finished.lost_updates or 0) > (usual.lost_updates or 0)
     assert finished.pls == usual.pls
-    run(changed(config, cache__mode="lookahead", cache__lookahead=30), tmp_path / "lookahead")
-    ignored = frozenset({"cache", "config_hash"})
-    assert compare_records(tmp_path / "sparse", tmp_path / "lookahead", ignored=ignored) == []
 
 
 def test_a_budget_that_binds_is_used_up_and_never_exceeded(config: Config, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Saved
-from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts, RunStatus
@@ -32,51 +31,20 @@ class FlippingServer(RankServer):
         return reply
 
 
-# Every failure makes a world anew in three of the eight runs, so there is one of each sort and no more; verify adds one
-# right before a save and one right after it.
-TRACE = """\
-hour,rank,note
-3.0697,ps1,before the first save
-23.2807,ps0,
-24.6000,ps0,the same rank again before the next save
-52.0000,ps2,two at once and late
-52.0000,ps1,two at once and late
-"""
-
-
-LIGHT = ("none", "never_save", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_mass", "cpr_scar", "differential")
-"""Strategies of few rules of their own, on two ranks: only one of their kills is not around a save."""
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
-    """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
-
-    With two threads for half of the strategies: then one engine's helpers begin what the other's trainer does alone.
-    """
-    config = changed(config, trainer__num_threads=1 + [*STRATEGIES].index(strategy) % 2)
-    (tmp_path / "trace.csv").write_text(TRACE if strategy not in LIGHT else "hour,rank\n37.2503,ps1\n")
-    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
-    config = changed(config, cluster__num_ps=3)  # the fewest of which one outlives two that die at once
-    if strategy in LIGHT:
-        config = changed(config, data__max_train_samples=160, cluster__num_ps=2)
-    config = changed(config, eval__every_steps=25, cache__lookahead=24)
-    config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
-    config = saving_every(changed(config, strategy__name=strategy), 40)
+def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path) -> None:
+    """Losses, parameters, AUC, PLS and every event, under the failures of the trace and kills around a save."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n37.2503,ps1\n")
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=160, cluster__num_ps=2)
+    config = changed(config, eval__every_steps=25, cache__lookahead=24, cache__staleness=3, cache__max_rows=300)
+    config = saving_every(changed(config, strategy__name="cpr_ssu"), 40)
     assert verify.verify(config, tmp_path) == []
-    events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
+    events = read_events(tmp_path / "cpr_ssu-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
-    kills = [event for event in events if is_loss(event)]
-    if strategy == "none":
-        assert not kills
-        return
-    assert len({kill.step for kill in kills}) == (6 if strategy not in LIGHT else 3)
-    assert len(kills) == (7 if strategy not in LIGHT else 3)
-    assert all(kill.machine["exitcode"] == -9 for kill in kills)
-    if strategy != "never_save":
-        kill_steps = {kill.step for kill in kills}
-        assert saves & kill_steps, "a kill right after a save"
-        assert {step - 1 for step in saves} & kill_steps, "a kill right before a save"
+    kills = {event.step: event for event in events if is_loss(event)}
+    assert len(kills) == 3
+    assert all(kill.machine["exitcode"] == -9 for kill in kills.values())
+    assert saves & kills.keys(), "a kill right after a save"
+    assert {step - 1 for step in saves} & kills.keys(), "a kill right before a save"
 
 
 def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:

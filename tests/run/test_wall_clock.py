@@ -17,14 +17,12 @@ from harness.core.plans import Progress
 from harness.planning.simulate import simulate
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
-from harness.run import assemble, verify
+from harness.run import assemble
 from harness.run.boundaries import Boundaries
 from harness.run.spec import RunSpec, check
-from tests.client.test_lookahead import facts
 from tests.injected import is_loss
 from tests.known_jobs import job_of
-from tests.run.test_laws import outcome
-from tests.runs import changed, run, saving_every
+from tests.runs import changed, facts, run, saving_every
 
 EIGHTHS = (*range(11, 1600, 61), *range(14, 1600, 122), *range(90, 1600, 97))
 LONG = ("hour,rank\n0,ps3\n", *(f"{eighth / 8},ps{eighth % 4}\n" for eighth in EIGHTHS))
@@ -65,31 +63,6 @@ def test_a_run_is_charged_as_the_simulator_says(wall: Config, tmp_path: Path, na
         assert resumed & {kill.step for kill in kills}
         reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
         assert finished.digests == reference.digests
-
-
-@pytest.mark.parametrize("name", ["full", "partial", "cpr_mfu", "cpr_scar"])
-def test_every_data_path_meets_the_same_failures(wall: Config, tmp_path: Path, name: str) -> None:
-    """The lookahead cache plans with a clock that still moves, and bounded staleness of 0 changes nothing either."""
-    config = changed(wall, strategy__name=name, eval__every_steps=25, data__max_train_samples=256)
-    config = saving_every(config, 60)
-    direct, events = run(config, tmp_path / "direct")
-    assert len(kills_of(events)) > 20
-    for lookahead in (2, 30, 400):
-        cached = changed(config, cache__mode="lookahead", cache__lookahead=lookahead)
-        finished, cached_events = run(cached, tmp_path / f"lookahead{lookahead}")
-        assert facts(cached_events) == facts(events)
-        assert outcome(finished) == outcome(direct)
-    stale, stale_events = run(changed(config, cache__mode="stale", cache__staleness=0), tmp_path / "stale")
-    assert facts(stale_events) == facts(events)
-    assert outcome(stale) == outcome(direct)
-
-
-def test_both_engines_meet_the_same_failures(wall: Config, tmp_path: Path) -> None:
-    """Under killed processes too, to the bit."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n21.5,ps0\n40,ps1\n58,ps0\n200,ps0\n")
-    config = changed(wall, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=160, cluster__num_ps=2)
-    config = saving_every(changed(config, strategy__name="full"), 40)
-    assert verify.verify(config, tmp_path) == []
 
 
 def test_without_overhead_both_clocks_are_one(config: Config, tmp_path: Path) -> None:

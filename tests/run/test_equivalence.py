@@ -1,0 +1,235 @@
+"""Runs that must agree to the bit: a table in which each pair of settings stands together.
+
+The run of a row is compared with its plain twin: engine ``local``, no cache, saves that are waited for, one trainer, no
+spare, one thread, never interrupted. Where recovery restores everything, it ends as a run without failures, too.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from harness.config.model import Config
+from harness.core.errors import UserError
+from harness.core.events import Finished
+from harness.core.strategies import STRATEGIES
+from harness.record.recorder import read_events
+from harness.record.rundir import read_config
+from harness.run import assemble
+from harness.run.spec import RunSpec
+from harness.run.verify import compare_records
+from tests.covering import Row, covering, pairs_of
+from tests.model.test_backends import needs_compiled
+from tests.run.stops import resumed, stopped
+from tests.runs import changed, losses_of, run, saving_every, small_config
+
+pytestmark = needs_compiled
+NUM_STEPS, SAVE_STEPS = 60, 9
+
+SETTINGS = {
+    "strategy": tuple(STRATEGIES),
+    "trace": ("deaths", "phases", "trainers", "wall"),
+    "cache": ("none", "lookahead", "stale0", "stale"),
+    "ranks": ("local", "rpc", "rpc-3"),
+    "optimizer": ("sgd", "rowwise_adagrad", "adagrad"),
+    "options": ("default", "other"),
+    "save": ("sync", "async"),
+    "stops": ("never", "twice"),
+    "spares": ("0", "1"),
+    "hosts": ("one", "three"),
+    "placement": ("row", "table"),
+    "restore": ("with_rows", "reset"),
+    "threads": ("1", "2"),
+}
+EXCLUDED: tuple[tuple[Row, str], ...] = (
+    ({"strategy": "cpr_mirror", "cache": "stale"}, "cache.mode: expected none or lookahead for strategy cpr_mirror"),
+    ({"strategy": "cpr_mirror", "cache": "stale0"}, "cache.mode: expected none or lookahead for strategy cpr_mirror"),
+    ({"trace": "trainers", "cache": "stale"}, "cache.mode: expected none or lookahead with a trace that kills all"),
+    ({"trace": "trainers", "cache": "stale0"}, "cache.mode: expected none or lookahead with a trace that kills all"),
+    ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
+    ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
+    ({"hosts": "three", "strategy": "none"}, ""),  # which meets no failure
+    (
+        {"strategy": "differential", "options": "other", "optimizer": "adagrad"},
+        "trainer.optimizer: expected sgd for saves with rounded values",
+    ),
+    (
+        {"strategy": "differential", "options": "other", "optimizer": "rowwise_adagrad"},
+        "trainer.optimizer: expected sgd for saves with rounded values",
+    ),
+)
+"""Settings that the configuration refuses together, and how its line begins."""
+
+OTHER: dict[str, dict[str, Any]] = {
+    "partial": {"interval_samples": 4},  # each step
+    "cpr_mirror": {"share": 1.0},
+    "differential": {"recovery": "partial", "bits": 8},
+    "cpr_vanilla": {"interval_samples": None, "pls_target": 1e-4},  # acts as full
+    "buddy": {"interval_samples": None},
+    **{name: {"untracked": "interval"} for name in ("cpr_mfu", "cpr_random", "cpr_ssu")},
+}
+"""Options of a strategy under ``options: other``."""
+
+DEATHS = ["7.4,ps1,,,,", "8.4,ps0,,,,4", "21,ps2,,,,", "37,ps3,,,,", "37,ps1,,,,", "50,ps2,,,,"]
+"""Right before a save and right after it, with and without a repair, two at once, and no rank with its buddy."""
+PHASES = [
+    *("5,ps1,lookup,,,", "9,ps2,apply,,,2", "13,ps3,save,,,", "17,ps0,manifest,,,", "19,ps0,,slow,3,6"),
+    *("21,ps1,restore,,,5", "22,ps1,regroup,,,1", "23,ps3,,,,3", "27,ps1,,disk_full,,", "31,ps2,apply,,,"),
+    *("31,ps0,lookup,,,", "36,ps2,regroup,,,", "37,ps2,,,,", "38,ps3,save,disk_error,,", "41,ps2,save,,,"),
+    *("43,ps1,eval,,,", "48,ps3,forward,,,", "56,ps0,eval,,,"),
+]
+OF_SAVES = ("save", "manifest", "disk_full")
+
+
+def is_allowed(row: Row) -> bool:
+    """Whether the configuration accepts such a row."""
+    return not any(settings.items() <= row.items() for settings, _ in EXCLUDED)
+
+
+ROWS = covering(SETTINGS, is_allowed)
+
+
+def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
+    """The trace of a row, as CSV."""
+    lines = list(PHASES if row["trace"] == "phases" else DEATHS)
+    if not has_saves:
+        lines = [line for line in lines if not any(word in line for word in OF_SAVES)]
+    if row["trace"] == "trainers":
+        lines = [
+            "10,ps1,,,,",
+            *(f"{hour},trainer{k},,,," for hour in (10, 31) for k in range(num_trainers)),
+            DEATHS[-1],
+        ]
+    if row["hosts"] == "three":
+        lines.append("26,host1,,,,")
+    lines.sort(key=lambda line: float(line.partition(",")[0]))
+    return "\n".join(["hour,rank,phase,fault,factor,repair_h", *lines]) + "\n"
+
+
+def config_of(row: Row, data: Path, folder: Path) -> Config:
+    """The configuration of a row, whose trace is written into ``folder``."""
+    engine, _, number = row["ranks"].partition("-")
+    config = changed(
+        small_config(data),
+        engine=engine,
+        strategy__name=row["strategy"],
+        trace__path=str(folder / "trace.csv"),
+        trace__clock="wall" if row["trace"] == "wall" else "samples",
+        cache__mode=row["cache"].removesuffix("0"),
+        cache__staleness=0 if row["cache"] == "stale0" else 3,
+        cache__lookahead=8,
+        cache__workers=3,
+        cache__max_rows=500,
+        trainer__optimizer=row["optimizer"],
+        trainer__dense_optimizer="sgd" if row["optimizer"] == "sgd" else "adagrad",
+        trainer__num_threads=int(row["threads"]),
+        save__mode=row["save"],
+        cluster__num_trainers=int(number or 1),
+        cluster__spares=int(row["spares"]),
+        cluster__spare_trainers=int(row["spares"]) if number else 0,
+        cluster__hosts=("a", "b", "c") if row["hosts"] == "three" else (),
+        cluster__place={"ps1": "b", "ps3": "b", "trainer0": "a"} if row["hosts"] == "three" else {},
+        cluster__placement=row["placement"],
+        data__max_train_samples=4 * NUM_STEPS,
+        eval__every_steps=25,
+        metrics__log_every_steps=7,
+        resume__every_s=None,
+    )
+    if "interval_samples" in type(config.strategy).model_fields:
+        config = saving_every(config, 4 * SAVE_STEPS)
+    config = changed(config, strategy__restore_optimizer=row["restore"])
+    if row["options"] == "other":
+        config = changed(config, **{f"strategy__{key}": value for key, value in OTHER.get(row["strategy"], {}).items()})
+    has_saves = getattr(config.strategy, "interval_samples", None) is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trace.csv").write_text(trace_of(row, has_saves=has_saves, num_trainers=config.cluster.num_trainers))
+    return config
+
+
+def twin_of(row: Row) -> Row:
+    """The plain twin of a row. A phase has the messages of its cache and its saves, so it keeps these."""
+    kept = {"cache", "save"} if row["trace"] == "phases" else {"cache"} if row["cache"] == "stale" else set[str]()
+    plain = {name: SETTINGS[name][0] for name in ("cache", "save", "ranks", "spares", "stops", "threads")}
+    return {**row, **{name: value for name, value in plain.items() if name not in kept}}
+
+
+def is_exact(row: Row) -> bool:
+    """Whether the failures of a row leave no trace in what was learnt."""
+    options, strategy = row["options"], row["strategy"]
+    if strategy in ("none", "full") or (strategy, options) in (("differential", "default"), ("cpr_vanilla", "other")):
+        return True
+    if strategy == "buddy":
+        return row["trace"] != "trainers"
+    is_kept = (strategy, options) == ("partial", "other") or (strategy, options) == ("cpr_mirror", "other")
+    return is_kept and row["trace"] in ("deaths", "wall") and row["restore"] == "with_rows"
+
+
+def named(row: Row) -> str:
+    """The settings of a row that are not the first ones."""
+    return " ".join(value for name, value in row.items() if name == "strategy" or value != SETTINGS[name][0])
+
+
+def test_the_table_has_each_pair_that_is_allowed() -> None:
+    """Law: no two settings were never seen together."""
+    found = {pair for row in ROWS for pair in pairs_of(row)}
+    for one, values in SETTINGS.items():
+        for other, others in SETTINGS.items():
+            for pair in ({one: a, other: b} for a in values for b in others if one < other):
+                assert (frozenset(pair.items()) in found) == is_allowed(pair), pair
+
+
+@pytest.mark.parametrize(("settings", "words"), [each for each in EXCLUDED if each[1]], ids=str)
+def test_what_the_table_leaves_out_is_refused(click_data: Path, tmp_path: Path, settings: Row, words: str) -> None:
+    """Law: by one line, which names the key."""
+    row = {name: values[0] for name, values in SETTINGS.items()} | {"strategy": "partial"} | settings
+    with pytest.raises(UserError) as refused:
+        RunSpec(config_of(row, click_data, tmp_path)).validate()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row: Row) -> None:
+    """Law: losses, parameters, metrics, charges and events are equal, and the record adds up."""
+    config, plain = config_of(row, click_data, tmp_path), twin_of(row)
+    twin = config_of(plain, click_data, tmp_path / "twin")
+    if row["trace"] == "trainers":  # which are part of what happens
+        twin = changed(twin, trace__path=config.trace.path, cluster__num_trainers=config.cluster.num_trainers)
+    run(twin, tmp_path / "plain")
+    if row["stops"] == "twice":
+        chance = random.Random(named(row))
+        assert stopped(config, tmp_path / "run", chance.randrange(5, 40)) is not None
+        is_free = row["trace"] != "trainers" and row["hosts"] == "one"  # to go on with fewer trainers
+        num_trainers = min(config.cluster.num_trainers, 2 if is_free else 3)
+        elsewhere = changed(config, engine="local", cluster__num_trainers=num_trainers)
+        if stopped(elsewhere, tmp_path / "run", chance.randrange(1, 20), resumes=True) is not None:
+            resumed(config, tmp_path / "run")
+    else:
+        assemble.run(config, tmp_path / "run")
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    of_cache = {"cache", "replica_bytes", "wire_bytes"} if row["cache"] != plain["cache"] else set[str]()
+    differences = compare_records(
+        tmp_path / "plain",
+        tmp_path / "run",
+        ignored={"config_hash", *of_cache},
+        moves_saves=row["save"] != plain["save"],
+    )
+    assert differences == []
+    problems = analysis.check(events, read_config(tmp_path / "run"))
+    if row["stops"] == "twice":  # some ranks were ended by engine local, which has no processes
+        problems = [problem for problem in problems if "wait status" not in problem]
+    assert problems == []
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert (finished.num_failures >= 3) == (row["strategy"] != "none")
+    is_stale = row["cache"] == "stale"  # whose copies go out at each save
+    calm = changed(twin, trace__path=None) if is_stale else changed(twin, strategy__name="none")
+    reference, of_calm = run(calm, tmp_path / "calm")
+    if is_exact(row):
+        assert {rank: finished.digests[rank] for rank in reference.digests} == reference.digests
+        assert (finished.auc, losses_of(events)) == (reference.auc, losses_of(of_calm))
+        assert (finished.lost_updates or 0) == 0
+    elif row["strategy"] == "never_save":
+        assert finished.digests["ps1"] != reference.digests["ps1"], "the comparison can fail"
