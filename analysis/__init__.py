@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.load import check, load
+from analysis.load import load
 from analysis.report import report, write_files
 from analysis.stats import DEFAULT_MARGIN, Verdict, blocks_of, regimes_of, verdicts
 from analysis.tables import (
@@ -22,6 +22,7 @@ from analysis.tables import (
     table,
     table_text,
 )
+from harness.record.audit import check
 
 if TYPE_CHECKING:
     from analysis.trace_figures import draw_trace

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from analysis.load import Cell, record_of
+from analysis.load import Cell
 from analysis.report.page import figure_html, notes
 from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
 from harness.core.events import Injected
+from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, flatten, read_config
 from harness.traces.job_trace import job_trace
 from harness.traces.statistics import TraceStatistics, describe
@@ -69,7 +70,7 @@ def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
     """Whether the recorded losses of ranks are at the hours and lines of the present file."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
-    events = (event for cell in cells for event in record_of(RunDir(Path(cell["path"]))).events)
+    events = (event for cell in cells for event in EventLog.of(RunDir(Path(cell["path"]))).events)
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Injected) and event.loss)
 
 

@@ -32,7 +32,7 @@ from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Lost, Trained
 from harness.processes.spawn import fork_server
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 from tests.hosts import host_runs
 from tests.hosts.emulated import Emulation, NotAllowed, emulated, processes

@@ -28,7 +28,7 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Lost, Recovered, Regrouped
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 
 STEPS_PER_KILL = 12

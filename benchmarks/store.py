@@ -23,7 +23,7 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from benchmarks._memory import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps
 from harness.core.events import Saved
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.store import ShardStore
 
 DIM = 16

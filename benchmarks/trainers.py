@@ -43,7 +43,7 @@ from harness.core.events import Started
 from harness.core.plans import is_ps, is_trainer
 from harness.model.compiled_backend import TeamPass
 from harness.model.sizes import NUM_INTEGERS, SIZES
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 
 PARTS = ("messages", "requests", "samples", "trainers", "whole")

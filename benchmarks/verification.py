@@ -31,7 +31,7 @@ from harness.core.events import Event, Recovered, Saved
 from harness.core.strategies import STRATEGIES
 from harness.data.digest import VERIFIED_NAME
 from harness.record import seal
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.record.rundir import RunDir
 from harness.run import assemble
 from harness.run.spec import RunSpec

@@ -38,7 +38,7 @@ def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finis
         config = _config_of(config)
     from harness.core.events import Finished
     from harness.grid.single import opened_run
-    from harness.record.recorder import read_events
+    from harness.record.event_log import read_events
     from harness.record.rundir import RunDir
 
     _check_plugins(config)

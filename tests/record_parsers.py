@@ -21,7 +21,8 @@ from harness.jobs.files import JobRecord
 from harness.jobs.files import read_record as read_job
 from harness.jobs.files import write_record as write_job
 from harness.record.code import current_code
-from harness.record.recorder import read_record, to_line
+from harness.record.event_log import EventLog
+from harness.record.recorder import to_line
 from harness.record.rundir import RunDir, read_config
 from harness.record.seal import is_sealed, verify
 from harness.record.wandb_facts import facts_of
@@ -92,10 +93,10 @@ def _read_failed(name: str, path: Path) -> None:
 
 
 def _read_events(path: Path) -> None:
-    record = read_record(path)
+    record = EventLog.read(path)
     again = path.with_name("again.jsonl")
     again.write_text("".join(map(to_line, record.events)), encoding="utf-8")
-    same(read_record(again).events, record.events)
+    same(EventLog.read(again).events, record.events)
     _read_failed("events.jsonl", path)
 
 

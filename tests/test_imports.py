@@ -48,7 +48,7 @@ MAY_BRANCH_ON_THE_ENGINE = {
     "harness.run.assemble": "the one place that knows which engine a run is on",
     "harness.grid.worker": "only a cell on rpc needs a fork server, and starting one is in no result",
     "harness.grid.runner": "how many cells run at once is a matter of this machine and in no result",
-    "analysis.load.audit": "it judges the record's machine part, and only a process has a wait status",
+    "harness.record.audit": "it judges the record's machine part, and only a process has a wait status",
 }
 
 
@@ -219,7 +219,8 @@ def test_the_model_is_mathematics() -> None:
 
 def test_analysis_reads_records_only() -> None:
     """What judges a run does not share the code that ran it: PLS is derived again, from the events."""
-    names = {name for module in modules_in("analysis") for name in imports()[module.name]}
+    judges = ("harness.record.audit", *(module.name for module in modules_in("analysis")))
+    names = {name for judge in judges for name in imports()[judge]}
     assert {room_of(name) for name in names}.isdisjoint({"processes", "cluster", "hosts", "recovery", "client", "run"})
     assert names.isdisjoint({"harness.core.pls", "harness.core.strategies"})
 

@@ -16,9 +16,10 @@ from analysis.claims.measures import LOSS, PLS
 from analysis.claims.rows import Row, shown
 from analysis.claims.settings import Trend, settings, values_of
 from analysis.figures import colour
-from analysis.load import Cell, record_of
+from analysis.load import Cell
 from analysis.stats import BASELINE, Estimate, estimate, strategy_order
 from harness.core.events import Evaluated
+from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def healings(cells: Sequence[Cell]) -> list[Healing]:
 
 def _points(cell: Cell) -> dict[int, float]:
     """AUC of a run by the samples before the evaluation."""
-    events = record_of(RunDir(Path(cell["path"]))).events
+    events = EventLog.of(RunDir(Path(cell["path"]))).events
     return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.events import Event, Injected, Started, Trained
+from harness.core.events import Injected, Trained
+from harness.record.event_log import EventLog
 
 MAX_POINTS = 100  # a curve of a few kB
 
@@ -33,15 +34,15 @@ class Curve:
     kill_losses: list[float]
 
 
-def losses_of(events: Sequence[Event]) -> Losses | None:
+def losses_of(log: EventLog) -> Losses | None:
     """The losses of a run; of a step that ran again after a rollback, the last one. None without a Started event."""
-    if not events or not isinstance(started := events[0], Started):
+    if (started := log.started) is None:
         return None
     losses: list[float] = []
-    for event in events:
+    for event in log.events:
         if isinstance(event, Trained):
             losses[event.first_step : event.step] = event.losses
-    kills = sorted({event.samples for event in events if isinstance(event, Injected) and event.loss})
+    kills = sorted({event.samples for event in log.events if isinstance(event, Injected) and event.loss})
     return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
 
 

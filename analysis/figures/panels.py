@@ -10,7 +10,7 @@ from analysis.figures.curves import Losses, losses_of
 from analysis.figures.look import colour
 from analysis.load import Cell
 from analysis.stats import BASELINE, Block, Line, Partners, strategy_order
-from harness.record.recorder import read_events
+from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Data:
         """The losses of a run; its record is read once."""
         path = str(cell["path"])
         if path not in self._losses:
-            self._losses[path] = losses_of(read_events(RunDir(Path(path)).events))
+            self._losses[path] = losses_of(EventLog.of(RunDir(Path(path))))
         return self._losses[path]
 
 

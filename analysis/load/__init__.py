@@ -2,7 +2,6 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.load.audit import check
 from analysis.load.contents import CONTENTS, content_notes, contents_agree
 from analysis.load.frame import (
     COLUMNS,
@@ -13,6 +12,5 @@ from analysis.load.frame import (
     identity,
     load,
     lost_dense_samples,
-    record_of,
     swept_keys,
 )

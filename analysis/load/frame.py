@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.load.audit import check
 from analysis.load.contents import name_laws, tell_apart
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Event, Finished, Recovered, Started
+from harness.core.events import BUCKETS, Event, Recovered
+from harness.record.audit import check
 from harness.record.code import code_of
-from harness.record.recorder import Record, read_record
+from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, find_runs, flatten, read_config, read_env
-from harness.record.seal import SEALED, verify
+from harness.record.seal import SEALED, kept_audit, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,25 +196,27 @@ def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]
     row = identity(config) | _place(root, run_dir) | {"status": run.status, "failure": run.failure()}
     try:
         verify(run, set(SEALED) - {"config.yaml"})
-        events = record_of(run).events
+        log, problems = EventLog.of(run), kept_audit(run)
     except StoreError as error:
         return row | {"status": "damaged", "failure": str(error)}
-    if damage := damage_of(run, events):
+    if damage := damage_of(run, log):
         row |= {"status": "damaged", "failure": damage}
-    if problems := check(events, config) if events else []:
+    if problems is None:
+        problems = check(log.events, config) if log.events else []
+    if problems:
         row["disagreement"] = problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
-    return row | _results(events) | _origin(run, events)
+    return row | _results(log) | _origin(run, log)
 
 
-def _origin(run: RunDir, events: Sequence[Event]) -> dict[str, Any]:
+def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
     """Which config and code a run is of, and when it began (ISO 8601)."""
-    if not events or not isinstance(started := events[0], Started):
+    if log.started is None:
         return {}
     code = code_of(run.path)
     return {
-        "config_hash": started.config_hash,
+        "config_hash": log.started.config_hash,
         "code": code and code.fingerprint,
-        "began": str(started.machine.get("time")),
+        "began": str(log.started.machine.get("time")),
         **_digests(run),
     }
 
@@ -231,31 +233,26 @@ def _digests(run: RunDir) -> dict[str, Any]:
     return digests | {"law_digest": known.get("trace", {}).get("law")}
 
 
-def record_of(run: RunDir) -> Record:
-    """The record of a run, empty before its first event. Raises StoreError if it cannot be read."""
-    return read_record(run.events) if run.events.exists() else Record([], is_torn=False)
-
-
-def damage_of(run: RunDir, events: Sequence[Event]) -> str | None:
-    """One line if the run has a DONE file, but ``events``, its record, have no result; else None."""
-    if run.status != "done" or (events and isinstance(events[-1], Finished)):
+def damage_of(run: RunDir, log: EventLog) -> str | None:
+    """One line if the run has a DONE file, but ``log``, its record, has no result; else None."""
+    if run.status != "done" or log.finished:
         return None
     if not run.events.exists():
         found = "no file"
-    elif not events:
+    elif not log.events:
         found = "no event"
     else:
-        found = f"a {events[-1].kind} event at step {events[-1].step}"
+        found = f"a {log.events[-1].kind} event at step {log.events[-1].step}"
     return (
         f"{run.events}: expected a finish event at the end, as there is a DONE file; got {found}; remove DONE to rerun"
     )
 
 
-def _results(events: Sequence[Event]) -> dict[str, Any]:
-    if not events or not isinstance(finished := events[-1], Finished):
+def _results(log: EventLog) -> dict[str, Any]:
+    if (finished := log.finished) is None:
         return {}
     values = {name: getattr(finished, name) for name in COLUMNS if hasattr(finished, name)}
-    lost_dense = lost_dense_samples(events)
+    lost_dense = lost_dense_samples(log.events)
     stalls = finished.machine.get("overhead_seconds") or {}
     return values | {
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analysis.load import check, damage_of, identity, lost_dense_samples, record_of
+from analysis.load import damage_of, identity, lost_dense_samples
 from analysis.tables.builder import UNKNOWN, Heading, rich_table
 from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
@@ -27,6 +27,8 @@ from harness.core.events import (
 )
 from harness.core.faults import FAULTS
 from harness.core.plans import is_trainer
+from harness.record.audit import check
+from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, flatten, read_config, read_env
 from harness.record.seal import is_sealed, verify
 
@@ -47,8 +49,8 @@ def show(path: Path | str) -> RenderableType:
         raise StoreError(f"{path}: expected a run folder (one with config.yaml), got none")
     verify(run)
     config = read_config(run.path)
-    record = record_of(run)
-    damage = damage_of(run, record.events)
+    record = EventLog.of(run)
+    damage = damage_of(run, record)
     parts: list[RenderableType] = [Text(_headline(run, config, is_damaged=bool(damage)), style="bold")]
     if damage:
         parts.append(Text(damage, style="red"))
@@ -72,8 +74,8 @@ def is_sound(path: Path | str) -> bool:
     Raises StoreError as ``show``.
     """
     run = RunDir(Path(path))
-    events = record_of(run).events
-    return damage_of(run, events) is None and not (events and check(events, read_config(run.path)))
+    log = EventLog.of(run)
+    return damage_of(run, log) is None and not (log.events and check(log.events, read_config(run.path)))
 
 
 def _unsealed(run: RunDir) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import ConfigError
-from harness.core.events import Finished
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.jobs.clusters import CLUSTERS, Cluster
@@ -24,8 +23,8 @@ from harness.jobs.plan import processors_of
 from harness.jobs.progress import progress_of
 from harness.jobs.submitter import submit, wait_for_submitter
 from harness.processes.stop import StopRequest
+from harness.record.event_log import EventLog
 from harness.record.place import Place
-from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
 
 _log = logging.getLogger(__name__)
@@ -177,8 +176,8 @@ def _ended(watched: Sequence[_Watched]) -> Generator[Outcome, None, None]:
         if one.left_s is None and (one.done_s is None or now_s - one.done_s < _LINGER_S):
             continue
         if is_done:
-            finished = read_events(RunDir(one.cell.run_dir).events)[-1]
-            assert isinstance(finished, Finished)
+            finished = EventLog.of(RunDir(one.cell.run_dir)).finished
+            assert finished is not None, "a run that is done has a result"
             seconds = finished.machine.get("seconds", now_s - one.began_s)
             yield Outcome(cell=one.cell, status="done", seconds=seconds, finished=finished)
         elif one.left_s is not None and now_s - one.left_s >= CLUSTERS[one.job.cluster].settle_s:

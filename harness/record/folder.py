@@ -5,7 +5,6 @@ process that writes into the folder, and its text says what the folder is for, a
 ``cpr-harness run HASH pid PID host HOST`` or ``cpr-harness grid pid PID host HOST``.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -17,7 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from harness.core.errors import HarnessError, StoreError, UserError
-from harness.record.files import fsync_folder, read_file, try_lock
+from harness.record.event_log import newest_events
+from harness.record.files import fsync_folder, try_lock
 from harness.record.place import Place
 from harness.record.rundir import RunDir, write_reason
 
@@ -155,12 +155,8 @@ def drop_resume_points(run_dir: Path) -> None:
 
 def failed_at_its_end(run_dir: Path) -> str | None:
     """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
-    try:
-        *_, line = read_file(run_dir / "events.jsonl").splitlines()
-        has_ended = json.loads(line)["event"] == "finish"
-    except (StoreError, ValueError, KeyError, TypeError):  # no record, none that is whole
-        return None
-    return RunDir(run_dir).reason() if has_ended else None
+    newest = newest_events(run_dir / "events.jsonl")[-1:]
+    return RunDir(run_dir).reason() if newest and newest[0].get("event") == "finish" else None
 
 
 @contextmanager

@@ -6,11 +6,8 @@ are on disk when ``record`` returns.
 
 import json
 import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +15,13 @@ from typing import IO, Any, Self
 
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
-from harness.core.events import Event, Finished, Saved, from_json
+from harness.core.events import Event, Finished, Saved
 from harness.core.resumable import EventsPosition
+from harness.record.audit import outcome_of
 from harness.record.code import current_code, roots_of
 from harness.record.environment import environment, utc_now
-from harness.record.files import digest_of, fsync_folder, new_digest, read_file, store_errors
+from harness.record.event_log import not_finite, read_events
+from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
 from harness.record.place import Place
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import write_seal
@@ -91,7 +90,7 @@ class Recorder:
             os.truncate(self.run.events, since.num_bytes)
         self._num_events = since.num_events
         self._digest.update(kept)
-        for event in read_record(self.run.events).events:
+        for event in read_events(self.run.events):
             self._view.record(event)
         return self.run.events.open("ab")
 
@@ -160,7 +159,8 @@ class Recorder:
             self.place.check()
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
-            write_seal(self.run, time=time, num_events=self._num_events, digests=digests)
+            audit = outcome_of(self.run)
+            write_seal(self.run, time=time, num_events=self._num_events, digests=digests, audit=audit)
         else:
             with suppress(StoreError):  # the reason would be told of another run
                 self.place.check()
@@ -208,67 +208,9 @@ def to_line(event: Event) -> str:
     try:
         return json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n"
     except ValueError as error:
-        if (field := next(_not_finite(values, ""), None)) is None:
+        if (field := next(not_finite(values), None)) is None:
             raise
         raise RunFailed(
             f"step {event.step}: {field} of a {event.kind} event is not finite; if training has diverged, lower "
             "trainer.learning_rate"
         ) from error
-
-
-_HUGE = sys.float_info.max
-
-
-def _not_finite(value: Any, where: str) -> Iterator[str]:
-    """Places of numbers that JSON cannot represent."""
-    if isinstance(value, float | int) and not -_HUGE < value < _HUGE:
-        yield where
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _not_finite(part, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list | tuple):
-        for place, part in enumerate(value):
-            yield from _not_finite(part, f"{where}[{place}]")
-
-
-@dataclass(frozen=True)
-class Record:
-    """The events of a file. ``is_torn``: its last line was incomplete, as after a kill of the writer."""
-
-    events: list[Event]
-    is_torn: bool
-
-
-def read_record(path: Path) -> Record:
-    """Read ``events.jsonl``, except an incomplete last line.
-
-    Raises StoreError if the file cannot be read, a line (which is named) is not an event, or anything follows the
-    Finished event, which is the last that a run writes.
-    """
-    *lines, rest = read_file(path).split(b"\n")
-    events: list[Event] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            events.append(from_json(_values(line)))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StoreError(f"{path}:{number}: not an event of harness/core/events.py: {error}") from error
-    end = next((number for number, event in enumerate(events, start=1) if isinstance(event, Finished)), None)
-    if end is not None and (rest or end < len(events)):
-        raise StoreError(f"{path}:{end + 1}: expected the end of the record after its finish event, got more")
-    return Record(events, is_torn=bool(rest))
-
-
-def _values(line: bytes) -> dict[str, Any]:
-    """The JSON of one line. Raises ValueError, also for a number that no run computes with."""
-    values = json.loads(line)
-    if _PERHAPS_HUGE.search(line) and (field := next(_not_finite(values, ""), None)) is not None:
-        raise ValueError(f"{field} is not finite")
-    return values
-
-
-_PERHAPS_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}|NaN|Infinity")  # searched for at memory speed
-
-
-def read_events(path: Path) -> list[Event]:
-    """The events of ``read_record``."""
-    return read_record(path).events

@@ -1,12 +1,12 @@
 """The seal of a finished run: its DONE file, with the digest of each file that the result follows from.
 
-DONE is a JSON object: when it was written, the number of events, the digests, and the digest of all this. Before seals
-DONE held the time alone; such a run is accepted, and cannot be verified.
+DONE is a JSON object: when it was written, the number of events, the digests, what the audit of the record found, and
+the digest of all this. Before seals DONE held the time alone; such a run is accepted, and cannot be verified.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,15 @@ _TIME_ALONE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\n")
 _CURE = "restore it from a copy, or remove DONE to run it again"
 
 
-def write_seal(run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str]) -> None:
-    """Write DONE. ``digests``: of the sealed files as the run wrote them, whatever they hold now. Raises StoreError."""
+def write_seal(
+    run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str], audit: Sequence[str] | None
+) -> None:
+    """Write DONE. ``digests``: of the sealed files as the run wrote them, whatever they hold now. Raises StoreError.
+
+    ``audit``: what the audit of the record found (``harness.record.audit``); None if it could not be made.
+    """
     values = {"time": time, "num_events": num_events, "digests": {name: digests[name] for name in SEALED}}
+    values |= {} if audit is None else {"audit": [*audit]}
     write_text(run.done, _text(values))
 
 
@@ -48,6 +54,11 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
             raise StoreError(
                 f"{run.path / name}: expected what the run wrote ({what}blake2b {expected}), got {found}; {_CURE}"
             )
+
+
+def kept_audit(run: RunDir) -> list[str] | None:
+    """What the audit found when the run was sealed; None if DONE does not say. Raises StoreError as ``is_sealed``."""
+    return (_read(run.done) or {}).get("audit") if run.done.exists() else None
 
 
 def damage_of(run: RunDir) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.cluster.supervisor import Supervisor
 from harness.core.events import Injected
 from harness.core.faults import FAULTS, PlannedFault
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run.spec import RunSpec
 
 _log = logging.getLogger(__name__)

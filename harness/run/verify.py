@@ -14,7 +14,7 @@ from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import options_of
 from harness.planning.simulate import saves_of
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec

@@ -15,6 +15,7 @@ import pytest
 import analysis
 from analysis.figures import KINDS, MAX_POINTS, TRADEOFF, Curve, curve, losses_of, mean_curve
 from harness.core.events import Event, Trained
+from harness.record.event_log import EventLog
 from tests.injected import is_loss
 from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal
 
@@ -149,9 +150,9 @@ def test_one_damaged_file_does_not_stop_the_report(grid: Path, tmp_path: Path, n
 
 
 def _curve(events: Sequence[Event], reference: Sequence[Event] = ()) -> Curve:
-    run = losses_of(events)
+    run = losses_of(EventLog([*events]))
     assert run is not None
-    drawn = curve(run, losses_of(reference))
+    drawn = curve(run, losses_of(EventLog([*reference])))
     assert drawn is not None
     return drawn
 

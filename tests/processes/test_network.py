@@ -21,7 +21,7 @@ from harness.processes import network as networks
 from harness.processes.fork_server import current
 from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server, nest_fork_server
-from harness.record.recorder import read_record
+from harness.record.event_log import EventLog
 from harness.record.wandb_worker import core_pids
 from harness.run import assemble
 from tests.cluster.test_rpc import alive
@@ -115,7 +115,7 @@ def test_another_user_reaches_nothing_of_a_private_run(
         if said or status.step < 1:
             return
         said["done"] = []
-        ranks = read_record(tmp_path / "run" / "events.jsonl").events[0].machine["pids"]
+        ranks = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine["pids"]
         assert len(ranks) == 5
         addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
         assert all(addresses.values()), "each rank listens"
@@ -152,7 +152,7 @@ def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Con
     for asked, found in (("auto", "private"), ("private", "private"), ("open", "open")):
         run_dir = tmp_path / asked
         assemble.run(changed(config, engine="rpc", cluster__network=asked), run_dir)
-        started = read_record(run_dir / "events.jsonl").events[0]
+        started = EventLog.read(run_dir / "events.jsonl").events[0]
         assert isinstance(started, Started)
         assert started.machine["network"] == found
     with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):

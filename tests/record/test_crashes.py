@@ -9,8 +9,9 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.events import Event, Saved
+from harness.record.event_log import EventLog
 from harness.record.folder import drop_resume_points, has_resume_point
-from harness.record.recorder import Recorder, check_environment, check_position, read_record
+from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir, read_whole_config
 from harness.record.seal import is_sealed, verify
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint
@@ -37,9 +38,9 @@ def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path
             if run.status == "done":
                 assert is_sealed(run)
                 verify(run)
-                assert read_record(run.events).events == events
+                assert EventLog.read(run.events).events == events
             elif num_forced:
-                found = read_record(run.events).events
+                found = EventLog.read(run.events).events
                 assert found == events[: len(found)]
                 assert len(found) >= num_forced
 
@@ -145,7 +146,7 @@ def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_p
             outcomes.add(run.status)
             if run.status == "done":
                 verify(run)
-                assert read_record(run.events).events[1:] == events[1:]
+                assert EventLog.read(run.events).events[1:] == events[1:]
                 continue
             assert ResumeFolder(run.resume, fsync=True).read(run.resume / point.name) == point
             check_environment(run, check_position(run.events, point.events))

@@ -12,7 +12,8 @@ import pytest
 from harness.config.model import Config
 from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
 from harness.core.events import Event, Finished, Saved
-from harness.record.recorder import Recorder, read_events, read_record
+from harness.record.event_log import EventLog
+from harness.record.recorder import Recorder, read_events
 from harness.record.rundir import RunDir, read_config
 from harness.record.sink import EventSink
 from tests.made_runs import altered, made_config, made_events, write_run
@@ -206,10 +207,10 @@ def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
     torn = tmp_path / "torn.jsonl"
     for cut in (1, 2, last // 2, last):
         torn.write_bytes(content[:-cut])
-        record = read_record(torn)
+        record = EventLog.read(torn)
         assert record.events == events[:-1]
         assert record.is_torn
-    assert not read_record(tmp_path / "run" / "events.jsonl").is_torn
+    assert not EventLog.read(tmp_path / "run" / "events.jsonl").is_torn
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_record_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
     """A FIFO in the place of the record is refused: to open it would wait for a writer for good."""
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(StoreError, match=r"events\.jsonl: cannot be read: expected a file, got a FIFO"):
-        read_record(tmp_path / "events.jsonl")
+        EventLog.read(tmp_path / "events.jsonl")
 
 
 @pytest.mark.parametrize("more", [b"garbage", b"garbage\n", b"\n", b"again"])
@@ -242,4 +243,4 @@ def test_what_follows_the_finish_event_is_named(tmp_path: Path, more: bytes) -> 
     content = file.read_bytes()
     file.write_bytes(content + (content.splitlines(keepends=True)[-1] if more == b"again" else more))
     with pytest.raises(StoreError, match=rf"events\.jsonl:{len(events) + 1}: "):
-        read_record(file)
+        EventLog.read(file)

@@ -1,5 +1,6 @@
 """Laws of the seal: what a finished run wrote is what is shown, or it is named."""
 
+import json
 import os
 import re
 import shutil
@@ -12,9 +13,10 @@ import analysis
 import run
 from harness.core.errors import StoreError
 from harness.core.seeds import generator
+from harness.record.audit import check
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
-from harness.record.seal import SEALED, is_sealed, verify
+from harness.record.seal import SEALED, is_sealed, kept_audit, verify, write_seal
 from tests.analysis.shown import shown
 from tests.made_runs import altered, made_config, made_events, unseal, write_run
 
@@ -173,3 +175,25 @@ def test_a_run_of_before_seals_is_shown_with_a_note(tmp_path: Path) -> None:
     assert "commit" in note
     assert "cannot be verified" in note
     assert analysis.load(tmp_path)["status"].to_list() == ["done"]
+
+
+def test_the_audit_of_a_record_is_kept_in_its_seal(tmp_path: Path) -> None:
+    """Law: the record is audited when it is sealed; the tables show what DONE keeps, and `show` audits again."""
+    config = made_config("cpr_mfu")
+    *events, finished = made_events(config)
+    events.append(altered(finished, pls=0.5))
+    with Recorder(tmp_path / "run", config) as recorder:
+        for event in events:
+            recorder.record(event)
+        recorder.done()
+    run_dir = RunDir(tmp_path / "run")
+    found = kept_audit(run_dir)
+    assert len(found or ()) == 1
+    assert found == check(events, config.model_dump(mode="json"))
+    assert [*analysis.load(run_dir.path)["disagreement"]] == found
+    values = json.loads(run_dir.done.read_text())
+    write_seal(run_dir, time=values["time"], num_events=values["num_events"], digests=values["digests"], audit=["kept"])
+    assert [*analysis.load(run_dir.path)["disagreement"]] == ["kept"]
+    assert f"disagrees: {check(events, config.model_dump(mode='json'))[0]}" in shown(
+        analysis.show(run_dir.path)
+    ).replace("\n", " ")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from analysis.load import check
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
 from harness.core.events import Event, Recovered, Saved, Started, Trained
 from harness.core.placement import budget_rows
 from harness.core.plans import Rank
+from harness.record.audit import check
 from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec

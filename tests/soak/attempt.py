@@ -22,7 +22,7 @@ from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
 from harness.processes.leash import end_with_parent
-from harness.record.recorder import read_record
+from harness.record.event_log import read_events
 
 POLL_S = 0.002
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -95,7 +95,7 @@ class Attempt:
     def events(self) -> list[Event]:
         """Of its record so far."""
         try:
-            return read_record(self._record).events
+            return read_events(self._record)
         except HarnessError:
             return []
 

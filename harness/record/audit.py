@@ -3,13 +3,14 @@
 Independent of the ledgers in harness.core: it repeats their formulas (docs/CPR.md), so that an error in either shows.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from analysis.load.audit_parts import FailedWrites, contradictions, copy_frac, slow_h
+from harness.core.errors import StoreError
 from harness.core.events import (
     BUCKETS,
     Evaluated,
@@ -24,6 +25,8 @@ from harness.core.events import (
     Trained,
 )
 from harness.core.plans import is_trainer
+from harness.record.event_log import read_events
+from harness.record.rundir import RunDir, flatten, read_config
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
@@ -60,6 +63,14 @@ def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
     return audit(events, config).problems
 
 
+def outcome_of(run: RunDir) -> list[str] | None:
+    """As :func:`check`, of what is on disk of a run; None if that cannot be read."""
+    try:
+        return check(read_events(run.events), read_config(run.path))
+    except StoreError:
+        return None
+
+
 def audit(events: Sequence[Event], config: Mapping[str, Any]) -> Audit:
     """Audit the events of one run. ``config`` is the resolved config in plain values, as in config.yaml.
 
@@ -72,7 +83,7 @@ def audit(events: Sequence[Event], config: Mapping[str, Any]) -> Audit:
     if least < 1 or len(started.rank_rows) != started.num_ps:
         return Audit(problems=["event 1: expected counts >= 1 and rank_rows of num_ps ranks"])
     auditor = _Auditor(started, config)
-    auditor.result.problems += [f"event 1: {problem}" for problem in contradictions(started, config)]
+    auditor.result.problems += [f"event 1: {problem}" for problem in _contradictions(started, config)]
     for number, event in enumerate(events, start=1):
         auditor.take(number, event)
     return auditor.result
@@ -86,7 +97,7 @@ class _Auditor:
         self._number = 0  # line of the current event
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
-        self._copy_frac = copy_frac(config)
+        self._copy_frac = _copy_frac(config)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._engine: str = config["engine"]
         self._num_trainers: int = config["cluster"].get("num_trainers", 1)
@@ -105,7 +116,7 @@ class _Auditor:
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank, or cut it off
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
-        self._failed_writes = FailedWrites()
+        self._failed_writes = _FailedWrites()
         spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
         self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
@@ -220,11 +231,11 @@ class _Auditor:
         """A fault that lasts costs the hours for which the job waits for slow ranks; without a factor none."""
         if event.hour > self._clock_h(event.step) + _TOLERANCE:
             self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
-        before_h = slow_h(self._slow)
+        before_h = _slow_h(self._slow)
         last_h, factor = event.details.get("last_hour"), event.details.get("factor")
         if isinstance(last_h, float | int) and isinstance(factor, float | int):
             self._slow.append((event.hour, last_h, factor))
-        added_h = slow_h(self._slow) - before_h
+        added_h = _slow_h(self._slow) - before_h
         if not math.isclose(claimed_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
             self._problem(f"reschedule_h is {claimed_h}, the events give {added_h}")
         self.result.hours["reschedule"] += claimed_h
@@ -446,3 +457,66 @@ _SPARES = {False: "spares", True: "spare_trainers"}
 def _ps_of(event: Recovered) -> list[str]:
     """The PS ranks of a recovery."""
     return [rank for rank in event.ranks if not is_trainer(rank)]
+
+
+def _contradictions(started: Started, config: Mapping[str, Any]) -> list[str]:
+    """What the first event says of the run, and its config says otherwise.
+
+    The run's name and the path of its trace are not compared: a run may go on under others.
+    """
+    cluster, profile, trace = config["cluster"], config["profile"], config["trace"]
+    configured: dict[str, object] = {
+        "strategy": config["strategy"]["name"],
+        "seed": config["seed"],
+        "profile": profile["name"],
+        "num_ps": cluster["num_ps"] or profile["num_ps"],
+        "trace_clock": trace.get("clock", "samples"),
+        "trace_inject": trace.get("inject", "boundary"),
+    }
+    claimed = {name: getattr(started, name) for name in configured}
+    return [
+        f"{name} is {claimed[name]}, the config says {value}"
+        for name, value in configured.items()
+        if claimed[name] != value
+    ]
+
+
+def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
+    """Hours by which a job is longer that waits for the slowest of its ranks, of (first hour, last hour, factor)."""
+    hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
+    factors = ((s, e, [f for a, b, f in spans if a <= s and e <= b]) for s, e in itertools.pairwise(hours))
+    return math.fsum((end - start) * (max(slow, default=1.0) - 1) for start, end, slow in factors)
+
+
+def _copy_frac(config: Mapping[str, Any]) -> float | None:
+    """Hours that the copy of a save in the background takes, by those of its write; None if saves are waited for."""
+    profile = config["profile"]
+    network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
+    is_async = flatten(config).get("save.mode") == "async"
+    return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None
+
+
+class _FailedWrites:
+    """The writes that failed, and whose save is not on record yet."""
+
+    def __init__(self) -> None:
+        self._ranks: list[str] = []
+
+    def add(self, event: Injected) -> None:
+        """Take a write that failed."""
+        self._ranks.append(event.rank)
+
+    def problem_of(self, event: Saved) -> str | None:
+        """What is wrong with the bytes that a save says were written again; the writes before it belong to it."""
+        ranks, self._ranks = self._ranks, []
+        if len(set(ranks)) < len(ranks):
+            return f"a write failed twice of one save: {', '.join(ranks)}"
+        if event.repeated_bytes and not ranks:
+            return f"{event.repeated_bytes} bytes were written again, but no write that failed is on record"
+        if not 0 <= 2 * event.repeated_bytes <= event.payload_bytes:
+            return f"{event.repeated_bytes} of {event.payload_bytes} bytes were written again: more than half"
+        return None
+
+    def problem_at_end(self) -> str | None:
+        """What is wrong with a result: writes of which no save followed."""
+        return f"a write of {', '.join(self._ranks)} failed, but no save follows it" if self._ranks else None

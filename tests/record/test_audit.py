@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.load.audit import audit, check
 from harness.core.events import Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
+from harness.record.audit import audit, check
 from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events
 

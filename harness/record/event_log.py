@@ -1,0 +1,116 @@
+"""The event log of a run as it is on disk: the one reader of ``events.jsonl``."""
+
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from harness.core.errors import StoreError
+from harness.core.events import Event, Finished, Started, from_json
+from harness.record.files import read_file
+from harness.record.rundir import RunDir
+
+_BLOCK = 1 << 17  # bytes; a few events
+_HUGE = sys.float_info.max
+_PERHAPS_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}|NaN|Infinity")  # searched for at memory speed
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """The events of a run, in order. ``is_torn``: the last line was incomplete, as after a kill of the writer."""
+
+    events: list[Event]
+    is_torn: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read ``events.jsonl``, except an incomplete last line.
+
+        Raises StoreError if the file cannot be read, a line (which is named) is not an event, or anything follows the
+        Finished event, which is the last that a run writes.
+        """
+        *lines, rest = read_file(path).split(b"\n")
+        events: list[Event] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                events.append(from_json(_values(line)))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise StoreError(f"{path}:{number}: not an event of harness/core/events.py: {error}") from error
+        end = next((number for number, event in enumerate(events, start=1) if isinstance(event, Finished)), None)
+        if end is not None and (rest or end < len(events)):
+            raise StoreError(f"{path}:{end + 1}: expected the end of the record after its finish event, got more")
+        return cls(events, is_torn=bool(rest))
+
+    @classmethod
+    def of(cls, run: RunDir) -> Self:
+        """The log of a run, empty before its first event. Raises StoreError if it cannot be read."""
+        return cls.read(run.events) if run.events.exists() else cls([])
+
+    @property
+    def started(self) -> Started | None:
+        """The first event, if it is the one that begins a log."""
+        return self.events[0] if self.events and isinstance(self.events[0], Started) else None
+
+    @property
+    def finished(self) -> Finished | None:
+        """The result, if the log has its end."""
+        return self.events[-1] if self.events and isinstance(self.events[-1], Finished) else None
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of :meth:`EventLog.read`."""
+    return EventLog.read(path).events
+
+
+def newest_events(path: Path) -> list[dict[str, Any]]:
+    """The first event of a log that may be written to meanwhile, and its newest ones, as their JSON has them.
+
+    Reads 256 kB, whatever the length. For display: what cannot be read is left out, and nothing is raised.
+    """
+    return [*itertools.islice(_whole_events(_part(path, 0)), 1), *_whole_events(_part(path, -_BLOCK))]
+
+
+def _part(path: Path, start: int) -> bytes:
+    """A block from ``start`` on, which below 0 is from the end; empty where the file cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(start, -stream.seek(0, os.SEEK_END)), os.SEEK_END if start < 0 else os.SEEK_SET)
+            return stream.read(_BLOCK)
+    except OSError:
+        return b""
+
+
+def _whole_events(text: bytes) -> Iterator[dict[str, Any]]:
+    """The whole lines of ``text`` that are events."""
+    for line in text.split(b"\n")[:-1]:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # cut off at the start
+        if isinstance(event, dict):
+            yield event
+
+
+def _values(line: bytes) -> dict[str, Any]:
+    """The JSON of one line. Raises ValueError, also for a number that no run computes with."""
+    values = json.loads(line)
+    if _PERHAPS_HUGE.search(line) and (field := next(not_finite(values), None)) is not None:
+        raise ValueError(f"{field} is not finite")
+    return values
+
+
+def not_finite(value: Any, where: str = "") -> Iterator[str]:
+    """Places of numbers that JSON cannot represent."""
+    if isinstance(value, float | int) and not -_HUGE < value < _HUGE:
+        yield where
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from not_finite(part, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield from not_finite(part, f"{where}[{place}]")
