@@ -1,14 +1,12 @@
 """Arguments of `run.py trace` and `run.py plan`."""
 
 import argparse
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from harness.cli.parsing import OVERRIDES, WINDOWS, add_mapping, command, count, positive
-
-_MODEL = (
-    "law of the gaps: exponential, gamma, weibull, lognormal, empirical:TRACE.csv, fit:TRACE.csv (default: exponential)"
-)
-_SHAPE = "shape of gamma and weibull, sigma of lognormal"
+from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count
 
 
 def add_plan(commands: argparse._SubParsersAction) -> None:
@@ -30,10 +28,56 @@ profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, mode
     plan.add_argument("overrides", nargs="*", metavar="key=value", help="config changes, see below")
     add_mapping(plan)
     plan.add_argument("--simulate", type=count, metavar="K", help="account for K generated traces")
-    plan.add_argument("--model", default="exponential", help=_MODEL)
-    plan.add_argument("--shape", type=float, help=_SHAPE)
+    law = "law of the gaps, as model= of `trace generate` (default: exponential)"
+    plan.add_argument("--model", default="exponential", help=law)
+    plan.add_argument("--shape", type=float, help="shape of gamma and weibull, sigma of lognormal")
     plan.add_argument("--seed", type=int, default=0, help="of the generated traces (default: 0)")
     plan.add_argument("--figure", type=Path, metavar="FILE.svg", help="file for a figure of overhead against interval")
+
+
+class WordParser(Parser):
+    """The parser of a command that may take ``key=value`` words.
+
+    Traces' headers hold commands from before, when the words were options (``--mtbf-h 4``): these are read as words.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See argparse."""
+        return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
+
+    def format_help(self) -> str:
+        """The help of argparse, with all words; they are imported here, as they take most of a second."""
+        if self._has_words:
+            from harness.cli.trace_commands import words_of  # noqa: PLC0415
+
+            self.description = f"{self.description}\n\nwords:\n{words_of(self.prog.rpartition(' ')[2])}"
+        return super().format_help()
+
+    @property
+    def _has_words(self) -> bool:
+        return any(action.dest == "words" for action in self._actions)
+
+    def _as_words(self, arguments: Sequence[str]) -> list[str]:
+        """``arguments`` with the words last, so that FILE may stand anywhere among them."""
+        others: list[str] = []
+        words: list[str] = []
+        rest = iter(arguments)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            key = name.removeprefix("--").replace("-", "_")
+            if action := self._option_string_actions.get(name):
+                others += [argument, *(() if equals or action.nargs == 0 else islice(rest, 1))]
+            elif not name.startswith("--"):
+                (words if equals and name.isidentifier() else others).append(argument)
+            elif key in _BARE and not equals:
+                words.append(_BARE[key])
+            else:
+                words.append(f"{_FORMER.get(key, key)}={value if equals else next(rest, '')}")
+        return [*others, *words]
+
+
+_BARE = {"strict": "strict=true", "typical": "typical=true", "no_repairs": "repairs=false"}
+_FORMER = {"length": "length_h", "stretch": "stretch_h"}
 
 
 def add_traces(commands: argparse._SubParsersAction) -> None:
@@ -42,71 +86,14 @@ def add_traces(commands: argparse._SubParsersAction) -> None:
         "trace",
         "import, describe and generate failure traces",
         """\
-  run.py trace import fault_trace.json --format infinitehbd --out llm.csv \\
-      --window densest --length 56 --ranks 8                 a window of a real log on a job's 8 ranks
-  run.py trace show llm.csv                                  MTBF, gaps, fits
-  run.py trace generate --model weibull --shape 0.7 --mtbf-h 28 --ranks 8 --length-h 56 --out made.csv
+  run.py trace import fault_trace.json format=infinitehbd --out llm.csv \\
+      window=densest length_h=56 ranks=8                     a window of a real log on a job's 8 ranks
+  run.py trace show llm.csv                                  MTBF, fitted laws
+  run.py trace generate model=weibull shape=0.7 mtbf_h=28 ranks=8 length_h=56 --out made.csv
   run.py replay llm.csv experiments/one.yaml                 train under it""",
     )
-    kinds = trace.add_subparsers(dest="trace_command", metavar="COMMAND", required=True)
-    _add_import(kinds)
-    _add_show(kinds)
-    _add_generate(kinds)
-
-
-def _add_import(kinds: argparse._SubParsersAction) -> None:
-    parser = command(
-        kinds,
-        "import",
-        "convert a public failure log, in its original form, into a trace",
-        """\
-  run.py trace import fault_trace.json --format infinitehbd --out all.csv         every node a rank, all hours
-  run.py trace import LA-UR-05-7318-system20.csv --format lanl --out lanl.csv \\
-      --from 2003-01-01 --to 2004-01-01 --stretch 56 --keep-rate 8   a year scaled to 56 h, thinned to 8 ranks
-  run.py trace import p3-trace.csv --format bamboo --out spot.csv --ranks 8       all nodes' failures on 8 ranks
-  run.py trace import jobs.csv --format intervals --unit s --out jobs-trace.csv   node,start,end
-
-Records that a rule of the format drops or mends are counted, here and in the trace's header; --strict refuses such a
-file instead. Formats and rules: docs/TRACES.md.""",
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the log")
-    formats = "infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals"
-    parser.add_argument("--format", required=True, metavar="FORMAT", help=formats)
-    _add_out(parser)
-    parser.add_argument("--strict", action="store_true", help="refuse a file with a record that a rule drops or mends")
-    parser.add_argument("--unit", metavar="UNIT", help="unit of the times in an `intervals` file: ms, s, m, h or d")
-    parser.add_argument("--system", metavar="NUMBER", help="system of a `lanl` file (default: all systems)")
-    parser.add_argument("--by", metavar="WHAT", help="node of a `bamboo` file: slot (default) or instance")
-    window = parser.add_argument_group("window of hours (default: all)")
-    window.add_argument("--from", dest="first", metavar="WHEN", help="hours since the log begins, or an ISO date")
-    window.add_argument("--to", dest="last", metavar="WHEN", help="the same")
-    window.add_argument("--window", choices=WINDOWS, help="by the failures in --length hours")
-    window.add_argument("--length", type=positive, metavar="H", help="hours of the window")
-    stretch = "hours to which the window is scaled, repair times in proportion"
-    window.add_argument("--stretch", type=positive, metavar="H", help=stretch)
-    nodes = parser.add_argument_group("nodes and ranks (default: a rank for every node)")
-    nodes.add_argument("--nodes", metavar="REGEX", help="only nodes whose whole name matches")
-    nodes.add_argument("--ranks", type=count, metavar="N", help="ranks of the job; they have the failures of all nodes")
-    keep = "ranks of the job; failures are thinned so that a rank fails as often as a node"
-    nodes.add_argument("--keep-rate", type=count, metavar="N", help=keep)
-    hosts = "hosts of the job instead of ranks (docs/HOSTS.md): each is lost by its first failure, with all its ranks"
-    nodes.add_argument("--hosts", type=count, metavar="N", help=hosts)
-    watched = "nodes that were watched, if the log names only those that failed"
-    nodes.add_argument("--num-nodes", type=count, metavar="M", help=watched)
-    mapping = "node to rank (default: by-node; round-robin where there are fewer ranks)"
-    nodes.add_argument("--map", choices=("by-node", "round-robin", "seeded"), help=mapping)
-    repairs = "leave repair times out, so that trace.repair=reschedule cannot charge them"
-    nodes.add_argument("--no-repairs", action="store_true", help=repairs)
-    nodes.add_argument("--seed", type=int, default=0, help="of --keep-rate and --map seeded (default: 0)")
-
-
-def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="TRACE.csv", help="file to write")
-    parser.add_argument("--force", action="store_true", help="overwrite it if it exists")
-
-
-def _add_show(kinds: argparse._SubParsersAction) -> None:
-    parser = command(
+    kinds = trace.add_subparsers(dest="trace_command", metavar="COMMAND", required=True, parser_class=WordParser)
+    show = command(
         kinds,
         "show",
         "describe a trace: MTBF, fitted laws, repeat offenders",
@@ -114,49 +101,36 @@ def _add_show(kinds: argparse._SubParsersAction) -> None:
   run.py trace show llm.csv
   run.py trace show llm.csv --figures figures      the survival figure, as SVG and PNG""",
     )
-    parser.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure, created if missing")
+    show.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
+    show.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure, created if missing")
+    imported = command(
+        kinds,
+        "import",
+        "convert a public failure log, in its original form, into a trace",
+        """\
+  run.py trace import fault_trace.json format=infinitehbd --out all.csv         every node a rank, all hours
+  run.py trace import LA-UR-05-7318-system20.csv format=lanl --out lanl.csv \\
+      from=2003-01-01 to=2004-01-01 stretch_h=56 keep_rate=8   a year scaled to 56 h, thinned to 8 ranks
+  run.py trace import p3-trace.csv format=bamboo --out spot.csv ranks=8         all nodes' failures on 8 ranks
+  run.py trace import jobs.csv format=intervals unit=s --out jobs-trace.csv     node,start,end
 
-
-def _add_generate(kinds: argparse._SubParsersAction) -> None:
-    parser = command(
+Records that a rule of the format drops or mends are counted, here and in the trace's header; strict=true refuses such a
+file instead. Formats and rules: docs/TRACES.md.""",
+    )
+    imported.add_argument("file", type=Path, metavar="FILE", help="the log")
+    generated = command(
         kinds,
         "generate",
         "generate a trace by a law, after another trace, or of a published regime",
         """\
-  run.py trace generate --model weibull --shape 0.7 --mtbf-h 28 --ranks 8 --length-h 56 --out bursts.csv
-  run.py trace generate --mtbf-h 13.2 --nodes 512 --ranks 8 --length-h 8760 --stretch-h 56 --out year.csv
-  run.py trace generate --model fit:llm.csv --seed 3 --out like-llm.csv
-  run.py trace generate --preset llama3 --typical --out llama3.csv
+  run.py trace generate model=weibull shape=0.7 mtbf_h=28 ranks=8 length_h=56 --out bursts.csv
+  run.py trace generate mtbf_h=13.2 nodes=512 ranks=8 length_h=8760 stretch_h=56 --out year.csv
+  run.py trace generate model=fit:llm.csv seed=3 --out like-llm.csv
+  run.py trace generate preset=llama3 typical=true --out llama3.csv
 
-The same options and seed give the same file. docs/TRACES.md explains laws, groups and presets.""",
+The same words and seed give the same file. docs/TRACES.md explains laws, groups and presets.""",
     )
-    _add_out(parser)
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--typical", action="store_true", help="the first trace with the expected number of failures")
-    parser.add_argument("--preset", metavar="NAME", help="cpr56, poster50, llama3, infinitehbd, lanl20 or spot_p3")
-    parser.add_argument("--model", help=_MODEL)
-    for option, kind, text in _GENERATED:
-        parser.add_argument(option, type=kind, metavar={int: "N", float: "X"}.get(kind), help=text)
-    parser.add_argument("--per", choices=("system", "rank"), help="whose gaps follow the law (default: system)")
-    start = "state of the failure process at hour 0: long running or new (default: equilibrium)"
-    parser.add_argument("--start", choices=("equilibrium", "fresh"), help=start)
-    parser.add_argument("--group-sizes", metavar="SIZE:WEIGHT,…", help="numbers of ranks in a group, such as 2:3,4:1")
-
-
-_GENERATED: tuple[tuple[str, type, str], ...] = (
-    ("--shape", float, _SHAPE),
-    ("--ranks", int, "ranks of the job (default: 8)"),
-    ("--length-h", float, "hours of the trace (default: 56)"),
-    ("--mtbf-h", float, "mean hours between failures of the system"),
-    ("--nodes", int, "nodes of that system; the job's MTBF is then mtbf * nodes / ranks"),
-    ("--node-mtbf-h", float, "mean hours between deaths of one node, instead of --mtbf-h"),
-    ("--group-probability", float, "probability that a failure kills several ranks at one instant"),
-    ("--rack-size", int, "groups stay within racks of so many ranks"),
-    ("--early-factor", float, "factor of the hazard in the first --early-h hours"),
-    ("--early-h", float, "hours of that higher hazard"),
-    ("--repair-median-h", float, "median repair time in hours"),
-    ("--repair-mean-h", float, "mean repair time in hours"),
-    ("--stretch-h", float, "hours to which the trace is scaled from --length-h"),
-)
-"""Options of `trace generate` that are fields of ``GeneratorSpec``, unchanged."""
+    for parser in (imported, generated):
+        parser.add_argument("words", nargs="*", metavar="key=value", help="parameters, see below")
+        parser.add_argument("--out", type=Path, required=True, metavar="TRACE.csv", help="file to write")
+        parser.add_argument("--force", action="store_true", help="overwrite it if it exists")

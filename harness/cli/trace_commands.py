@@ -2,48 +2,68 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
+
+from pydantic import Field, create_model
 
 from harness.cli import console
 from harness.core.errors import TraceError
 from harness.record.files import write_text
 from harness.traces.gaps import without_repeats
 from harness.traces.generate import generate
-from harness.traces.importers import read_log
+from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import FailureLog
 from harness.traces.learn import spec_of_model
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.presets import generate_preset
-from harness.traces.spec import GeneratorSpec, parse_sizes
+from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace, to_text
+from harness.traces.words import Parameters, explained, read_words
 
-_MAP_OPTIONS = {
-    "first": "first", "last": "last", "kind": "window", "length_h": "length", "nodes": "nodes",
-    "num_nodes": "num_nodes", "how": "map", "stretch_h": "stretch", "seed": "seed",
-}  # fmt: skip
-"""Fields of ``MapSpec`` by the options of `trace import` that hold them."""
+_OF_FORMATS: dict[str, Any] = {
+    option: (str | None, Field(None, description=f"Of `{name}`: {meaning}."))
+    for name, importer in FORMATS.items()
+    for option, meaning in importer.options.items()
+}
+Source = create_model(
+    "Source",
+    __base__=Parameters,
+    format=(str, Field("", description=f"Of the log (docs/TRACES.md): {', '.join(FORMATS)}.")),
+    strict=(bool, Field(False, description="Whether a file with a record that a rule drops or mends is refused.")),
+    **_OF_FORMATS,
+)
+"""How a log is read: its format, and the options of all formats."""
+
+
+class Draw(Parameters):
+    """Which trace of a law is generated."""
+
+    preset: str | None = None
+    """A published regime, instead of the words of a law: cpr56, poster50, llama3, infinitehbd, lanl20 or spot_p3."""
+    seed: int = 0
+    """The same words and seed give the same file."""
+    typical: bool = False
+    """Whether it is the first trace of the seed with the expected number of failures."""
+
+
+_WORDS: dict[str, tuple[type[Parameters], type[Parameters]]] = {
+    "import": (Source, MapSpec),
+    "generate": (Draw, GeneratorSpec),
+}
+
+
+def words_of(name: str) -> str:
+    """The words that the command takes, as text."""
+    return "\n".join(line for model in _WORDS[name] for line in explained(model))
 
 
 def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
-    if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
-        raise TraceError(
-            f"--keep-rate, --ranks: expected one number of ranks, got {options.keep_rate} and {options.ranks}; "
-            "give only one of the options"
-        )
-    if options.hosts is not None and (options.ranks or options.keep_rate):
-        raise TraceError("--hosts: expected neither --ranks nor --keep-rate: a host has the ranks of a run's placement")
-    given = {name: getattr(options, name) for name in ("unit", "system", "by") if getattr(options, name) is not None}
-    log = read_log(options.format, options.file, strict=options.strict, **given)
-    spec = MapSpec(
-        num_ranks=options.keep_rate or options.ranks,
-        num_hosts=options.hosts,
-        keep_rate=options.keep_rate is not None,
-        has_repairs=not options.no_repairs,
-        **{field: getattr(options, option) for field, option in _MAP_OPTIONS.items()},
-    )
+    source, mapping = read_words(_WORDS["import"], options.words)
+    spec, given = MapSpec(**mapping), Source(**source).model_dump(exclude_none=True)
+    log = read_log(path=options.file, **given)
     trace = map_log(log, spec)
     _write(options.out, trace, options.command_line)
     _show_import(log, trace)
@@ -53,23 +73,20 @@ def import_log(options: argparse.Namespace) -> int:
 
 def generate_trace(options: argparse.Namespace) -> int:
     """Generate a trace from parameters, another trace or a preset."""
-    learned_from = (options.model or "").partition(":")[2]
+    draw, law = read_words(_WORDS["generate"], options.words)
+    learned_from = law.get("model", "").partition(":")[2]
     _refuse_to_overwrite(options.out, Path(learned_from) if learned_from else None, force=options.force)
-    given = {field.name: getattr(options, field.name, None) for field in fields(GeneratorSpec)}
-    given = {name: value for name, value in given.items() if value is not None}
-    if options.preset is not None:
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    draw = Draw(**draw)
+    if draw.preset is not None:
+        if law:
             raise TraceError(
-                f"--preset: expected no option that the preset sets, got {names}; leave out one or the other"
+                f"preset: expected no word that the preset sets, got {', '.join(law)}; leave out one or the other"
             )
-        trace = generate_preset(options.preset, options.seed, is_typical=options.typical)
+        trace = generate_preset(draw.preset, draw.seed, is_typical=draw.typical)
     else:
-        if "group_sizes" in given:
-            given["group_sizes"] = parse_sizes(given["group_sizes"])
-        asked = {name: value for name, value in given.items() if name != "model"}
-        spec = spec_of_model(given.get("model", ""), asked) or GeneratorSpec(**given)
-        trace = generate(spec, options.seed, is_typical=options.typical)
+        asked = {name: value for name, value in law.items() if name != "model"}
+        spec = spec_of_model(law.get("model", ""), asked) or GeneratorSpec(**law)
+        trace = generate(spec, draw.seed, is_typical=draw.typical)
     _write(options.out, trace, options.command_line)
     console.say(f"wrote {options.out}: {summary(trace)}")
     return 0

@@ -135,7 +135,7 @@ def explained(key: str) -> list[str]:
         specs = [leaf_keys()[name], *leaf_keys()[name].get("anyOf", ())]  # a strategy's option may have several
         defaults = dict.fromkeys(show(spec["default"]) for spec in specs if "default" in spec)
         lines.append(
-            f"{_with_owners(name)}: {_describe(specs[0])}" + f" (default: {' or '.join(defaults)})" * bool(defaults)
+            f"{_with_owners(name)}: {describe(specs[0])}" + f" (default: {' or '.join(defaults)})" * bool(defaults)
         )
         texts = dict.fromkeys(" ".join(spec["description"].split()) for spec in specs if "description" in spec)
         lines += [f"    {line}" for text in texts for line in textwrap.wrap(text, 110)]
@@ -148,7 +148,7 @@ def complaint(key: str, value: object) -> str:
         inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
         return f"{key}: takes no value such as {show(value)}; it holds {inner}"
     spec = leaf_keys()[key]
-    sentence = f"{key}: {show(value)} is not {_describe(spec)}"
+    sentence = f"{key}: {show(value)} is not {describe(spec)}"
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
     choices = [str(choice) for option in _options(spec) for choice in _choices(option)]
@@ -198,7 +198,8 @@ def _options(spec: Schema) -> list[Schema]:
     return [inner for option in spec["anyOf"] for inner in _options(option)] if "anyOf" in spec else [spec]
 
 
-def _describe(spec: Schema) -> str:
+def describe(spec: Schema) -> str:
+    """What a value of this schema is, in words: ``a whole number >= 1``."""
     options = _options(spec)
     choices = ", ".join(str(choice) for option in options for choice in _choices(option))
     others = map(_describe_one, [option for option in options if not _choices(option)])
@@ -214,7 +215,7 @@ def _describe_one(spec: Schema) -> str:
     kind = spec.get("type")
     if kind == "array":
         least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
-        return f"a list{least} whose items are each {_describe(spec['items'])}"
+        return f"a list{least} whose items are each {describe(spec['items'])}"
     words = {
         "integer": "a whole number",
         "number": "a number",

@@ -217,7 +217,7 @@ class TraceConfig(_Model):
     """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
         MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
         hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.
-        `fit:TRACE.csv`, `empirical:TRACE.csv`: as `--model` of that command learns it."""
+        `fit:TRACE.csv`, `empirical:TRACE.csv`: as `model=` of that command learns it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
         count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""

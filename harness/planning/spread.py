@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 
 from harness.config.model import Config
 from harness.core.faults import PlannedFault
@@ -81,7 +80,7 @@ def simulate_all(
     ``on_progress(done, total)`` counts traces.
     """
     if job.clock == "wall":
-        spec = replace(spec, length_h=WALL_LENGTH * spec.length_h)
+        spec = spec.changed(length_h=WALL_LENGTH * spec.length_h)
     parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:

@@ -18,7 +18,7 @@ from scipy import special
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import derive, words
-from harness.traces.spec import GeneratorSpec, options
+from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import MAX_HOURS, Trace, parse_trace
 
 F64 = NDArray[np.float64]
@@ -93,11 +93,11 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
-    """All parameters, as options of the command line."""
+    """All parameters, as words of the command line."""
     is_exact = spec.start == "equilibrium" or spec.model == "exponential"
     doubt = "" if is_exact else " at the rate of the long run, other than that of a fresh start"
     k = f"{spec.ranks_per_instant:.6g} ranks in each on average"
-    command = f"run.py trace generate {options(spec)} --seed {seed}{' --typical' if is_typical else ''}"
+    command = f"run.py trace generate {spec.words} seed={seed}{' typical=true' if is_typical else ''}"
     return {
         "title": f"{spec.model} failures of {spec.ranks} ranks, generated",
         "source": "generated" + (f" after {spec.like}" if spec.like else ""),
@@ -108,7 +108,7 @@ def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> di
         "expected": f"{spec.expected_instants:.6g} failures{doubt}, {k}",
         "start": spec.start,
         **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
-        "parameters": options(spec),
+        "parameters": spec.words,
         "seed": str(seed),
         "command": command,
     }
@@ -124,7 +124,7 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
             if len(np.unique(deaths.hours_E[start:end])) == wanted:
                 return first + k
     tried = f"got none among {_TRACES_TO_TRY} traces of seed {seed}"
-    raise TraceError(f"--typical: expected a trace with {wanted} failures, {tried}; try another seed or length")
+    raise TraceError(f"typical: expected a trace with {wanted} failures, {tried}; try another seed or length")
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------

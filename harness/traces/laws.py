@@ -88,22 +88,22 @@ def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
         TraceError: an unknown model, a shape that is missing, superfluous or out of range, gaps likewise.
     """
     if model not in MODELS:
-        raise TraceError(f"--model: {model!r} is none of {', '.join(MODELS)}, fit:TRACE.csv")
+        raise TraceError(f"model: {model!r} is none of {', '.join(MODELS)}, fit:TRACE.csv")
     if model not in SHAPED and shape is not None:
-        raise TraceError(f"--shape: {model} has no shape")
+        raise TraceError(f"shape: {model} has no shape")
     if model == "empirical" and not gaps_h:
-        raise TraceError("--model empirical: expected a trace to take the gaps from, empirical:TRACE.csv, got none")
+        raise TraceError("model=empirical: expected a trace to take the gaps from, empirical:TRACE.csv, got none")
     if model != "empirical" and gaps_h:
         raise TraceError(
-            f"--model {model}: expected no list of gaps between failures; only the model 'empirical' takes one"
+            f"model={model}: expected no list of gaps between failures; only the model 'empirical' takes one"
         )
     if model == "exponential":
         return _exponential()
     if model == "empirical":
         if not (all(0 <= gap < np.inf for gap in gaps_h) and any(gaps_h)):
-            raise TraceError("--model empirical: expected finite gaps of 0 h or more, at least one of them above 0")
+            raise TraceError("model=empirical: expected finite gaps of 0 h or more, at least one of them above 0")
         return _empirical(gaps_h)
     law, least, largest = SHAPED[model]
     if shape is None or not least <= shape <= largest:
-        raise TraceError(f"--shape: {model} takes a shape from {least} to {largest}, not {shape}")
+        raise TraceError(f"shape: {model} takes a shape from {least} to {largest}, not {shape}")
     return law(shape)

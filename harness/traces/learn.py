@@ -1,4 +1,4 @@
-"""Generator parameters learned from a trace: ``--model fit:TRACE.csv`` and ``--model empirical:TRACE.csv``."""
+"""Generator parameters learned from a trace: ``model=fit:TRACE.csv`` and ``model=empirical:TRACE.csv``."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
     if not colon:
         return None
     if how not in ("fit", "empirical") or not path:
-        raise TraceError(f"--model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
+        raise TraceError(f"model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
     return spec_like(read_trace(Path(path)), how, asked)
 
 
@@ -54,7 +54,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
         raise TraceError(f"{trace.source}: {len(sizes_I)} failures; at least {_LEAST} are needed to learn from")
     gaps = gaps_of(observed, asked.get("per", "system"), first="left_out")
     if not gaps.sample.num_events:
-        raise TraceError(f"{trace.source}: no rank failed twice; --per system learns from the gaps of all")
+        raise TraceError(f"{trace.source}: no rank failed twice; per=system learns from the gaps of all")
     num_ranks = observed.num_ranks or int(observed.num_E.max())
     sizes_I = np.minimum(sizes_I, asked.get("rack_size") or asked.get("ranks", num_ranks))
     groups = tuple((size, float(count)) for size, count in sorted(Counter(sizes_I.tolist()).items()) if size > 1)

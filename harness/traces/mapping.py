@@ -4,11 +4,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from harness.core.errors import TraceError
 from harness.core.host_map import host_name
@@ -16,8 +17,8 @@ from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace
+from harness.traces.words import Parameters
 
-How = Literal["by-node", "round-robin", "seeded"]
 Kind = Literal["densest", "median", "quietest", "random"]
 
 _STARTS_PER_LENGTH = 16  # windows of a length are searched at every sixteenth of it
@@ -25,32 +26,51 @@ _MOST_WINDOWS = 100_000  # into which a log is divided; shorter ones are a mista
 _LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 
 
-@dataclass(frozen=True, kw_only=True)
-class MapSpec:
+class MapSpec(Parameters):
     """The parameters by which a part of a log becomes the trace of a job.
 
-    The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window of ``length_h`` h.
-    ``nodes`` is a regular expression for whole names of nodes. ``num_ranks`` are the job's; None: a rank for every
-    node. ``keep_rate`` keeps a failure with probability ranks / nodes, so that a rank fails as often as a node did;
-    otherwise the job has the failures of all nodes. ``num_hosts``: the nodes are mapped to so many hosts instead, whose
-    ranks die with them; a host of a job is lost once, by its first failure. ``num_nodes``: how many nodes were watched,
-    where the log names only those that failed. ``stretch_h``: hours to which the window is scaled, repair times in
-    proportion.
+    The window is ``from_`` to ``to``, or the one of ``length_h`` hours that ``window`` names. Without numbers of ranks
+    or hosts every node is a rank.
     """
 
-    first: str | None = None
-    last: str | None = None
-    kind: Kind | None = None
-    length_h: float | None = None
+    from_: str | None = None
+    """First hour of the window, counted since the log begins, or an ISO date."""
+    to: str | None = None
+    """Last hour of the window, the same; without it, the window is length_h long, or lasts to the log's end."""
+    window: Kind | None = None
+    """The window of length_h hours with most, median or fewest failures, or a random one."""
+    length_h: Annotated[float, Field(gt=0)] | None = None
+    """Hours of the window."""
+    stretch_h: Annotated[float, Field(ge=_LEAST_HOURS, le=MAX_HOURS)] | None = None
+    """Hours to which the window is scaled, repair times in proportion."""
     nodes: str | None = None
-    num_nodes: int | None = None
-    num_ranks: int | None = None
-    num_hosts: int | None = None
-    how: How | None = None
-    keep_rate: bool = False
-    stretch_h: float | None = None
-    has_repairs: bool = True
+    """A regular expression for whole names of nodes; only these are taken."""
+    ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
+    """Ranks of the job; they have the failures of all nodes."""
+    keep_rate: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
+    """Ranks of the job; a failure is kept with probability ranks / nodes, so that a rank fails as often as a node."""
+    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS)] | None = None
+    """Hosts of the job instead of ranks (docs/HOSTS.md): each is lost by its first failure, with all its ranks."""
+    num_nodes: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
+    """Nodes that were watched, if the log names only those that failed."""
+    map_: Literal["by-node", "round-robin", "seeded"] | None = None
+    """Node to rank; without it, by-node, and round-robin where there are fewer ranks than nodes."""
+    repairs: bool = True
+    """Whether the trace has repair times, which trace.repair=reschedule charges."""
     seed: int = 0
+    """Of keep_rate, map=seeded and window=random."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if None not in (self.keep_rate, self.ranks) and self.keep_rate != self.ranks:
+            raise TraceError(
+                f"keep_rate, ranks: expected one number of ranks, got {self.keep_rate} and {self.ranks}; give only one"
+            )
+        if self.hosts is not None and (self.ranks or self.keep_rate):
+            raise TraceError("hosts: expected neither ranks nor keep_rate: a host has the ranks of a run's placement")
+        if self.window is not None and (self.from_ is not None or self.to is not None or self.length_h is None):
+            raise TraceError(f"window={self.window}: expected length_h=HOURS without from and to, got other words")
+        return self
 
 
 def map_log(log: FailureLog, spec: MapSpec) -> Trace:
@@ -66,26 +86,24 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         outage for outage in outages if first_h <= outage.start_h < last_h or outage.start_h == last_h == log.length_h
     ]
     if spec.num_nodes is not None and spec.num_nodes < len(nodes):
-        raise TraceError(f"--num-nodes: expected at least the {len(nodes)} that the log names, got {spec.num_nodes}")
-    num_nodes, num_ranks = spec.num_nodes or len(nodes), spec.num_hosts or spec.num_ranks or len(nodes)
+        raise TraceError(f"num_nodes: expected at least the {len(nodes)} that the log names, got {spec.num_nodes}")
+    num_nodes, num_ranks = spec.num_nodes or len(nodes), spec.hosts or spec.keep_rate or spec.ranks or len(nodes)
     rules = Counter[str]()
     if spec.keep_rate:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
     ranks = _ranks_of(nodes, num_ranks, spec)
     length_h = last_h - first_h if spec.stretch_h is None else spec.stretch_h
     if not _LEAST_HOURS <= length_h <= MAX_HOURS:
-        expected = f"expected a trace of {_LEAST_HOURS:g} to {MAX_HOURS:g} hours"
-        raise TraceError(f"--length, --stretch: {expected}, got {length_h:g}")
-    if (spec.num_hosts or 0) > MAX_HOSTS:
-        raise TraceError(f"--hosts: expected at most {MAX_HOSTS}, got {spec.num_hosts}")
-    if max(num_ranks, num_nodes) > MAX_RANKS:
         raise TraceError(
-            f"--ranks, --keep-rate, --num-nodes: expected at most {MAX_RANKS}, got {max(num_ranks, num_nodes)}"
+            f"length_h: expected a trace of {_LEAST_HOURS:g} to {MAX_HOURS:g} hours, got {length_h:g}; stretch_h "
+            "scales it"
         )
-    entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.has_repairs, rules)
-    if spec.num_hosts is not None:
+    if num_ranks > MAX_RANKS:
+        raise TraceError(f"{log.source}: expected at most {MAX_RANKS} nodes, got {num_ranks}; select some by nodes=")
+    entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.repairs, rules)
+    if spec.hosts is not None:
         entries = _lost_once(entries, rules)
-    kind = "ranks" if spec.num_hosts is None else "hosts"
+    kind = "ranks" if spec.hosts is None else "hosts"
     counts = {**log.dropped, **log.changed, **rules}
     applied = [f"{count} {rule}" for rule, count in counts.items() if count]
     header = {
@@ -124,51 +142,47 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
     try:
         chosen = [node for node in log.nodes if pattern is None or re.fullmatch(pattern, node)]
     except re.error as error:
-        raise TraceError(f"--nodes: expected a regular expression, got {pattern!r}: {error}") from error
+        raise TraceError(f"nodes: expected a regular expression, got {pattern!r}: {error}") from error
     if not chosen:
         some = ", ".join(sorted(log.nodes, key=natural)[:3])
         expected = f"expected a pattern that matches a node of {log.source} ({len(log.nodes)} nodes: {some}, …)"
-        raise TraceError(f"--nodes: {expected}, got {pattern!r}")
+        raise TraceError(f"nodes: {expected}, got {pattern!r}")
     return {node: index for index, node in enumerate(sorted(chosen, key=natural))}
 
 
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
     """The first and last hour of the window."""
-    if spec.kind is not None:
-        if spec.first is not None or spec.last is not None or spec.length_h is None:
-            raise TraceError(
-                f"--window {spec.kind}: expected --length HOURS without --from and --to, got other options"
-            )
-        return _find_window(log, outages, spec.kind, spec.length_h, spec.seed)
-    first_h = 0.0 if spec.first is None else _hour(log, "--from", spec.first)
-    if spec.last is not None:
-        last_h = _hour(log, "--to", spec.last)
+    if spec.window is not None and spec.length_h is not None:
+        return _find_window(log, outages, spec.window, spec.length_h, spec.seed)
+    first_h = 0.0 if spec.from_ is None else _hour(log, "from", spec.from_)
+    if spec.to is not None:
+        last_h = _hour(log, "to", spec.to)
     else:
         last_h = log.length_h if spec.length_h is None else first_h + spec.length_h
     if not 0 <= first_h < last_h <= log.length_h:
         raise TraceError(
-            f"--from, --to: expected ascending hours from 0 to {log.length_h:g} ({log.source}), "
+            f"from, to: expected ascending hours from 0 to {log.length_h:g} ({log.source}), "
             f"got {first_h:g} to {last_h:g}"
         )
     return first_h, last_h
 
 
-def _hour(log: FailureLog, option: str, text: str) -> float:
+def _hour(log: FailureLog, key: str, text: str) -> float:
     """Hours since the log begins; ``text`` is a number of hours or an ISO date."""
     try:
         hour = float(text)
     except ValueError:
         if log.began is None:
             expected = f"expected a number of hours, since {log.source} has no calendar"
-            raise TraceError(f"{option}: {expected}, got {text!r}") from None
+            raise TraceError(f"{key}: {expected}, got {text!r}") from None
         try:
             hour = (datetime.fromisoformat(text) - datetime.fromisoformat(log.began)).total_seconds() / 3600
         except (ValueError, TypeError):
             raise TraceError(
-                f"{option}: expected hours since the log begins or a date like {log.began}, got {text!r}"
+                f"{key}: expected hours since the log begins or a date like {log.began}, got {text!r}"
             ) from None
     if not math.isfinite(hour):
-        raise TraceError(f"{option}: expected a finite hour, got {text!r}")
+        raise TraceError(f"{key}: expected a finite hour, got {text!r}")
     return hour
 
 
@@ -178,7 +192,7 @@ def _find_window(
     """The window of ``length_h`` hours with most, median or fewest failures, or a random one."""
     if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
         raise TraceError(
-            f"--length: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
+            f"length_h: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
             f"the length of {log.source}, got {length_h:g}"
         )
     hours = [outage.start_h for outage in outages]
@@ -209,7 +223,7 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
     small job would nearly always have too few or far too many.
     """
     if probability > 1:
-        raise TraceError(f"--keep-rate: expected at least 1 node per rank, got {1 / probability:.3g}; lower --ranks")
+        raise TraceError(f"keep_rate: expected at least 1 node per rank, got {1 / probability:.3g}; lower it")
     kept = generator(seed, "trace", "thin").random(len(outages)) < probability
     rules[f"failures left out to keep the rate of a node, each with probability {1 - probability:.6g}"] = int(
         (~kept).sum()
@@ -219,12 +233,12 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
     """The rank of each node."""
-    how = spec.how or ("by-node" if num_ranks >= len(nodes) else "round-robin")
+    how = spec.map_ or ("by-node" if num_ranks >= len(nodes) else "round-robin")
     if how == "by-node" and num_ranks < len(nodes):
-        each = "rank" if spec.num_hosts is None else "host"
+        each = "rank" if spec.hosts is None else "host"
         raise TraceError(
-            f"--map by-node: expected at most {num_ranks} nodes, one for each {each}, got {len(nodes)}; "
-            "use --map round-robin or seeded, or select nodes by --nodes"
+            f"map=by-node: expected at most {num_ranks} nodes, one for each {each}, got {len(nodes)}; "
+            "use map=round-robin or map=seeded, or select nodes by nodes="
         )
     order = np.arange(len(nodes))
     if how == "seeded":

@@ -86,7 +86,7 @@ def _ranks(observed: Observed, num_ps: int) -> Iterator[str]:
     result = "failures of the others cannot happen" if more else f"ranks from ps{observed.num_ranks} on never fail"
     yield (
         f"{observed.num_ranks} ranks in the trace, {num_ps} PS ranks in the job: {result}; cluster.num_ps="
-        f"{observed.num_ranks} takes the trace's, `trace import --ranks {num_ps}` maps a log to the job's"
+        f"{observed.num_ranks} takes the trace's, `trace import ranks={num_ps}` maps a log to the job's"
     )
 
 

@@ -118,7 +118,7 @@ def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
     Raises TraceError for an unknown name.
     """
     if name not in PRESETS:
-        raise TraceError(f"--preset: expected one of {', '.join(PRESETS)}, got {name!r}")
+        raise TraceError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
     preset = PRESETS[name]
     trace = generate(preset.spec, seed, is_typical=is_typical)
     origin = {
@@ -127,6 +127,6 @@ def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
         **{f"figure {number}": figure for number, figure in enumerate(preset.figures, start=1)},
         "profile": preset.profile,
     }
-    command = f"run.py trace generate --preset {name} --seed {seed}" + (" --typical" if is_typical else "")
+    command = f"run.py trace generate preset={name} seed={seed}" + (" typical=true" if is_typical else "")
     header = {**origin, **{key: value for key, value in trace.header.items() if key not in origin}, "command": command}
     return replace(trace, source=f"preset {name}", header=header)

@@ -35,7 +35,7 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
             spec = spec_of_law(law, profile, num_ps)
             if goes_on:
                 stretch_h = None if spec.stretch_h is None else WALL_LENGTH * spec.stretch_h
-                spec = replace(spec, length_h=WALL_LENGTH * spec.length_h, stretch_h=stretch_h)
+                spec = spec.changed(length_h=WALL_LENGTH * spec.length_h, stretch_h=stretch_h)
             trace = generate(spec, seed)
     except TraceError as error:
         raise TraceError(f"trace.law={printable(law, _MOST_SHOWN)}: {error}") from error
@@ -110,7 +110,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         for size, weight in spec.group_sizes:
             weights[min(size, num_ps)] += weight  # a larger group is all ranks
         hours = {"length_h": profile.job_h} if spec.stretch_h is None else {"stretch_h": profile.job_h}
-        return replace(spec, ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
+        return spec.changed(ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
     expected = ("exponential", "fixed:N", "fixed:N@H", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")

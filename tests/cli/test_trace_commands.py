@@ -1,5 +1,7 @@
 """`run.py trace`: from a log to a trace, to a replayed run, in the words of the command line."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,7 @@ a1,30,31.5
 a3,44,
 a3,55,56
 """
-UNITS = ("--format", "intervals", "--unit", "h")
+UNITS = "format=intervals unit=h"
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def trace_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tup
 def test_an_import_tells_what_it_kept(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
     """Records by rule on the console and in the header; the file reads back."""
     out = tmp_path / "trace.csv"
-    code, said, _ = trace_command(capsys, "import", log, "--format", "intervals", "--unit", "h", "--out", out)
+    code, said, _ = trace_command(capsys, "import", log, *UNITS.split(), "--out", out)
     assert code == 0
     assert "kept 6 of 7 records" in said
     trace = read_trace(out)
@@ -55,7 +57,7 @@ def test_an_import_tells_what_it_kept(capsys: pytest.CaptureFixture[str], log: P
 def test_strict_refuses_what_a_rule_would_mend(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
     """One line names the record; nothing is written."""
     out = tmp_path / "trace.csv"
-    words = ("import", log, "--format", "intervals", "--unit", "h", "--strict", "--out", out)
+    words = ("import", log, *UNITS.split(), "strict=true", "--out", out)
     code, _, error = trace_command(capsys, *words)
     assert code == 2
     assert "jobs.csv" in error
@@ -66,7 +68,7 @@ def test_strict_refuses_what_a_rule_would_mend(capsys: pytest.CaptureFixture[str
 def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
     """Unless --force says so; then the same command gives the same trace."""
     out = tmp_path / "trace.csv"
-    words = ("import", log, "--format", "intervals", "--unit", "h", "--out", out)
+    words = ("import", log, *UNITS.split(), "--out", out)
     assert trace_command(capsys, *words)[0] == 0
     first = out.read_text().splitlines()
     code, _, error = trace_command(capsys, *words)
@@ -80,71 +82,84 @@ def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Pat
 def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A device or a folder is refused also with --force; a link stays one, and its target holds the trace."""
     for out, what in (("/dev/null", "device"), (tmp_path, "folder")):
-        code, _, error = trace_command(capsys, "generate", "--mtbf-h", "5", "--out", out, "--force")
+        code, _, error = trace_command(capsys, "generate", "mtbf_h=5", "--out", out, "--force")
         assert code == 2
         assert f"--out: expected a file, got the {what} {out}" in error
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     link.symlink_to(target)
-    assert trace_command(capsys, "generate", "--mtbf-h", "5", "--out", link)[0] == 0
+    assert trace_command(capsys, "generate", "mtbf_h=5", "--out", link)[0] == 0
     assert link.is_symlink()
     assert read_trace(target).header["ranks"] == "8"
+
+
+_WINDOW = "window=densest length_h=1e-9"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["import", "nowhere.csv", "--format", "lanl"], "nowhere.csv"),
-        (["import", "LOG", "--format", "csv"], "--format: expected one of infinitehbd, lanl"),
+        ("import nowhere.csv format=lanl", "nowhere.csv"),
+        ("import LOG", "format: expected one of infinitehbd, lanl"),
+        ("import LOG format=csv", "format: expected one of infinitehbd, lanl"),
+        ("import LOG format=lanl unit=h", "format lanl: expected one of its options (system), got 'unit'"),
+        ("import LOG format=lanl windw=densest", "unknown key windw; did you mean window?"),
+        ("import LOG format=intervals densest", "densest: expected key=value"),
+        (f"import LOG {UNITS} window=densest", "window=densest: expected length_h=HOURS"),
+        (f"import LOG {UNITS} {_WINDOW}", "the length of jobs.csv, got 1e-09"),
         (
-            ["import", "LOG", "--format", "lanl", "--unit", "h"],
-            "format lanl: expected one of its options (system), got 'unit'",
+            f"import LOG {UNITS} stretch_h=1e-300",
+            "stretch_h: expected a number >= 0.01 and <= 1000000000, got '1e-300'",
         ),
-        (["import", "LOG", "--format", "intervals", "--unit", "h", "--window", "densest"], "expected --length HOURS"),
-        (["import", "LOG", *UNITS, "--window", "densest", "--length", "1e-9"], "the length of jobs.csv, got 1e-09"),
-        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "expected a trace of 0.01 to 1e+09 hours, got 1e-300"),
-        (["import", "LOG", *UNITS, "--stretch", "1e300"], "expected a trace of 0.01 to 1e+09 hours, got 1e+300"),
-        (
-            ["import", "LOG", *UNITS, "--ranks", "99999999"],
-            "--ranks, --keep-rate, --num-nodes: expected at most 1000000, got 99999999",
-        ),
-        (
-            ["import", "LOG", *UNITS, "--num-nodes", "1"],
-            "--num-nodes: expected at least the 4 that the log names, got 1",
-        ),
-        (
-            ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
-            "--keep-rate, --ranks: expected one number of ranks, got 2 and 1",
-        ),
-        (
-            ["import", "LOG", *UNITS, "--hosts", "2", "--ranks", "1"],
-            "--hosts: expected neither --ranks nor --keep-rate: ",
-        ),
-        (["generate"], "--mtbf-h, --node-mtbf-h: expected exactly one"),
-        (
-            ["generate", "--preset", "llama3", "--ranks", "9"],
-            "--preset: expected no option that the preset sets, got --ranks",
-        ),
-        (["generate", "--preset", "llama"], "--preset: expected one of"),
-        (["generate", "--mtbf-h", "5", "--model", "pareto"], "--model: 'pareto' is none of"),
-        (["generate", "--model", "like:x.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        (["generate", "--model", "fit:"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        (["generate", "--model", "fit:missing.csv"], "missing.csv"),
-        (
-            ["generate", "--mtbf-h", "5", "--group-sizes", "two"],
-            "--group-sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'",
-        ),
+        (f"import LOG {UNITS} ranks=99999999", "ranks: expected a whole number >= 1 and <= 1000000, got '99999999'"),
+        (f"import LOG {UNITS} num_nodes=1", "num_nodes: expected at least the 4 that the log names, got 1"),
+        (f"import LOG {UNITS} keep_rate=2 ranks=1", "keep_rate, ranks: expected one number of ranks, got 2 and 1"),
+        (f"import LOG {UNITS} hosts=2 ranks=1", "hosts: expected neither ranks nor keep_rate: "),
+        ("generate", "mtbf_h, node_mtbf_h: expected exactly one"),
+        ("generate mtbfh=5", "unknown key mtbfh; did you mean mtbf_h?"),
+        ("generate mtbf_h=5 mtbf_h=6", "mtbf_h: expected one value, got 5.0 and '6'"),
+        ("generate mtbf_h=5 ranks=few", "ranks: expected a whole number >= 1 and <= 1000, got 'few'"),
+        ("generate gaps_h=5", "unknown key gaps_h"),
+        ("generate preset=llama3 ranks=9", "preset: expected no word that the preset sets, got ranks"),
+        ("generate preset=llama", "preset: expected one of"),
+        ("generate mtbf_h=5 model=pareto", "model: 'pareto' is none of"),
+        ("generate model=like:x.csv", "expected fit:TRACE.csv or empirical:TRACE.csv"),
+        ("generate model=fit:", "expected fit:TRACE.csv or empirical:TRACE.csv"),
+        ("generate model=fit:missing.csv", "missing.csv"),
+        ("generate mtbf_h=5 group_sizes=two", "group_sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'"),
     ],
 )
 def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path, words: list[str], message: str
+    capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path, words: str, message: str
 ) -> None:
     """What, where, what would be right; exit code 2, nothing written."""
     out = tmp_path / "out.csv"
-    code, _, error = trace_command(capsys, *(log if word == "LOG" else word for word in words), "--out", out)
+    code, _, error = trace_command(capsys, *words.replace("LOG", str(log)).split(), "--out", out)
     assert code == 2
     assert message in error
     assert len(error.strip().splitlines()) == 1
     assert not out.exists()
+
+
+def test_every_bad_word_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Three mistakes are told at once."""
+    code, _, error = trace_command(capsys, "generate", "rank=3", "seed=x", "fresh", "--out", tmp_path / "out.csv")
+    assert code == 2
+    assert {line.removeprefix("error: ") for line in error.strip().splitlines()} == {
+        "unknown key rank; did you mean ranks?",
+        "seed: expected a whole number, got 'x'",
+        "fresh: expected key=value",
+    }
+
+
+def test_help_explains_every_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of both commands: what a word takes, its default, what it does."""
+    for command, expected in (
+        ("generate", "  per=  one of system, rank (default: system)\n        Whose gaps follow the law."),
+        ("import", "  map=  one of by-node, round-robin, seeded\n        Node to rank;"),
+    ):
+        with pytest.raises(SystemExit):
+            command_line.main(["trace", command, "--help"])
+        assert expected in capsys.readouterr().out
 
 
 def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
@@ -153,49 +168,49 @@ def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], l
     other = tmp_path / "other.csv"
     other.symlink_to(log)
     for out in (log, other):
-        for words in (("import", log, *UNITS), ("generate", "--model", f"fit:{log}")):
+        for words in (("import", log, *UNITS.split()), ("generate", f"model=fit:{log}")):
             code, _, error = trace_command(capsys, *words, "--out", out, "--force")
             assert code == 2
             assert "expected another file than the input" in error
     assert log.read_bytes() == before
 
 
-def test_a_generated_trace_can_be_made_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Options and seed make the same bytes; another seed others; and a model may be learned from a trace."""
-    options = ("--model", "weibull", "--shape", "0.7", "--mtbf-h", "4", "--ranks", "6", "--group-probability", "0.3")
-    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "d.csv")]
-    for path, seed in zip(paths[:3], ("1", "1", "2"), strict=True):
-        words = ("generate", *options, "--group-sizes", "2:3,4:1", "--seed", seed, "--out", path)
-        assert trace_command(capsys, *words)[0] == 0
-    entries = [[(entry.hour, entry.who) for entry in read_trace(path).entries] for path in paths[:3]]
-    assert entries[0] == entries[1] != entries[2]
-    assert trace_command(capsys, "generate", "--model", f"fit:{paths[0]}", "--out", paths[3])[0] == 0
-    assert read_trace(paths[3]).header["ranks"] == "6"
-
-
-EVERY_OPTION = (
-    "--model gamma --shape 0.6 --ranks 8 --length-h 20 --mtbf-h 3.3333333333333335 --nodes 16 --per rank --start fresh "
-    "--group-probability 0.3 --group-sizes 2:3,4:1 --rack-size 4 --early-factor 2.5 --early-h 3 --repair-median-h 1 "
-    "--repair-mean-h 2 --stretch-h 60"
+EVERY_WORD = (
+    "model=gamma shape=0.6 ranks=8 length_h=20 mtbf_h=3.3333333333333335 nodes=16 per=rank start=fresh "
+    "group_probability=0.3 group_sizes=2:3,4:1 rack_size=4 early_factor=2.5 early_h=3 repair_median_h=1 "
+    "repair_mean_h=2 stretch_h=60"
 )
+AS_OPTIONS = re.sub(r"(\S+)=(\S+)", lambda word: f"--{word[1].replace('_', '-')} {word[2]}", EVERY_WORD)
 
 
 @pytest.mark.parametrize(
-    "asked", [EVERY_OPTION, "--preset spot_p3", "--model fit:{trace}", "--model empirical:{trace}"]
+    "asked",
+    [
+        EVERY_WORD,
+        AS_OPTIONS,
+        "preset=spot_p3",
+        "--preset llama3 --typical",
+        *("model=fit:{trace}", "model=empirical:{trace} typical=true"),
+    ],
 )
-def test_the_parameters_in_a_header_make_the_trace_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: str
-) -> None:
-    """Whatever was asked for, by name or after another trace, which the header then names."""
-    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
-    asked = asked.format(trace="failure_traces/preset-llama3.csv")
-    code, _, err = trace_command(capsys, "generate", *asked.split(), "--seed", "3", "--out", first)
-    assert (code, err) == (0, "")
+def test_a_header_gives_its_file_again(capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: str) -> None:
+    """Law: byte for byte by its command; by its parameters the same entries; another seed gives others.
+
+    Whatever was asked for: by words or by the options of older headers, by name, or after another trace.
+    """
+    out, first, other = (tmp_path / name for name in ("out.csv", "first.csv", "other.csv"))
+    words = asked.format(trace="failure_traces/preset-llama3.csv").split()
+    assert trace_command(capsys, "generate", *words, "seed=3", "--out", out)[0] == 0
+    out.rename(first)
     header = read_trace(first).header
-    assert header["parameters"] == asked or asked != EVERY_OPTION
-    assert trace_command(capsys, "generate", *header["parameters"].split(), "--seed", "3", "--out", second)[0] == 0
-    assert read_trace(second).entries
-    assert rows(second) == rows(first)
+    assert header["parameters"] == EVERY_WORD or asked not in (EVERY_WORD, AS_OPTIONS)
+    assert command_line.main(shlex.split(header["command"])[1:]) == 0
+    assert out.read_bytes() == first.read_bytes()
+    typical = ("typical=true",) if "number" in header else ()
+    for path, seed in ((out, "seed=3"), (other, "seed=4")):
+        words = (*header["parameters"].split(), *typical, seed, "--out", path, "--force")
+        assert trace_command(capsys, "generate", *words)[0] == 0
+    assert rows(out) == rows(first) != rows(other)
 
 
 def rows(path: Path) -> list[str]:
@@ -228,7 +243,7 @@ def test_an_imported_trace_is_replayed_to_the_bit(
 ) -> None:
     """On rpc with 8 PS ranks every kill of the trace happens and none else; local gives the same events."""
     out = tmp_path / "trace.csv"
-    words = ("import", log, "--format", "intervals", "--unit", "h", "--stretch", "56", "--ranks", "8", "--out", out)
+    words = ("import", log, *UNITS.split(), "stretch_h=56", "ranks=8", "--out", out)
     assert trace_command(capsys, *words)[0] == 0
     config = changed(
         config,

@@ -175,8 +175,8 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
         (["cpr56", "strategy.pls_tagret=1"], "did you mean strategy.pls_target?"),
         (["missing.csv"], "missing.csv: expected a failure trace (CSV), got no such file"),
         (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
-        (["cpr56", "--simulate", "10", "--model", "pareto"], "--model: 'pareto' is none of"),
-        (["cpr56", "--simulate", "10", "--model", "weibull"], "--shape: weibull takes a shape from 0.2 to 100"),
+        (["cpr56", "--simulate", "10", "--model", "pareto"], "model: 'pareto' is none of"),
+        (["cpr56", "--simulate", "10", "--model", "weibull"], "shape: weibull takes a shape from 0.2 to 100"),
         (["cpr56", "--simulate", "10", "--model", "pareto:t.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
         (
             ["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"],

@@ -68,7 +68,7 @@ def test_bamboo(name: str, removals: int, size: int, instances: int) -> None:
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) - {"skypilot"}))
 def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
-    """A made log in the format's words gives the outages that it was made from, also under --strict."""
+    """A made log in the format's words gives the outages that it was made from, also under ``strict``."""
     options: dict[str, str | int] = {"by": "instance"} if format == "bamboo" else {}
     log = read(tmp_path, format, WRITERS[format](MADE), strict=True, **options)
     assert minutes(log) == sorted(MADE)
@@ -183,15 +183,15 @@ RULES = [
 def test_every_rule_is_counted(
     tmp_path: Path, format: str, text: str, *, num_kept: int, counts: Counts, where: str
 ) -> None:
-    """A record that needs a rule is dropped or mended, told of by the rule's sentence, and refused by --strict."""
+    """A record that needs a rule is dropped or mended, told of by the rule's sentence, and refused by ``strict``."""
     log = read(tmp_path, format, text)
     assert (log.num_kept, (log.dropped, log.changed)) == (num_kept, counts)
     assert log.num_read == num_kept + sum(log.dropped.values())
     (rule,) = log.dropped or log.changed
     with pytest.raises(TraceError) as refused:
         read(tmp_path, format, text, strict=True)
-    expected = "--strict: expected a record that needs no correction"
-    message = f"{expected}, got one for rule '{rule}'; leave out --strict to apply the rule"
+    expected = "strict: expected a record that needs no correction"
+    message = f"{expected}, got one for rule '{rule}'; leave out strict=true to apply the rule"
     assert str(refused.value) == f"{tmp_path}/made.{format}{where}: {message}"
 
 
@@ -387,7 +387,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         (
             "nagios",
             {},
-            "--format: expected one of infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals, got 'nagios'",
+            "format: expected one of infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals, got 'nagios'",
         ),
     ]:
         with pytest.raises(TraceError) as refused:

@@ -6,7 +6,7 @@ import pytest
 from harness.core.errors import TraceError
 from harness.traces.generate import generate, generate_many
 from harness.traces.learn import spec_like
-from harness.traces.spec import GeneratorSpec, options
+from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, parse_trace
 
 BURSTS = GeneratorSpec(
@@ -29,7 +29,7 @@ def read(*rows: str, header: str = "") -> Trace:
 @pytest.mark.parametrize("per", ["system", "rank"])
 def test_a_fit_finds_the_parameters_again(per: str) -> None:
     """Family, shape, MTBF, share and sizes of groups, and repairs, of 1,000 failures."""
-    trace = generate(GeneratorSpec(**{**vars_of(BURSTS), "per": per}), 1)
+    trace = generate(BURSTS.changed(per=per), 1)
     found = spec_like(trace, "fit", {"per": per})
     assert found.ranks == 8
     assert found.length_h == 10_000
@@ -40,11 +40,6 @@ def test_a_fit_finds_the_parameters_again(per: str) -> None:
     if per == "system":  # a rank's gaps are cut by the groups that others drag it into
         assert found.model == "weibull"
         assert found.shape == pytest.approx(0.5, rel=0.1)
-
-
-def vars_of(spec: GeneratorSpec) -> dict[str, object]:
-    """The parameters that are set."""
-    return {name: getattr(spec, name) for name in GeneratorSpec.__dataclass_fields__}
 
 
 def test_a_law_is_not_claimed_where_the_exponential_will_do() -> None:
@@ -65,7 +60,7 @@ def test_an_empirical_model_draws_the_gaps_and_repairs_of_the_trace() -> None:
     hours, _ = generate_many(found, 0, 1).of(0)
     assert set(np.diff(hours, prepend=0.0).round(6).tolist()) <= {2.0, 4.0}  # a mean of 3 h, in proportion 1 : 2
     assert spec_like(trace, "empirical", {"mtbf_h": 30.0}).instant_mtbf_h == 30
-    assert "--model empirical:some.csv" in options(found)
+    assert "model=empirical:some.csv" in found.words
 
 
 def test_what_is_asked_for_is_not_learned() -> None:

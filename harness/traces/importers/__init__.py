@@ -2,7 +2,7 @@
 
 An importer is one function ``read(text, found, **options)``, which calls ``found.fail(node, start_s, end_s, where)``
 for each failure and ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or corrects a record.
-It has one entry in FORMATS. Overlaps, calendar, counts and ``--strict`` are handled here for all importers.
+It has one entry in FORMATS. Overlaps, calendar, counts and ``strict`` are handled here for all importers.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,14 +43,14 @@ FORMATS: dict[str, Importer] = {
         title="Los Alamos' failures of 1996 to 2005, CSV of 26 columns",
         licence="released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL",
         has_calendar=True,
-        options={"system": "number of the system; all systems if none is named"},
+        options={"system": "number of the system; all of them without it"},
     ),
     "bamboo": Importer(
         read=spot.read_events,
         title="spot instances: milliseconds,add|remove,instance",
         licence="MIT, uclasystem/bamboo (NSDI 2023)",
         has_calendar=False,
-        options={"by": "what a node is: a 'slot' of the cluster, or an 'instance' by its name"},
+        options={"by": "what a node is: a slot of the cluster, or an instance by its name; slot without it"},
     ),
     "skypilot": Importer(
         read=spot.read_counts,
@@ -75,7 +75,7 @@ FORMATS: dict[str, Importer] = {
         title="node,start,end",
         licence="not stated in the file",
         has_calendar=None,
-        options={"unit": f"of start and end: {', '.join(intervals.UNITS)}"},
+        options={"unit": f"unit of start and end: {', '.join(intervals.UNITS)}; s without it"},
     ),
 }
 
@@ -88,7 +88,7 @@ def read_log(format: str, path: Path, *, strict: bool = False, **options: str | 
     """
     importer = FORMATS.get(format)
     if importer is None:
-        raise TraceError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
+        raise TraceError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
     for option in options:
         if option not in importer.options:
             accepted = ", ".join(importer.options) or "none"

@@ -197,8 +197,8 @@ class Findings:
 
     def _count(self, counts: Counter[str], rule: str, where: str) -> None:
         if self._strict:
-            expected = "--strict: expected a record that needs no correction"
-            raise TraceError(f"{where}: {expected}, got one for rule '{rule}'; leave out --strict to apply the rule")
+            expected = "strict: expected a record that needs no correction"
+            raise TraceError(f"{where}: {expected}, got one for rule '{rule}'; leave out strict=true to apply the rule")
         counts[rule] += 1
 
 

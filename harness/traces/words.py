@@ -1,0 +1,101 @@
+"""Parameters of traces as pydantic models, and as the ``key=value`` words of `run.py trace generate | import`.
+
+A word's key is a field's name, without the ``_`` at the end of one that Python reserves. Each mistake is one line of a
+TraceError: the key, what was expected, and what was given.
+"""
+
+import difflib
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from harness.config.keys import describe, show
+from harness.core.errors import TraceError
+
+_CONFIG = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Parameters(BaseModel):
+    """Base of a set of parameters, validated when it is made. Raises TraceError, a line a mistake."""
+
+    model_config = _CONFIG
+    no_words: ClassVar[Collection[str]] = ()
+    """Fields that no word gives."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            cls = type(self)
+            lines = (_complaint(cls, str(one["loc"][0]), values.get(str(one["loc"][0]))) for one in error.errors())
+            raise TraceError("\n".join(dict.fromkeys(lines))) from None
+
+    def changed(self, **changes: Any) -> Self:
+        """The same parameters but for ``changes``, validated."""
+        return type(self)(**{**dict(self), **changes})
+
+
+def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list[dict[str, Any]]:
+    """Of ``key=value`` words the values by field, for each of ``models``, none of which shares a key with another.
+
+    Raises:
+        TraceError: no word, an unknown key, one given twice, or a value that its field does not take; a line for each.
+    """
+    known = {key: model for model in models for key in keys_of(model)}
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            mistakes.append(f"{word}: expected key=value{_near(key, known)}")
+        elif key not in known:
+            hint = _near(key, known) or f"; expected one of {', '.join(known)}"
+            mistakes.append(f"unknown key {key}{hint}")
+        elif key in values:
+            mistakes.append(f"{key}: expected one value, got {show(values[key])} and {show(text)}")
+        else:
+            annotation = known[key].model_fields[keys_of(known[key])[key]].rebuild_annotation()
+            adapter = TypeAdapter[Any](annotation, config=ConfigDict(allow_inf_nan=False))
+            try:
+                values[key] = adapter.validate_python(text)
+            except ValidationError:
+                mistakes.append(_complaint(known[key], keys_of(known[key])[key], text))
+    if mistakes:
+        raise TraceError("\n".join(mistakes))
+    return [{name: values[key] for key, name in keys_of(model).items() if key in values} for model in models]
+
+
+def keys_of(model: type[Parameters]) -> dict[str, str]:
+    """The field of each word's key."""
+    return {name.rstrip("_"): name for name in model.model_fields if name not in model.no_words}
+
+
+def explained(model: type[Parameters]) -> Iterator[str]:
+    """Of each word what it takes, its default, what it does; lines of text."""
+    specs = model.model_json_schema()["properties"]
+    for key, name in keys_of(model).items():
+        default = specs[name].get("default")
+        shown = "" if default in (None, [], "") else f" (default: {str(default).lower()})"
+        yield f"  {key}=  {_expected(specs[name])}{shown}"
+        yield from textwrap.wrap(
+            specs[name].get("description", ""), 106, initial_indent=" " * 8, subsequent_indent=" " * 8
+        )
+
+
+def _complaint(model: type[Parameters], name: str, value: object) -> str:
+    """An error sentence on ``value``, which the field ``name`` does not take."""
+    if name not in model.model_fields:
+        return f"unknown key {name}{_near(name, keys_of(model))}"
+    expected = _expected(model.model_json_schema()["properties"][name])
+    return f"{name.rstrip('_')}: expected {expected}, got {'nothing' if value is None else show(value)}"
+
+
+def _expected(spec: dict[str, Any]) -> str:
+    return describe(spec).removesuffix(" or null")
+
+
+def _near(key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
