@@ -17,9 +17,6 @@ from harness.cli.benchmark_runs import BenchmarkRun
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
 from harness.core.resumable import EventsPosition
-from harness.jobs.files import JobRecord
-from harness.jobs.files import read_record as read_job
-from harness.jobs.files import write_record as write_job
 from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
@@ -157,24 +154,7 @@ def _read_state(path: Path) -> None:
     same(path.read_bytes(), content)
 
 
-# --- jobs, wandb, benchmarks ------------------------------------------------------------------------------------------
-
-_JOBS = (
-    JobRecord("slurm", "7_3", "2026-11-23T08:00:00+00:00"),
-    JobRecord("local", "4711", "2026-11-23T08:00:00+00:00", ticks=12_345),
-    JobRecord("ray", "cell-1", "2026-11-23T08:00:00+00:00", address="auto"),
-)
-
-
-def _job(rng: Rng) -> bytes:
-    return json.dumps(vars(_JOBS[rng.integers(len(_JOBS))])).encode()
-
-
-def _read_job(path: Path) -> None:
-    found = read_job(path)
-    assert found is not None
-    write_job(path.with_name("again.json"), found)
-    same(read_job(path.with_name("again.json")), found)
+# --- wandb, benchmarks ------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -217,7 +197,6 @@ RECORD_PARSERS: Mapping[str, Parser] = {
     "seal": Parser(lambda _: _finished()["DONE"], _read_seal),
     "resume point": Parser(_point, _read_point),
     "state": Parser(lambda _: _state()[1], _read_state),
-    "job": Parser(_job, _read_job),
     "sent marker": Parser(lambda _: _marker(), _read_marker),
     "results of a benchmark": Parser(lambda _: _results(), _read_results),
 }

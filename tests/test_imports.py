@@ -232,17 +232,14 @@ def test_torch_distributed_lives_in_three_files() -> None:
 
 
 def test_compilers_and_views_are_fenced_in() -> None:
-    """numba is imported in kernels alone, wandb in one file, submitit in jobs, ray in two programs of their own.
+    """numba is imported in kernels alone, wandb in one file, submitit in jobs, ray in a program of its own.
 
     All else runs without.
     """
     assert {room_of(name) for name, names in imports().items() if "numba" in roots(names)} == {"kernels"}
     assert {name for name, names in imports().items() if "wandb" in roots(names)} == {"harness.record.wandb_session"}
     assert {room_of(name) for name, names in imports().items() if "submitit" in roots(names)} == {"jobs"}
-    assert {name for name, names in imports().items() if "ray" in roots(names)} == {
-        "harness.hosts.ray_relay",
-        "harness.jobs.ray_cells",
-    }
+    assert {name for name, names in imports().items() if "ray" in roots(names)} == {"harness.hosts.ray_tasks"}
 
 
 def test_analysis_uses_no_network() -> None:

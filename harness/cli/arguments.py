@@ -77,7 +77,7 @@ to, or that holds a run of another config or by other code, is refused.""",
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
   run.py grid experiments/quickstart.yaml --launcher submitit jobs.partition=cpu          each cell a job of SLURM
-  run.py grid experiments/quickstart.yaml --launcher ray jobs.max_parallel=8              each cell an actor of a Ray
+  run.py grid experiments/quickstart.yaml --launcher ray jobs.max_parallel=8              each cell a task of a Ray
 
 Each cell has a folder <out>/<slug>-<hash>-<code>/. Finished cells are not run again, unfinished cells go on from their
 resume point or start afresh, and a changed config, or other code, is a new cell beside the old one; tables take the

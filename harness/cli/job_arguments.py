@@ -12,8 +12,8 @@ def add_launcher(parser: Parser) -> None:
         "--launcher",
         choices=LAUNCHERS,
         default="local",
-        help="local: processes of this command; submitit: each cell is a job of SLURM; ray: each cell is an actor of a "
-        "Ray that runs. Both as the keys jobs.* say; such cells outlive this command. They need `pip install -r "
+        help="local: processes of this command; submitit: each cell is a job of SLURM, which outlives this "
+        "command; ray: each cell is a task of a Ray that runs. Both as the keys jobs.* say. They need `pip install -r "
         "requirements-submitit.txt` or `requirements-ray.txt` (default: %(default)s)",
     )
     group.add_argument(

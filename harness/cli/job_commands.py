@@ -16,63 +16,55 @@ from harness.grid.worker import run_assembled
 
 def pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
     """The pool that ``--launcher`` names. Raises ConfigError, also for options of another launcher."""
-    return _POOLS[options.launcher](options, experiment)
+    launcher = options.launcher
+    if options.print_script and launcher != "submitit":
+        raise ConfigError(f"--print-script: expected --launcher submitit, got {launcher}, which submits no script")
+    return _POOLS[launcher](options, experiment)
 
 
 def print_scripts(experiment: Experiment) -> None:
     """Show the script for each array of jobs that cells which are not done would make."""
-    from harness.jobs.files import folder_of
-    from harness.jobs.plan import submissions
-    from harness.jobs.submission import require_submitit, sbatch_text
+    from harness.jobs.arrays import arrays
+    from harness.jobs.clusters import require_submitit, sbatch_text
 
     require_submitit()
     cells = [cell for cell in experiment.cells if not is_done(cell)]
-    folder = folder_of(experiment.out).absolute() / "submitit"
-    for submission in submissions(experiment.name, cells):
-        console.say(sbatch_text(folder, submission))
+    for array in arrays(experiment.name, cells):
+        console.say(sbatch_text(array))
     console.note(f"{len(cells)} of {len(experiment.cells)} cells would be submitted")
 
 
 def _local(options: argparse.Namespace, _experiment: Experiment) -> CellPool:
-    _refuse_script(options)
     return LocalPool(run_assembled, options.jobs)
 
 
 def _submitit(options: argparse.Namespace, experiment: Experiment) -> CellPool:
+    from harness.jobs.clusters import require_submitit
     from harness.jobs.pool import JobPool
-    from harness.jobs.submission import require_submitit
 
-    _refuse_local_options(options)
+    _refuse_jobs(options)
+    if options.grace != GRACE_S:
+        raise ConfigError(
+            "--grace: expected --launcher local or ray; the key jobs.signal_delay_s says how long jobs of submitit "
+            "have for their resume points"
+        )
     require_submitit()
     return JobPool(experiment.out, experiment.name)
 
 
 def _ray(options: argparse.Namespace, experiment: Experiment) -> CellPool:
-    from harness.jobs.pool import JobPool
-    from harness.jobs.ray_link import require_ray
+    from harness.hosts.ray_launcher import require_ray
+    from harness.jobs.ray_pool import RayPool
 
-    _refuse_local_options(options)
-    _refuse_script(options)
-    require_ray()
-    return JobPool(experiment.out, experiment.name, "ray")
+    _refuse_jobs(options)
+    require_ray("--launcher ray")
+    return RayPool(experiment.out, options.grace)
 
 
-def _refuse_local_options(options: argparse.Namespace) -> None:
+def _refuse_jobs(options: argparse.Namespace) -> None:
     if options.jobs is not None:
         raise ConfigError(
             f"--jobs: expected --launcher local; the key jobs.max_parallel limits the jobs of {options.launcher}"
-        )
-    if options.grace != GRACE_S:
-        raise ConfigError(
-            f"--grace: expected --launcher local; the key jobs.signal_delay_s says how long jobs of {options.launcher} "
-            "have for their resume points"
-        )
-
-
-def _refuse_script(options: argparse.Namespace) -> None:
-    if options.print_script:
-        raise ConfigError(
-            f"--print-script: expected --launcher submitit, got {options.launcher}, which submits no script"
         )
 
 

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SubmititCluster = Literal["slurm", "local", "debug"]
-ClusterName = Literal[SubmititCluster, "ray"]
+ClusterName = Literal["slurm", "local", "debug"]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+=-]*$")]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -17,7 +16,7 @@ class JobsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
-    cluster: SubmititCluster = "slurm"
+    cluster: ClusterName = "slurm"
     """Of submitit. `local`: jobs are processes of this machine that outlive the command; `debug`: one after another,
     waited for."""
     partition: _Word | None = None
@@ -30,8 +29,7 @@ class JobsConfig(BaseModel):
     processors: _Count | None = None
     """Processors of a job; null: the trainer's threads, and on `rpc` one more for each PS rank and spare."""
     signal_delay_s: Annotated[int, Field(ge=MIN_SIGNAL_DELAY_S)] = 90
-    """Seconds before its limit at which a job begins to write its resume point; what a cell on Ray has for it when it
-    is to end."""
+    """Seconds before its limit at which a job of submitit begins to write its resume point."""
     max_parallel: _Count | None = None
     """Jobs at once, of each job array on `slurm`. null: on `slurm` and on Ray as many as they start, on `local` as many
     as this machine has processors for."""

@@ -1,7 +1,7 @@
 """What the agent of a host is told when it is started. Its command line has none of it: others can read that."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from harness.core.errors import ConfigError
 
@@ -15,7 +15,6 @@ class AgentSettings:
         address, port, authkey: where the supervisor listens for agents, and the key of the run, in hexadecimal.
         folder, path, plugins: working folder, ``sys.path`` and plugins of the supervisor.
         dead_after_s: as ``cluster.dead_after_s``.
-        owners: processes of the host that the agent must not outlive.
     """
 
     host: str
@@ -26,7 +25,6 @@ class AgentSettings:
     path: list[str]
     plugins: list[str]
     dead_after_s: float
-    owners: list[int] = field(default_factory=list)
 
     def to_line(self) -> bytes:
         """The inverse of :meth:`of_line`."""

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from harness.config import plugins
 from harness.config.model import ClusterConfig
@@ -30,8 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _START_S = 300.0  # within which an agent connects: it imports everything first, and may compile
 _TICK_S = 0.1
 _END_S = 5.0
-NUM_LINES = 20
-"""Of what the start of an agent printed, which an error repeats."""
+_NUM_LINES = 20  # of what the start of an agent printed, which an error repeats
 
 
 def words_of(template: str, host: str) -> list[str]:
@@ -53,39 +52,13 @@ def words_of(template: str, host: str) -> list[str]:
     return found
 
 
-class AgentStart(Protocol):
-    """The start of the agent of a host, while the agent runs."""
-
-    def failure(self, *, is_late: bool) -> ConfigError | None:
-        """The error that says how it ended, or that it is late, and what it printed; None while it runs."""
-        ...
-
-    def close(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for it to end, as its agent does; then end it."""
-        ...
-
-
-Start = Callable[[AgentSettings], AgentStart]
-"""Begins to start the agent that has these settings. Raises ConfigError."""
-
-
-def failed_start(key: str, host: str, what: str | None, lines: Iterable[str]) -> ConfigError:
-    """The error that the agent of a host was not started, and what its start printed.
-
-    ``key``: the key of the configuration that says how agents start. ``what``: has happened; None: it is late.
-    """
-    why = f"did not connect within {_START_S:g} s" if what is None else f"was not started: {what}"
-    printed = " | ".join(filter(None, lines))
-    said = f"; it printed: {printed}" if printed else " and printed nothing"
-    return ConfigError(f"{key}: the agent of host {host} {why}{said}")
-
-
 class StartCommand:
     """The command that starts the agent of a host, while it runs; what it and the ranks print becomes notes."""
 
-    def __init__(self, words: Sequence[str], settings: AgentSettings) -> None:
+    def __init__(self, template: str, settings: AgentSettings) -> None:
         self.host = settings.host
-        self._lines: deque[str] = deque(maxlen=NUM_LINES)
+        self._lines: deque[str] = deque(maxlen=_NUM_LINES)
+        words = words_of(template, self.host)
         try:
             self._process = subprocess.Popen(
                 words,
@@ -110,17 +83,20 @@ class StartCommand:
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
-        """See :class:`AgentStart`."""
+        """The error that says how it ended, or that it is late, and what it printed; None while it runs."""
         code = self._process.poll()
         if code is None and not is_late:
             return None
+        what = f"did not connect within {_START_S:g} s"
         if code is not None:
             self._thread.join(_END_S)
-        what = None if code is None else f"the command ended with exit code {code}"
-        return failed_start("cluster.start_agent", self.host, what, self._lines)
+            what = f"was not started: the command ended with exit code {code}"
+        printed = " | ".join(filter(None, self._lines))
+        said = f"; it printed: {printed}" if printed else " and printed nothing"
+        return ConfigError(f"cluster.start_agent: the agent of host {self.host} {what}{said}")
 
     def close(self, timeout_s: float) -> None:
-        """See :class:`AgentStart`."""
+        """Wait at most ``timeout_s`` for it to end, as its agent does; then end it."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -131,8 +107,8 @@ class StartCommand:
 
 
 def start_agents(
-    cluster: ClusterConfig, start: Start, notify: Callable[[], None]
-) -> tuple[dict[str, AgentLink], dict[str, AgentStart]]:
+    cluster: ClusterConfig, notify: Callable[[], None]
+) -> tuple[dict[str, AgentLink], dict[str, StartCommand]]:
     """Start an agent on each host, all at once, and wait until all have connected; both in the order of the hosts.
 
     ``notify``: see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions;
@@ -140,7 +116,7 @@ def start_agents(
     """
     read_all_code()  # before an agent waits for it
     authkey = secrets.token_bytes(32)
-    commands: dict[str, AgentStart] = {}
+    commands: dict[str, StartCommand] = {}
     agents: dict[str, AgentLink] = {}
     try:
         listener = control.listen(cluster.host, 0)
@@ -150,7 +126,8 @@ def start_agents(
         give_up_after(listener, cluster.dead_after_s)
         try:
             for host in cluster.hosts:
-                commands[host] = start(_settings(cluster, host, listener.getsockname()[1], authkey))
+                settings = _settings(cluster, host, listener.getsockname()[1], authkey)
+                commands[host] = StartCommand(cluster.start_agent, settings)
             for host, pid, connection in _agents_of(listener, authkey, commands):
                 agents[host] = AgentLink(host, pid, connection, cluster.dead_after_s, notify)
         except BaseException:
@@ -160,7 +137,7 @@ def start_agents(
     return {host: agents[host] for host in cluster.hosts}, commands
 
 
-def end_agents(agents: Iterable[AgentLink], commands: Iterable[AgentStart], timeout_s: float = _END_S) -> None:
+def end_agents(agents: Iterable[AgentLink], commands: Iterable[StartCommand], timeout_s: float = _END_S) -> None:
     """End all agents, and wait at most ``timeout_s`` for the end of each command that started one; then end it."""
     agents = list(agents)
     for agent in agents:
@@ -185,7 +162,7 @@ def _settings(cluster: ClusterConfig, host: str, port: int, authkey: bytes) -> A
 
 
 def _agents_of(
-    listener: socket.socket, authkey: bytes, commands: Mapping[str, AgentStart]
+    listener: socket.socket, authkey: bytes, commands: Mapping[str, StartCommand]
 ) -> Iterator[tuple[str, int, Connection]]:
     """Host, pid and connection of each agent, as it connects. Raises ConfigError."""
     handshakes = control.Handshakes(authkey)

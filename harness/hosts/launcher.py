@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from harness.core.errors import ConfigError, RunFailed
 from harness.core.host_map import HostMap
 from harness.core.plans import Rank
 from harness.hosts.agent_link import AgentLink, HostLost
-from harness.hosts.agent_settings import AgentSettings
-from harness.hosts.agent_start import Start, StartCommand, end_agents, start_agents, words_of
+from harness.hosts.agent_start import end_agents, start_agents
 from harness.hosts.ctrl_z import CtrlZ
 from harness.hosts.notice import Notice
 from harness.hosts.shared_folder import has_probe, remove_probe, write_probe
@@ -86,18 +84,17 @@ class HostsLauncher(Launcher):
     Args:
         hosts: which host each rank is on; hosts in it that were lost are ended first.
         checkpoints: a folder that all hosts must share.
-        start: starts the agent of a host; None: by ``cluster.start_agent``.
 
     Raises:
         ConfigError: a key does not fit, an agent cannot be started or has other code, or the folder is not shared.
     """
 
-    def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path, start: Start | None = None) -> None:
+    def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path) -> None:
         _refuse(cluster)
         self.dead_after_s = cluster.dead_after_s
         self._hosts = hosts
         self._notice = Notice()
-        self._agents, self._commands = start_agents(cluster, start or partial(_command, cluster), self._notice.give)
+        self._agents, self._commands = start_agents(cluster, self._notice.give)
         self._ctrl_z = CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
             self._check_shared(checkpoints.absolute())
@@ -180,10 +177,6 @@ class HostsLauncher(Launcher):
         self._ctrl_z.close()
         end_agents(self._agents.values(), self._commands.values())
         self._notice.close()
-
-
-def _command(cluster: ClusterConfig, settings: AgentSettings) -> StartCommand:
-    return StartCommand(words_of(cluster.start_agent, settings.host), settings)
 
 
 def _words(lost: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -43,15 +43,6 @@ class CellJob:
     grace_s: float
     _child: "_Child | None" = field(default=None, init=False, repr=False)
     _is_terminated: bool = field(default=False, init=False, repr=False)
-
-    @classmethod
-    def of_values(cls, values: dict[str, Any]) -> "CellJob":
-        """The inverse of :meth:`values`."""
-        return cls(**{**values, "command": tuple(values["command"])})
-
-    def values(self) -> dict[str, Any]:
-        """Its arguments, as JSON can have them."""
-        return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
     def __call__(self) -> None:
         """Train the cell. Raises RunFailed if that fails; submitit then counts the job as failed."""

@@ -1,60 +1,69 @@
-"""Where jobs run: which of them live, and what ends them. How they are submitted is in harness.jobs.submission."""
+"""Where jobs run: how they are submitted, by submitit, which of a grid's live, and what ends them."""
 
 import getpass
+import math
 import os
+import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.config.jobs import ClusterName, JobsConfig
-from harness.core.errors import ConfigError
-from harness.jobs.files import JobRecord
-from harness.jobs.ray_cluster import Ray
+from harness.core.errors import ConfigError, UserError, printable
+from harness.jobs.arrays import MOST, JobArray
+from harness.record.files import read_file, write_text
 
+VERSION = "1.5.4"
+"""Of submitit, as in requirements-submitit.txt."""
+_ROOT = Path(__file__).resolve().parents[2]
 _ANSWER_S = 60.0  # of squeue
 
 
 class Cluster(Protocol):
-    """One kind of cluster. All about a job is in its record."""
+    """One kind of cluster."""
 
     settle_s: float
     """Seconds after the end of a job within which its last files appear here."""
     longest_poll_s: float
     """Seconds between two looks at the jobs, at most."""
-    is_detached: bool
-    """Whether jobs outlive the process that submits them."""
 
-    def check(self, settings: JobsConfig) -> None:
+    def check(self) -> None:
         """Raise ConfigError if jobs cannot be submitted from this machine."""
         ...
 
-    def alive(self, jobs: Collection[JobRecord]) -> Collection[JobRecord] | None:
-        """Those of ``jobs`` that wait or run; None if that cannot be found out now."""
+    def submit(self, array: JobArray) -> list[str]:
+        """Submit jobs; their ids, in order. Raises UserError, StoreError."""
+        ...
+
+    def living(self, folder: Path) -> dict[str, str] | None:
+        """The jobs of the grid with this folder of jobs that wait or run, by the names of their cells' folders.
+
+        Whoever has submitted them. None if that cannot be found out now.
+        """
         ...
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
         """How many jobs of so many processors the command keeps alive at once; None: the cluster sees to it."""
         ...
 
-    def ending(self, jobs: Sequence[JobRecord]) -> str:
-        """The shell command that ends ``jobs`` for good."""
-        ...
-
-    def close(self) -> None:
-        """End what this process needs to ask about jobs; they are not touched."""
+    def ending(self, jobs: Sequence[str]) -> str:
+        """The shell command that ends ``jobs`` for good; empty if they have ended."""
         ...
 
 
 class Slurm:
-    """Jobs of SLURM, as ``squeue`` lists them."""
+    """Jobs of SLURM. A grid's are found by their names: an array's name leads to the list of its cells."""
 
     settle_s = 20.0
     longest_poll_s = 15.0
-    is_detached = True
 
-    def check(self, settings: JobsConfig) -> None:
+    def check(self) -> None:
         """See Cluster.check."""
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
@@ -63,75 +72,210 @@ class Slurm:
                 "machine of the cluster, or try jobs.cluster=local"
             )
 
-    def alive(self, jobs: Collection[JobRecord]) -> Collection[JobRecord] | None:
-        """See Cluster.alive. All jobs of the user are asked for: about an unknown one squeue would complain."""
-        command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i"]
+    def submit(self, array: JobArray) -> list[str]:
+        """See Cluster.submit. Ctrl-C does not reach sbatch."""
+        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+        write_text(_list_of(array.folder, array.name), "".join(f"{cell.run_dir.name}\n" for cell in array.cells))
+        with _submission(array):
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                executor = submitit.SlurmExecutor(_submitit(array), max_num_timeout=array.settings.max_timeouts)
+                executor.update_parameters(**slurm_parameters(array))
+                return [job.job_id for job in executor.submit_array(array.jobs)]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise AssertionError("the block returns")
+
+    def living(self, folder: Path) -> dict[str, str] | None:
+        """See Cluster.living. All jobs of the user are asked for: about an unknown name squeue would complain."""
+        command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %j"]
         try:
             listed = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
         except (OSError, subprocess.SubprocessError):
             return None
-        names = set(listed.split())
-        return [job for job in jobs if job.job in names]
+        found: dict[str, str] = {}
+        for job, name in (line.split(maxsplit=1) for line in listed.splitlines()):
+            index = job.partition("_")[2] or "0"
+            if name.startswith("cpr-") and index.isdigit() and (path := _list_of(folder, name.strip())).exists():
+                found[read_file(path).decode().splitlines()[int(index)]] = job
+        return found
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
         """See Cluster.room: the job array has the limit."""
         return None
 
-    def ending(self, jobs: Sequence[JobRecord]) -> str:
+    def ending(self, jobs: Sequence[str]) -> str:
         """See Cluster.ending."""
-        return f"scancel {' '.join(job.job for job in jobs)}"
-
-    def close(self) -> None:
-        """See Cluster.close."""
+        return f"scancel {' '.join(jobs)}"
 
 
 class Local:
-    """Processes of this machine: the job is the process of submitit's controller, known by its start time."""
+    """Processes of this machine: the job is the process of submitit's controller, known by its command line.
 
-    settle_s = 0.0
+    That names a folder for each cell.
+    """
+
+    settle_s = 1.0  # a process that was started a moment ago may not have its command line yet
     longest_poll_s = 0.5
-    is_detached = True
 
-    def check(self, settings: JobsConfig) -> None:
+    def check(self) -> None:
         """See Cluster.check."""
 
-    def alive(self, jobs: Collection[JobRecord]) -> Collection[JobRecord] | None:
-        """See Cluster.alive."""
-        return [job for job in jobs if job.ticks is not None and start_ticks(job.job) == job.ticks]
+    def submit(self, array: JobArray) -> list[str]:
+        """See Cluster.submit."""
+        executors = [_local_executor(_submitit(array) / cell.run_dir.name, array.settings) for cell in array.cells]
+        with _submission(array):
+            return [executor.submit(job).job_id for executor, job in zip(executors, array.jobs, strict=True)]
+        raise AssertionError("the block returns")
+
+    def living(self, folder: Path) -> dict[str, str] | None:
+        """See Cluster.living."""
+        found: dict[str, str] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+            except OSError:
+                continue
+            if words[1:3] == _CONTROLLER and (path := Path(words[3])).parent == folder / "submitit":
+                found[path.name] = process.name
+        return found
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
         """See Cluster.room."""
         return settings.max_parallel or max(1, len(os.sched_getaffinity(0)) // processors)
 
-    def ending(self, jobs: Sequence[JobRecord]) -> str:
+    def ending(self, jobs: Sequence[str]) -> str:
         """See Cluster.ending. SIGINT: to submitit, SIGTERM is a job that goes on elsewhere."""
-        return f"kill -INT {' '.join(job.job for job in jobs)}"
-
-    def close(self) -> None:
-        """See Cluster.close."""
+        return f"kill -INT {' '.join(jobs)}"
 
 
 class Debug(Local):
-    """One job after another, each waited for by who submits it."""
+    """One job after another, in this process: each has ended when it has been submitted."""
 
-    is_detached = False
+    def submit(self, array: JobArray) -> list[str]:
+        """See Cluster.submit."""
+        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
-    def alive(self, jobs: Collection[JobRecord]) -> Collection[JobRecord] | None:
-        """None of them: a job has ended when it is known."""
-        return []
+        with _submission(array):
+            jobs = submitit.DebugExecutor(_submitit(array)).submit_array(array.jobs)
+            for job in jobs:
+                job.exception()  # runs it; its result is in the cell's folder
+        return [job.job_id for job in jobs]
+
+    def living(self, folder: Path) -> dict[str, str] | None:
+        """See Cluster.living."""
+        return {}
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
         """See Cluster.room."""
         return 1
 
+    def ending(self, jobs: Sequence[str]) -> str:
+        """See Cluster.ending."""
+        return ""
 
-CLUSTERS: dict[ClusterName, Cluster] = {"slurm": Slurm(), "local": Local(), "debug": Debug(), "ray": Ray()}
+
+CLUSTERS: dict[ClusterName, Cluster] = {"slurm": Slurm(), "local": Local(), "debug": Debug()}
+_CONTROLLER = ["-m", "submitit.local._local"]
 
 
-def start_ticks(pid: str) -> int | None:
-    """When process ``pid`` began, in clock ticks since the start of the machine; None if it has ended."""
+def require_submitit() -> None:
+    """Raise ConfigError if submitit is not installed."""
+    if find_spec("submitit") is None:
+        raise ConfigError(
+            "--launcher submitit: expected the package submitit, which is missing; "
+            "pip install -r requirements-submitit.txt"
+        )
+
+
+def sbatch_text(array: JobArray) -> str:
+    """The script that is given to sbatch for ``array``, whether or not there is a sbatch on this machine.
+
+    Raises ConfigError for another version of submitit than the pinned one: only a private function of it has the text.
+    """
+    import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    if submitit.__version__ != VERSION:
+        raise ConfigError(
+            f"--print-script: expected submitit {VERSION}, got {submitit.__version__}; "
+            "pip install -r requirements-submitit.txt"
+        )
+    from submitit.slurm import slurm  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    count, folder = len(array.cells), _submitit(array)
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
+    parameters = {**slurm_parameters(array), **({"map_count": count} if count > 1 else {})}
+    return slurm._make_sbatch_string(command=command, folder=folder, **parameters)
+
+
+def slurm_parameters(array: JobArray) -> dict[str, Any]:
+    """The parameters of submitit's SlurmExecutor. What is unset is left to the cluster."""
+    settings = array.settings
+    memory = None if settings.memory_gb is None else f"{math.ceil(1024 * settings.memory_gb)}M"
+    optional = {"partition": settings.partition, "account": settings.account, "qos": settings.qos, "mem": memory}
+    return {
+        **{name: value for name, value in optional.items() if value is not None},
+        "job_name": array.name,
+        "time": settings.minutes,
+        "nodes": 1,
+        "ntasks_per_node": 1,
+        "cpus_per_task": array.processors,
+        "srun_args": [f"--cpus-per-task={array.processors}"],  # since SLURM 22.05 srun does not take sbatch's
+        "signal_delay_s": settings.signal_delay_s,
+        "array_parallelism": settings.max_parallel or MOST,
+        "additional_parameters": {"requeue": True},
+        "wckey": None,
+        "stderr_to_stdout": True,
+        "setup": [f"export PYTHONPATH={shlex.quote(str(_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"],
+    }
+
+
+def _list_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.cells"
+
+
+def _submitit(array: JobArray) -> Path:
+    return array.folder / "submitit"
+
+
+@contextmanager
+def _submission(array: JobArray) -> Generator[None, None, None]:
+    """An error of submitit in the block becomes one line."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in "ZX" else int(fields[18])
+        yield
+    except (RuntimeError, ValueError, OSError) as error:
+        words = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
+        raise UserError(f"jobs of {array.folder.parent} were not submitted: {words}") from error
+
+
+def _local_executor(folder: Path, settings: JobsConfig) -> Any:
+    """submitit's LocalExecutor; its jobs have a session of their own, and handle all signals.
+
+    Ctrl-C is then for the command alone.
+    """
+    import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    class Executor(submitit.LocalExecutor):
+        def _submit_command(self, command: str) -> Any:
+            environment = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
+                "SUBMITIT_EXECUTOR": "local",
+                "SUBMITIT_LOCAL_COMMAND": command,
+                "SUBMITIT_LOCAL_TIMEOUT_S": str(60 * settings.minutes),
+                "SUBMITIT_LOCAL_SIGNAL_DELAY_S": str(settings.signal_delay_s),
+                "SUBMITIT_LOCAL_NTASKS": "1",
+                "SUBMITIT_LOCAL_NODEID": "0",
+                "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+                "SUBMITIT_LOCAL_WITH_SHELL": "",
+                "SUBMITIT_STDERR_TO_STDOUT": "1",
+            }
+            words = [sys.executable, *_CONTROLLER, str(self.folder)]
+            signals = {"setsigmask": (), "setsigdef": (signal.SIGINT, signal.SIGTERM)}
+            pid = os.posix_spawn(sys.executable, words, environment, setsid=True, **signals)
+            return submitit.LocalJob(self.folder, str(pid))
+
+    executor = Executor(folder, max_num_timeout=settings.max_timeouts)
+    executor.update_parameters(timeout_min=settings.minutes)
+    return executor

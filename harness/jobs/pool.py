@@ -1,13 +1,12 @@
-"""Cells as jobs: submits them, follows them by their folders, and says how they ended.
+"""Cells as jobs of submitit: submits them, follows them by their folders, and says how they ended.
 
-The command may end at any time and be started again: it finds the jobs by their records (harness.jobs.files), and
-submits no cell whose job lives.
+The command may end at any time and be started again: it finds the jobs by their names, and submits no cell whose job
+lives.
 """
 
 import logging
 import select
 import time
-from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,10 @@ from harness.config.jobs import ClusterName
 from harness.core.errors import ConfigError
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
+from harness.jobs.arrays import JobArray, arrays, folder_of, processors_of, write_config
 from harness.jobs.clusters import CLUSTERS, Cluster
-from harness.jobs.files import JobFiles, JobRecord, last_line, read_record
-from harness.jobs.plan import processors_of
-from harness.jobs.progress import progress_of
-from harness.jobs.submitter import submit, wait_for_submitter
+from harness.jobs.progress import done_outcome, reason_of, show_progress
 from harness.processes.stop import StopRequest
-from harness.record.event_log import EventLog
 from harness.record.place import Place
 from harness.record.rundir import RunDir
 
@@ -41,92 +37,60 @@ class _Watched:
     """
 
     cell: Cell
-    job: JobRecord
+    job: str
     began_s: float
     left_s: float | None = None
     done_s: float | None = None
 
 
 class JobPool:
-    """Runs the cells of the grid in ``out`` as jobs of ``cluster``; None: of the one that ``jobs.cluster`` names."""
+    """Runs the cells of the grid ``name`` in ``out`` as jobs of the cluster that ``jobs.cluster`` names."""
 
-    def __init__(self, out: Path, name: str, cluster: ClusterName | None = None) -> None:
+    def __init__(self, out: Path, name: str) -> None:
         self._out = out
         self._name = name
-        self._cluster: ClusterName | None = cluster
 
     def prepare(self) -> None:
         """See CellPool.prepare: a no-op, as no process is forked from this one."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See CellPool.run. Once ``stop`` is set, jobs go on, and cells are left without an outcome."""
-        name = self._cluster or cluster_of(cells)
-        try:
-            yield from self._run(name, cells, view, stop)
-        finally:
-            for cluster in CLUSTERS.values():
-                cluster.close()
-
-    def _run(
-        self,
-        name: ClusterName,
-        cells: Sequence[Cell],
-        view: GridView,
-        stop: StopRequest | None,
-    ) -> Generator[Outcome, None, None]:
-        cluster = CLUSTERS[name]
-        for settings in dict.fromkeys(cell.config.jobs for cell in cells):
-            cluster.check(settings)
-        wait_for_submitter(self._out)
-        watched = _find_jobs(cells)
-        for one in watched:
-            view.started(one.cell)
-        if watched:
-            _say(f"{len(watched)} of {len(cells)} cells have a job already", [one.job for one in watched])
-        having = {one.cell.run_dir for one in watched}
-        waiting = deque(cell for cell in cells if cell.run_dir not in having)
-        poll_s, place = _FIRST_POLL_S, Place(self._out)
+        cluster, folder, place = CLUSTERS[cluster_of(cells)], folder_of(self._out), Place(self._out)
+        cluster.check()
+        if cluster.living(folder) is None:
+            raise ConfigError(
+                "jobs.cluster: expected to hear which jobs run, got no answer; run the same command again later"
+            )
+        waiting = {cell.run_dir.name: cell for cell in cells}
+        watched: dict[str, _Watched] = {}
+        poll_s = _FIRST_POLL_S
         try:
             while (waiting or watched) and not (stop is not None and stop.is_set):
                 place.check()
-                chosen = _choose(cluster, waiting, len(watched))
-                for cell in chosen:
+                living = cluster.living(folder)
+                found = [(waiting.pop(name), job) for name, job in (living or {}).items() if name in waiting]
+                for cell, job in found:
                     view.started(cell)
-                new = self._submit(name, chosen, stop) if chosen else []
-                watched += new
-                ended = list(_ended(watched))
+                    watched[cell.run_dir.name] = _Watched(cell=cell, job=job, began_s=time.monotonic())
+                if found:
+                    _say(f"{len(found)} of {len(cells)} cells have a job already", [job for _, job in found])
+                ended = [*_ended(watched, cluster, living)]
                 for outcome in ended:
-                    watched = [one for one in watched if one.cell.run_dir != outcome.cell.run_dir]
+                    del watched[outcome.cell.run_dir.name]
                     yield outcome
-                _show_progress(watched, view)
-                poll_s = _FIRST_POLL_S if new or ended else min(2 * poll_s, cluster.longest_poll_s)
-                if watched:
+                show_progress([one.cell for one in watched.values()], view)
+                chosen = [] if living is None else _choose(cluster, [*waiting.values()], len(watched))
+                for array in arrays(self._name, chosen):
+                    watched |= _submit(cluster, array, view)
+                waiting = {name: cell for name, cell in waiting.items() if name not in watched}
+                poll_s = _FIRST_POLL_S if chosen or ended else min(2 * poll_s, cluster.longest_poll_s)
+                if watched or waiting:
                     select.select([] if stop is None else [stop.fileno()], [], [], poll_s)
         finally:
-            _say_how_to_end(watched)
-
-    def _submit(self, name: ClusterName, cells: Sequence[Cell], stop: StopRequest | None) -> list[_Watched]:
-        """Submit ``cells``; those of a cluster whose jobs are waited for have ended."""
-        cluster = CLUSTERS[name]
-        submit(self._out, self._name, cells, cluster=name, is_detached=cluster.is_detached, stop=stop)
-        now_s = time.monotonic()
-        found = [(cell, read_record(JobFiles(cell.run_dir).record)) for cell in cells]
-        jobs = [_Watched(cell=cell, job=job, began_s=now_s) for cell, job in found if job is not None]
-        if cluster.is_detached:
-            _say(f"submitted {len(jobs)} job{'s' * (len(jobs) != 1)}", [one.job for one in jobs])
-        return jobs
-
-
-def _choose(cluster: Cluster, waiting: deque[Cell], num_alive: int) -> list[Cell]:
-    """Those of ``waiting`` for which there is room beside ``num_alive`` jobs, in order; they are taken out."""
-    chosen: list[Cell] = []
-    while waiting:
-        config = waiting[0].config
-        room = cluster.room(config.jobs, processors_of(config))
-        if room is not None and num_alive + len(chosen) >= room:
-            break
-        chosen.append(waiting.popleft())
-    return chosen
+            jobs = [one.job for one in watched.values()]
+            if jobs and (command := cluster.ending(jobs)):
+                number = "1 job goes" if len(jobs) == 1 else f"{len(jobs)} jobs go"
+                _log.info("%s on without this command; to end: %s", number, command)
 
 
 def cluster_of(cells: Iterable[Cell]) -> ClusterName:
@@ -137,78 +101,46 @@ def cluster_of(cells: Iterable[Cell]) -> ClusterName:
     return names[0]
 
 
-def _find_jobs(cells: Sequence[Cell]) -> list[_Watched]:
-    """The cells whose jobs live. Raises ConfigError if a cluster does not say which do."""
+def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[Cell]:
+    """Those of ``waiting`` for which there is room beside ``num_alive`` jobs, in order."""
+    chosen: list[Cell] = []
+    for cell in waiting:
+        room = cluster.room(cell.config.jobs, processors_of(cell.config))
+        if room is not None and num_alive + len(chosen) >= room:
+            break
+        chosen.append(cell)
+    return chosen
+
+
+def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Watched]:
+    """Submit jobs; their cells, by the names of their folders. Raises UserError, StoreError."""
+    for cell in array.cells:
+        write_config(cell)
+        view.started(cell)
+    jobs, now_s = cluster.submit(array), time.monotonic()
+    _say(f"submitted {len(jobs)} job{'s' * (len(jobs) != 1)}", jobs)
+    pairs = zip(array.cells, jobs, strict=True)
+    return {cell.run_dir.name: _Watched(cell=cell, job=job, began_s=now_s) for cell, job in pairs}
+
+
+def _ended(
+    watched: Mapping[str, _Watched], cluster: Cluster, living: Mapping[str, str] | None
+) -> Generator[Outcome, None, None]:
+    """The outcomes of cells whose jobs have ended: their folders are read after the cluster has said which live."""
     now_s = time.monotonic()
-    found = [(cell, read_record(JobFiles(cell.run_dir).record)) for cell in cells]
-    jobs = [_Watched(cell=cell, job=job, began_s=now_s) for cell, job in found if job is not None]
-    alive, unknown = _alive(jobs)
-    if unknown:
-        raise ConfigError(
-            f"jobs.cluster: {unknown[0].cluster}: expected to hear whether job {unknown[0].job} runs, got no answer; "
-            "run the same command again later"
-        )
-    return [one for one in jobs if one.job in alive]
-
-
-def _alive(jobs: Sequence[_Watched]) -> tuple[set[JobRecord], list[JobRecord]]:
-    """The jobs that live or may live, and those of which that is not known now."""
-    alive: set[JobRecord] = set()
-    unknown: list[JobRecord] = []
-    for name, cluster in CLUSTERS.items():
-        of_cluster = [one.job for one in jobs if one.job.cluster == name]
-        if of_cluster and (found := cluster.alive(of_cluster)) is not None:
-            alive.update(found)
-        elif of_cluster:
-            unknown += of_cluster
-            alive.update(of_cluster)
-    return alive, unknown
-
-
-def _ended(watched: Sequence[_Watched]) -> Generator[Outcome, None, None]:
-    """The outcomes of cells whose jobs have ended. The jobs are asked for before the folders are read."""
-    alive, _ = _alive(watched)
-    now_s = time.monotonic()
-    for one in watched:
-        is_done = RunDir(one.cell.run_dir).done.exists()
+    for name, one in watched.items():
+        is_done, has_left = RunDir(one.cell.run_dir).done.exists(), living is not None and name not in living
         one.done_s = (now_s if one.done_s is None else one.done_s) if is_done else None
-        one.left_s = (now_s if one.left_s is None else one.left_s) if one.job not in alive else None
+        one.left_s = (now_s if one.left_s is None else one.left_s) if has_left else None
         if one.left_s is None and (one.done_s is None or now_s - one.done_s < _LINGER_S):
             continue
         if is_done:
-            finished = EventLog.of(RunDir(one.cell.run_dir)).finished
-            assert finished is not None, "a run that is done has a result"
-            seconds = finished.machine.get("seconds", now_s - one.began_s)
-            yield Outcome(cell=one.cell, status="done", seconds=seconds, finished=finished)
-        elif one.left_s is not None and now_s - one.left_s >= CLUSTERS[one.job.cluster].settle_s:
-            reason = _reason(one)
+            yield done_outcome(one.cell, now_s - one.began_s)
+        elif one.left_s is not None and now_s - one.left_s >= cluster.settle_s:
+            reason = f"job {one.job} ended before the cell was done: {reason_of(one.cell)}"
             yield Outcome(cell=one.cell, status="failed", seconds=now_s - one.began_s, error=reason)
 
 
-def _reason(one: _Watched) -> str:
-    log = JobFiles(one.cell.run_dir).log
-    words = RunDir(one.cell.run_dir).reason() or last_line(log) or "it has printed nothing"
-    return f"job {one.job.job} ended before the cell was done: {words} (see {log})"
-
-
-def _show_progress(watched: Iterable[_Watched], view: GridView) -> None:
-    for one in watched:
-        if (status := progress_of(one.cell.run_dir)) is not None:
-            view.status(one.cell, status)
-
-
-def _say_how_to_end(watched: Sequence[_Watched]) -> None:
-    """A line for each cluster: how many jobs go on, and what ends them."""
-    by_cluster: Mapping[str, list[JobRecord]] = {
-        name: [one.job for one in watched if one.job.cluster == name] for name in CLUSTERS
-    }
-    for name, cluster in CLUSTERS.items():
-        if jobs := by_cluster[name]:
-            number = "1 job goes" if len(jobs) == 1 else f"{len(jobs)} jobs go"
-            _log.info("%s on without this command; to end: %s", number, cluster.ending(jobs))
-
-
-def _say(words: str, jobs: Sequence[JobRecord]) -> None:
-    names = [job.job for job in jobs[:_MOST_NAMED]]
+def _say(words: str, jobs: Sequence[str]) -> None:
     more = [f"and {len(jobs) - _MOST_NAMED} more"] if len(jobs) > _MOST_NAMED else []
-    _log.info("%s: %s", words, " ".join([*names, *more]))
+    _log.info("%s: %s", words, " ".join([*jobs[:_MOST_NAMED], *more]))

@@ -1,13 +1,38 @@
-"""The progress of a cell that runs elsewhere, from the end of its event log."""
+"""A cell that runs elsewhere, as its folder and its job's log tell of it: its progress, and how it ended."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.record.event_log import newest_events
+from harness.config.experiment import Cell
+from harness.grid.process import Outcome
+from harness.grid.runner import GridView
+from harness.jobs.arrays import JobFiles
+from harness.record.event_log import EventLog, newest_events
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
+
+
+def show_progress(cells: Iterable[Cell], view: GridView) -> None:
+    """Show the status of each of ``cells`` that has one."""
+    for cell in cells:
+        if (status := progress_of(cell.run_dir)) is not None:
+            view.status(cell, status)
+
+
+def done_outcome(cell: Cell, seconds: float) -> Outcome:
+    """The outcome of a cell that is done. ``seconds``: of its run, if its record does not say."""
+    finished = EventLog.of(RunDir(cell.run_dir)).finished
+    assert finished is not None, "a run that is done has a result"
+    return Outcome(cell=cell, status="done", seconds=finished.machine.get("seconds", seconds), finished=finished)
+
+
+def reason_of(cell: Cell) -> str:
+    """Why a cell that has ended is not done, in one line."""
+    files = JobFiles(cell.run_dir)
+    return f"{RunDir(cell.run_dir).reason() or files.last_line() or 'it has printed nothing'} (see {files.log})"
 
 
 def progress_of(run_dir: Path) -> "RunStatus | None":

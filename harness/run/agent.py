@@ -7,7 +7,7 @@ import sys
 
 from harness.config.plugins import load
 from harness.core.errors import HarnessError
-from harness.processes.leash import hold_leash, ignore_interrupts
+from harness.processes.leash import ignore_interrupts
 
 
 def main() -> None:
@@ -31,8 +31,6 @@ def _serve(line: str) -> None:
     from harness.run.assemble import prepare_fork_server
 
     prepare_fork_server()
-    for pid in settings.owners:
-        hold_leash(pid)
     Agent(settings, current_code(ON_HOSTS).to_json()).serve()
 
 

@@ -17,8 +17,8 @@ from tests.hosts.emulated import SUPERVISOR, Emulation, address_of, give_own_fol
 _PORT = 26379
 _PATIENCE_S = 90.0
 _START = ["start", "--block", "--disable-usage-stats", "--object-store-memory=80000000", "--num-cpus=0"]
-OURS = (b"harness.run.agent", b"ray::Node", b"from multiprocessing")
-"""Parts of the command lines of agents, ranks, actors and fork servers."""
+OURS = (b"harness.run.agent", b"ray::agent", b"from multiprocessing")
+"""Parts of the command lines of agents, ranks, tasks and fork servers."""
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Co
 
 
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: no rank, agent or actor runs on any host until its lease runs out."""
+    """Law: no rank, agent or task runs on any host until its lease runs out."""
     config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
     arguments = (hosts, by_ray(hosts, config), tmp_path / "run")
     process = fork_server().Process(target=host_runs.end_supervisor_of_ray, args=arguments)
@@ -76,9 +76,9 @@ def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_pa
         assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("part", [b"harness.run.agent", b"ray::Node", b"raylet/raylet"])
+@pytest.mark.parametrize("part", [b"harness.run.agent", b"ray::agent", b"raylet/raylet"])
 def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path, part: bytes) -> None:
-    """Law: agent, actor or raylet: one failure of its ranks, nothing of the harness is left there, and the run goes on.
+    """Law: agent, task or raylet: one failure of its ranks, nothing of the harness is left there, and the run goes on.
 
     It ends there long before a lease runs out. A node without its raylet is lost for good, so it comes last.
     """

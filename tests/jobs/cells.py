@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.config.experiment import Cell
-from harness.config.jobs import ClusterName
 from harness.config.model import Config
-from harness.grid.runner import run_cells
-from harness.jobs.pool import JobPool
+from harness.grid.runner import CellPool, run_cells
 from harness.processes.leash import hold_leash
+from harness.processes.spawn import fork_server
 from harness.record.code import _digest as digest_of_source
 from harness.record.code import current_code
 from harness.run import assemble
@@ -53,12 +52,47 @@ def hash_in_a_job(config: Config, plugin: str) -> str:
     return f"{cell_hash(config).partition('-')[0]}-{loaded.fingerprint[:8]}"
 
 
-def run_jobs(cells: list[Cell], owner: int, cluster: ClusterName | None = None, **environment: str) -> None:
+def run_command(cells: list[Cell], pool: CellPool, owner: int, **environment: str) -> None:
     """What the command does. ``environment``: its variables, which a fork server of earlier tests has not."""
     hold_leash(owner)
     os.setsid()
     os.environ.update(environment)
-    run_cells(cells, JobPool(cells[0].run_dir.parent, "grid", cluster), Journal())
+    run_cells(cells, pool, Journal())
+
+
+def kill_command(cells: list[Cell], pool: CellPool, gate: Path) -> None:
+    """Run the cells by a command that is killed when all have reached the gate."""
+    command = fork_server().Process(target=run_command, args=(cells, pool, os.getpid()), kwargs={"GATE": str(gate)})
+    command.start()
+    wait_until(lambda: all(reached(gate, cell).exists() for cell in cells))
+    command.kill()
+    command.join()
+
+
+def reached(gate: Path, cell: Cell) -> Path:
+    """The file that is there when the cell is at the gate."""
+    return gate / f"reached-{cell.run_dir.name}"
+
+
+class Acting(Journal):
+    """A view that calls a function once, when it first hears of a cell: that it was ``started``, or its status."""
+
+    def __init__(self, act: Callable[[], object], at: str = "started") -> None:
+        super().__init__()
+        self._act, self._at, self._is_to_come = act, at, True
+
+    def started(self, cell: Cell) -> None:
+        super().started(cell)
+        self._hear("started")
+
+    def status(self, cell: Cell, status: assemble.RunStatus) -> None:
+        super().status(cell, status)
+        self._hear("status")
+
+    def _hear(self, what: str) -> None:
+        if what == self._at and self._is_to_come:
+            self._is_to_come = False
+            self._act()
 
 
 def assert_undisturbed(cell: Cell, folder: Path) -> None:

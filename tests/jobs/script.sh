@@ -4,7 +4,7 @@
 #SBATCH --account=me
 #SBATCH --array=0-8%4
 #SBATCH --cpus-per-task=6
-#SBATCH --job-name=cpr-a_name
+#SBATCH --job-name=NAME
 #SBATCH --mem=2560M
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

@@ -31,7 +31,7 @@ def sbatch(folder: Path, script: str) -> None:
         if index is not None:
             environment |= {"SLURM_ARRAY_JOB_ID": str(job), "SLURM_ARRAY_TASK_ID": str(index)}
         alive, again = folder / f"alive-{name}", folder / f"requeue-{name}"
-        alive.touch()
+        alive.write_text(text.partition("--job-name=")[2].partition("\n")[0])
         loop = f'while bash "{kept}"; [ -e "{again}" ]; do rm "{again}"; done; rm "{alive}"'
         null = subprocess.DEVNULL
         subprocess.Popen(["sh", "-c", loop], env=environment, stdin=null, stdout=null, stderr=null)
@@ -39,11 +39,11 @@ def sbatch(folder: Path, script: str) -> None:
 
 
 def squeue(folder: Path, *options: str) -> None:
-    """The ids of all jobs that live, or the state of one."""
+    """The ids and names of all jobs that live, or the state of one."""
     if "--format=%T" in options:
         os.write(1, (folder / "state").read_bytes() if (folder / "state").exists() else b"RUNNING\n")
-    for path in folder.glob("alive-*") if "--format=%i" in options else ():
-        os.write(1, f"{path.name.removeprefix('alive-')}\n".encode())
+    for path in folder.glob("alive-*") if "--format=%i %j" in options else ():
+        os.write(1, f"{path.name.removeprefix('alive-')} {path.read_text()}\n".encode())
 
 
 def srun(_folder: Path, *words: str) -> None:

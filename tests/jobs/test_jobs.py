@@ -1,6 +1,5 @@
 """Laws of jobs that need no scheduler and no submitit."""
 
-import json
 import os
 import signal
 import sys
@@ -9,18 +8,15 @@ from pathlib import Path
 import pytest
 
 import run
-from harness.config.jobs import JobsConfig
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.jobs import cell_job
+from harness.core.errors import ConfigError, RunFailed
+from harness.jobs import cell_job, ray_pool
+from harness.jobs.arrays import arrays, folder_of, processors_of
 from harness.jobs.cell_job import CellJob
-from harness.jobs.clusters import CLUSTERS, start_ticks
-from harness.jobs.files import JobFiles, JobRecord, read_record, write_record
-from harness.jobs.plan import processors_of, submissions
+from harness.jobs.clusters import CLUSTERS
 from harness.jobs.pool import JobPool, cluster_of
 from harness.jobs.progress import progress_of
-from harness.jobs.submission import Request
 from harness.run.spec import cell_hash
 from tests.grid.cells import Journal
 from tests.jobs.cells import cells_of
@@ -48,53 +44,42 @@ def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
     assert processors_of(changed(config, engine="rpc", jobs__processors=2)) == 2
 
 
-def test_cells_with_equal_needs_are_one_submission(config: Config, tmp_path: Path) -> None:
-    """Law: cells are submitted together where settings and processors are equal, and a request is sent whole."""
+def test_cells_with_equal_needs_are_one_array(config: Config, tmp_path: Path) -> None:
+    """Law: cells are submitted together where settings and processors are equal; other cells have another name."""
     short, long = cells_of(config, tmp_path, 2), cells_of(config, tmp_path / "long", 1, minutes=600)
-    groups = tuple(submissions("x", [short[0], *long, short[1]]))
-    assert [(one.settings.minutes, len(one.jobs)) for one in groups] == [(60, 2), (600, 1)]
-    assert groups[0].records == tuple(str(JobFiles(cell.run_dir).record) for cell in short)
-    request = Request("/folder", 3, 4, groups)
-    assert Request.of_json(request.to_json()) == request
+    groups = [*arrays("x", [short[0], *long, short[1]])]
+    assert [(one.settings.minutes, one.cells) for one in groups] == [(60, tuple(short)), (600, tuple(long))]
+    assert [one.name for one in arrays("x", short)] == [groups[0].name]
+    moved = [*arrays("x", cells_of(config, tmp_path / "other", 2)), *arrays("x", short[:1])]
+    assert len({one.name for one in [*groups, *moved]}) == 4
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Law: a job's record is whole or absent; another file in its place is one line."""
-    path = tmp_path / "cell.json"
-    assert read_record(path) is None
-    record = JobRecord("slurm", "7_3", "2026-11-23T08:00:00+00:00")
-    write_record(path, record)
-    assert read_record(path) == record
-    for text in ("[]", '{"job": 7}', json.dumps({"cluster": "moon", "job": "1", "submitted": "", "ticks": None})):
-        path.write_text(text)
-        with pytest.raises(StoreError, match=r"cell\.json: (expected|not JSON)"):
-            read_record(path)
+def slurm_that_says(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let each of SLURM's commands run a script."""
+    for name in ("sbatch", "srun", "squeue"):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_process_is_known_by_its_start(tmp_path: Path) -> None:
-    """Law: a number that another process has got since is no living job."""
-    own = str(os.getpid())
-    ticks = start_ticks(own)
-    assert ticks is not None
-    mine, other = JobRecord("local", own, "", ticks), JobRecord("local", own, "", ticks - 1)
-    assert CLUSTERS["local"].alive([mine, other]) == [mine]
+def test_jobs_of_slurm_are_found_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: name and number of a job tell the cell, if the grid has that array; other jobs of the user are others'."""
+    (tmp_path / "cpr-x-1.cells").write_text("a\nb\nc\n")
+    (tmp_path / "cpr-x-2.cells").write_text("d\n")
+    listed = "700_2 cpr-x-1\n700_0 cpr-x-1\n701 cpr-x-2\n702_1 cpr-x-3\n703 a job\n704_1 other\n"
+    slurm_that_says(tmp_path, monkeypatch, f"printf '{listed}'")
+    assert CLUSTERS["slurm"].living(tmp_path) == {"c": "700_2", "a": "700_0", "d": "701"}
 
 
 def test_a_cluster_that_does_not_answer_submits_nothing(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: while squeue fails, a cell that may have a job gets no second one; the line says what to do."""
-    for name in ("sbatch", "srun", "squeue"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm_that_says(tmp_path, monkeypatch, "exit 1")
     (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="slurm")
-    record = JobFiles(cell.run_dir).record
-    record.parent.mkdir(parents=True)
-    write_record(record, JobRecord("slurm", "7", ""))
-    with pytest.raises(ConfigError, match="slurm: expected to hear whether job 7 runs, got no answer; run the same"):
+    with pytest.raises(ConfigError, match="expected to hear which jobs run, got no answer; run the same command again"):
         list(JobPool(tmp_path / "grid", "x").run([cell], Journal(), stop=None))
-    assert not JobFiles(cell.run_dir).config.exists()
+    assert not folder_of(tmp_path / "grid").exists()
 
 
 def test_cells_are_on_one_cluster(config: Config, tmp_path: Path) -> None:
@@ -108,7 +93,14 @@ def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """Law: without sbatch the line names it and the way to try it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"expected the command sbatch on this machine, got none; .*jobs.cluster=loc"):
-        CLUSTERS["slurm"].check(JobsConfig())
+        CLUSTERS["slurm"].check()
+
+
+def test_a_ray_that_ends_is_one_line(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the command does not wait for cells of a Ray that has ended; the line says how to go on."""
+    monkeypatch.setattr(ray_pool, "PROGRAM", (sys.executable, "-ISc", "import sys; sys.stdin.readline()"))
+    with pytest.raises(ConfigError, match=r"the Ray at auto has ended, and its cells with it; the same command goes"):
+        list(ray_pool.RayPool(tmp_path / "grid", 1.0).run(cells_of(config, tmp_path / "grid", 1), Journal(), stop=None))
 
 
 def test_a_scheduler_s_signals_do_not_reach_the_child(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""Commands as plain tasks of a Ray that runs: a program, and the only file with ray.
+
+    ray_tasks.py nodes ADDRESS HOST ...       prints the addresses of its nodes, as JSON: HOST ..., or all that live
+    ray_tasks.py agent ADDRESS HOST COMMAND   runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
+                                              line of the standard input; what it prints, and its exit code, come back
+    ray_tasks.py cells ADDRESS                trains cells on nodes that Ray chooses (:func:`train_cells`)
+
+A task ends with this program, and its command with the task: the kernel ends it with Ray's worker, which ends with the
+node's raylet. An error is one line, with exit code 2.
+"""
+
+# ruff: noqa: PLC0415 - functions of tasks travel by value, and ray is optional
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NoReturn
+
+_READY_S = 60.0  # within which Ray answers
+_LISTENS_S = 5.0  # within which something accepts a connection
+_TICK_S = 0.1
+_LEASHED = (
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "  # PR_SET_PDEATHSIG
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
+    "signal.pthread_sigmask(signal.SIG_SETMASK, ()); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+"""A program that becomes its arguments' command, which ends with the process that started it."""
+
+
+def leashed(
+    command: Sequence[str], stdin: int, stdout: int | IO[bytes], folder: str | None = None
+) -> "subprocess.Popen[bytes]":
+    """In a task: start ``command``. It gets no signal of Ray's, and no ``OMP_NUM_THREADS``, which is Ray's."""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    return subprocess.Popen(
+        [sys.executable, "-ISc", _LEASHED, str(os.getpid()), *command],
+        cwd=folder,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+def agent(command: list[str], line: str) -> Iterator[str | int]:
+    """The task of an agent: what it prints, line by line, and at last its exit code."""
+    process = leashed(command, subprocess.PIPE, subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as stdin:
+        stdin.write(line.encode())
+    for printed in process.stdout:
+        yield printed.decode(errors="replace")
+    yield process.wait()
+
+
+def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
+    """The task of a cell: its exit code. Ray cancels it by KeyboardInterrupt: the run then has ``grace_s``."""
+    with open(log, "ab") as output:
+        process = leashed(command, subprocess.DEVNULL, output, folder)
+    try:
+        while process.poll() is None:
+            time.sleep(_TICK_S)
+    except KeyboardInterrupt:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ray may cancel it again
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        signal.signal(signal.SIGINT, before)
+    return process.wait()
+
+
+def connect(address: str, key: str) -> Any:
+    """The module ray, connected to the Ray at ``address``; Ray itself tries one where nothing listens for minutes."""
+    host, colon, port = address.rpartition(":")
+    timer = threading.Timer(_READY_S, _give_up, (f"{key}: no Ray at {address} answered within {_READY_S:g} s",))
+    timer.daemon = True
+    try:
+        if colon and port.isdigit():
+            socket.create_connection((host, int(port)), timeout=_LISTENS_S).close()
+        timer.start()
+        import ray  # pyright: ignore[reportMissingImports]
+
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except Exception as error:  # noqa: BLE001 - whatever Ray raises is one line to the user
+        _give_up(f"{key}: no Ray at {address}: {error}")
+    timer.cancel()
+    return ray
+
+
+def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
+    """The ids of living nodes by address: those of ``hosts``, or all."""
+    found = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    nodes = sorted(found, key=lambda address: [part.zfill(5) for part in address.split(".")])
+    if unknown := [host for host in hosts if host not in found]:
+        _give_up(
+            f"cluster.hosts: expected addresses of living Ray nodes ({', '.join(nodes)}), got {', '.join(unknown)}"
+        )
+    return {host: found[host] for host in hosts or nodes}
+
+
+def run_agent(ray: Any, host: str, command: list[str], line: str) -> int:
+    """Run the agent of a node, and print what it prints; its exit code."""
+    from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+        NodeAffinitySchedulingStrategy,
+    )
+
+    where = NodeAffinitySchedulingStrategy(node_id=nodes_of(ray, [host])[host], soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming", scheduling_strategy=where)(agent)
+    code = 1
+    try:
+        for reference in task.remote(command, line):
+            match ray.get(reference):
+                case str(printed):
+                    _say(printed)
+                case code:
+                    pass
+    except ray.exceptions.RayError as error:
+        _give_up(f"Ray lost the task of the agent: {error}")
+    return code if code >= 0 else 128 - code
+
+
+def train_cells(ray: Any, request: dict[str, Any]) -> None:
+    """Train cells as tasks, and print ``{"name", "code", "error"}`` of each that has ended, in a line.
+
+    ``request``: ``cells``, of each the ``name``, the arguments of :func:`cell` and what Ray reserves and allows
+    (``num_cpus``, ``memory``, ``max_retries``); ``most`` at once. ``code``: None if Ray lost the cell, or it was taken
+    back before it began. A line of the standard input stops all, and those that run write resume points.
+    """
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(stop,), daemon=True).start()
+    task, waiting, running = ray.remote(cell), deque(request["cells"]), dict[Any, str]()
+    while waiting or running:
+        if stop.is_set():
+            stop.clear()
+            waiting.clear()
+            for reference in running:
+                ray.cancel(reference)
+        while waiting and len(running) < request["most"]:
+            one = waiting.popleft()
+            running[task.options(**one["options"]).remote(*one["arguments"])] = one["name"]
+        ended, _ = ray.wait([*running], timeout=_TICK_S) if running else ([], [])
+        for reference in ended:
+            _say(json.dumps({"name": running.pop(reference), **_end_of(ray, reference)}) + "\n")
+
+
+def _listen(stop: threading.Event) -> None:
+    for _ in sys.stdin:
+        stop.set()
+    os._exit(0)  # the command has ended; Ray ends the tasks
+
+
+def _end_of(ray: Any, reference: Any) -> dict[str, Any]:
+    try:
+        return {"code": ray.get(reference), "error": None}
+    except ray.exceptions.TaskCancelledError:
+        return {"code": None, "error": None}
+    except ray.exceptions.RayError as error:
+        return {"code": None, "error": _line(error)}
+
+
+def check_room(ray: Any, request: dict[str, Any]) -> None:
+    """End with one line if a cell is too large for each node."""
+    for key, resource, option, unit in (("processors", "CPU", "num_cpus", 1), ("memory_gb", "memory", "memory", 2**30)):
+        most = max(node["Resources"].get(resource, 0.0) for node in ray.nodes() if node["Alive"]) / unit
+        needed = max(one["options"].get(option, 0) for one in request["cells"]) / unit
+        if needed > most:
+            _give_up(f"jobs.{key}: expected at most {most:g}, what the largest node of Ray has, got {needed:g}")
+
+
+_out = 1  # file descriptor of what the caller reads
+
+
+def _say(text: str) -> None:
+    os.write(_out, text.encode())
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def _give_up(words: str) -> NoReturn:
+    _say(_line(words) + "\n")
+    os._exit(2)
+
+
+def main(mode: str, address: str, *words: str) -> int:
+    """See above; the exit code."""
+    global _out  # noqa: PLW0603 - Ray prints to the standard streams
+    line = "" if mode == "nodes" else sys.stdin.readline()
+    _out = os.dup(1)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+    ray = connect(address, "jobs.ray_address" if mode == "cells" else "cluster.ray_address")
+    if mode == "nodes":
+        _say(json.dumps([*nodes_of(ray, words)]))
+        return 0
+    if mode == "agent":
+        return run_agent(ray, words[0], [*words[1:]], line)
+    request = json.loads(line)
+    check_room(ray, request)
+    train_cells(ray, request)
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main(*sys.argv[1:]))  # Ray's own end takes a second

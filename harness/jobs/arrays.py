@@ -1,0 +1,130 @@
+"""What is submitted for cells: jobs that are alike, as one array with a name.
+
+The files of a grid's jobs are in its folder ``jobs``. What a job has achieved is in the cell's folder, and nowhere
+else.
+
+    CELL.yaml     configuration of a cell, which its job trains
+    CELL.log      what the run and its job's end have printed
+    ARRAY.cells   the cells of the jobs of an array, one a line, in their order
+    submitit/     the scheduler's own files
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from pathlib import Path
+
+from harness.config.experiment import Cell
+from harness.config.jobs import JobsConfig
+from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import StoreError
+from harness.jobs.cell_job import CellJob
+from harness.model.backends import choose_backend
+from harness.record.files import make_folder, read_file, store_errors, write_text
+from harness.record.rundir import RunDir
+from harness.run.assemble import starts_processes
+from harness.run.spec import with_backend
+
+_PROGRAM = Path(__file__).resolve().parents[2] / "run.py"
+_MARGIN_S = 10.0  # of `jobs.signal_delay_s`, for the job itself
+MOST = 1000
+"""Jobs of an array: SLURM's default MaxArraySize is 1001."""
+
+
+class JobFiles:
+    """The paths of the files of the job of the cell with folder ``run_dir``."""
+
+    def __init__(self, run_dir: Path) -> None:
+        folder = folder_of(run_dir.parent)
+        self.config = folder / f"{run_dir.name}.yaml"
+        self.log = folder / f"{run_dir.name}.log"
+
+    def last_line(self) -> str:
+        """The last line of the log that is not empty; empty if there is none."""
+        try:
+            text = read_file(self.log)[-4096:].decode(errors="replace")
+        except StoreError:
+            return ""
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def folder_of(out: Path) -> Path:
+    """The folder of the jobs of the grid in ``out``: absolute, and the same by whichever path the grid is named."""
+    return out.resolve() / "jobs"
+
+
+@dataclass(frozen=True)
+class JobArray:
+    """Jobs that are alike, and the cells that they train.
+
+    ``name``: of all its jobs. It is derived from the grid's folder and the cells, of which no other job lives when they
+    are submitted: so a living job of that name, and its number in the array, tell the cell.
+    """
+
+    name: str
+    folder: Path
+    settings: JobsConfig
+    processors: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def jobs(self) -> list[CellJob]:
+        """The functions that the jobs call."""
+        grace_s = max(1.0, self.settings.signal_delay_s - _MARGIN_S)
+        return [
+            CellJob(command_of(cell, grace_s), str(Path.cwd()), str(JobFiles(cell.run_dir).log), grace_s)
+            for cell in self.cells
+        ]
+
+
+def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
+    """The jobs of ``cells`` of a grid, those with equal settings and processors together, in order. Writes nothing."""
+    for _, alike in groupby(sorted(cells, key=_alike), key=_alike):
+        group = [*alike]
+        for start in range(0, len(group), MOST):
+            part = tuple(group[start : start + MOST])
+            config, folder = part[0].config, folder_of(part[0].run_dir.parent)
+            digest = blake2b("\n".join([str(folder), *(cell.run_dir.name for cell in part)]).encode(), digest_size=4)
+            full_name = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"cpr-{name}-{digest.hexdigest()}")
+            yield JobArray(full_name, folder, config.jobs, processors_of(config), part)
+
+
+def write_config(cell: Cell) -> None:
+    """Write what the job of a cell needs, and remove what a former one has left. Raises StoreError.
+
+    The backend in the configuration is that of this machine, so that a job has the cell's hash.
+    """
+    files = JobFiles(cell.run_dir)
+    make_folder(files.config.parent)
+    for path in (files.log, RunDir(cell.run_dir).error):
+        with store_errors(path, "written"):
+            path.unlink(missing_ok=True)
+    config = with_backend(cell.config, choose_backend(cell.config.trainer))
+    config = config.model_copy(update={"out": str(cell.run_dir)})
+    write_text(files.config, to_yaml(config.model_dump(mode="json")))
+
+
+def processors_of(config: Config) -> int:
+    """The processors of a cell's job: one for each thread of a trainer and each process of a rank beside them."""
+    if config.jobs.processors is not None:
+        return config.jobs.processors
+    if not starts_processes(config):
+        return config.trainer.num_threads
+    cluster = config.cluster
+    num_beside = config.num_ps + cluster.spares + cluster.spare_trainers
+    return cluster.num_trainers * config.trainer.num_threads + num_beside
+
+
+def _alike(cell: Cell) -> tuple[str, int]:
+    settings = json.dumps(cell.config.jobs.model_dump(mode="json"), sort_keys=True)
+    return settings, processors_of(cell.config)
+
+
+def command_of(cell: Cell, grace_s: float) -> tuple[str, ...]:
+    """The command that trains a cell, by its configuration file."""
+    return sys.executable, str(_PROGRAM), "train", str(JobFiles(cell.run_dir).config), "--grace", f"{grace_s:g}"

@@ -1,0 +1,125 @@
+"""Cells as plain tasks of a Ray that runs. They end with the command, as cells in its own processes do.
+
+A process of its own speaks with Ray (``harness/hosts/ray_tasks.py``), and ends with the command.
+"""
+
+import json
+import math
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from harness.config.experiment import Cell
+from harness.core.errors import ConfigError
+from harness.grid.process import Outcome
+from harness.grid.runner import GridView
+from harness.hosts.ray_launcher import PROGRAM
+from harness.jobs.arrays import JobFiles, command_of, processors_of, write_config
+from harness.jobs.progress import done_outcome, reason_of, show_progress
+from harness.processes.stop import StopRequest
+from harness.record.place import Place
+from harness.record.rundir import RunDir
+
+_MARGIN_S = 5.0  # for a run to end in, after its own time of grace
+_LOOK_S = 0.5  # between two looks at the cells' progress
+
+
+class RayPool:
+    """Runs the cells of the grid in ``out`` as tasks of the Ray at ``jobs.ray_address``.
+
+    Once a run is asked to stop, it has ``grace_s`` for its resume point.
+    """
+
+    def __init__(self, out: Path, grace_s: float) -> None:
+        self._out = out
+        self._grace_s = grace_s
+
+    def prepare(self) -> None:
+        """See CellPool.prepare: a no-op, as no process is forked from this one."""
+
+    def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
+        """See CellPool.run."""
+        addresses = {cell.config.jobs.ray_address for cell in cells}
+        if len(addresses) > 1:
+            raise ConfigError(f"jobs.ray_address: expected one value for all cells, got {' and '.join(addresses)}")
+        for cell in cells:
+            write_config(cell)
+            view.started(cell)
+        left, place, began_s = {cell.run_dir.name: cell for cell in cells}, Place(self._out), time.monotonic()
+        process = subprocess.Popen(
+            [*PROGRAM, "cells", *addresses],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is for the command
+        )
+        said, orders, is_stopping = process.stdout, process.stdin, False
+        assert said is not None
+        assert orders is not None
+        try:
+            _send(orders, self._request(cells))
+            while left:
+                ready, _, _ = select.select([said, *([] if stop is None else [stop.fileno()])], [], [], _LOOK_S)
+                place.check()
+                if stop is not None and stop.is_set:
+                    _send(orders, "stop")
+                    stop, is_stopping = None, True
+                if said in ready:
+                    end = _read(said)
+                    if end is None and is_stopping:
+                        return
+                    if end is None:
+                        raise ConfigError(
+                            f"jobs.ray_address: the Ray at {min(addresses)} has ended, and its cells with it; the same "
+                            "command goes on with them when a Ray runs"
+                        )
+                    yield from _outcomes(left.pop(end["name"]), end, time.monotonic() - began_s)
+                show_progress(left.values(), view)
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (orders, said):
+                stream.close()
+
+    def _request(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """See :func:`harness.hosts.ray_tasks.train_cells`."""
+        limits = [most for cell in cells if (most := cell.config.jobs.max_parallel) is not None]
+        return {"most": min(limits, default=len(cells)), "cells": [self._task(cell) for cell in cells]}
+
+    def _task(self, cell: Cell) -> dict[str, Any]:
+        settings = cell.config.jobs
+        options = {"num_cpus": processors_of(cell.config), "max_retries": settings.max_timeouts}
+        if settings.memory_gb is not None:
+            options["memory"] = math.ceil(2**30 * settings.memory_gb)
+        command, log = command_of(cell, self._grace_s), str(JobFiles(cell.run_dir).log)
+        arguments = [command, str(Path.cwd()), log, self._grace_s + _MARGIN_S]
+        return {"name": cell.run_dir.name, "arguments": arguments, "options": options}
+
+
+def _send(stream: IO[bytes], order: object) -> None:
+    with suppress(BrokenPipeError):  # it has ended, and has said why
+        stream.write(json.dumps(order).encode() + b"\n")
+
+
+def _read(stream: IO[bytes]) -> dict[str, Any] | None:
+    """The end of a cell; None if the process has ended. Raises ConfigError."""
+    line = stream.readline().decode()
+    if line and not line.startswith("{"):
+        raise ConfigError(line.strip())
+    return json.loads(line) if line else None
+
+
+def _outcomes(cell: Cell, end: dict[str, Any], seconds: float) -> Iterator[Outcome]:
+    """The outcome of a cell whose task has ended; none if it was taken back before it began."""
+    if RunDir(cell.run_dir).done.exists():
+        yield done_outcome(cell, seconds)
+    elif end["code"] == 128 + signal.SIGINT:
+        yield Outcome(cell=cell, status="stopped", seconds=seconds, error=reason_of(cell))
+    elif end["code"] is not None or end["error"]:
+        yield Outcome(cell=cell, status="failed", seconds=seconds, error=end["error"] or reason_of(cell))
