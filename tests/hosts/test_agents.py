@@ -20,6 +20,7 @@ from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.notice import Notice
+from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.leash import ORPHANED
 from harness.processes.sockets import give_up_all_after, interface_of
 from tests.own_time import own_time
@@ -58,6 +59,14 @@ def test_keys_that_do_not_fit_are_one_line(tmp_path: Path, keys: dict[str, Any],
     message = refusal(tmp_path, **keys)
     assert message.startswith(words)
     assert "\n" not in message
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: before anything is started."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = "cluster.launcher: ray: expected the package ray, which is missing; pip install -r requirements-ray.txt"
+    with pytest.raises(ConfigError, match=f"^{words}$"):
+        RayLauncher(ClusterConfig(launcher="ray", network="open"), HostMap(2, 0, {}), tmp_path)
 
 
 @pytest.mark.parametrize(
