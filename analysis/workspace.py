@@ -1,6 +1,6 @@
 """A saved wandb workspace with the views of an experiment. Needs the package wandb-workspaces, imported when used.
 
-Panels name keys of ``harness.record.wandb_history`` and ``harness.record.wandb_facts``.
+Panels name keys of ``harness.wandb.history`` and ``harness.wandb.facts``.
 """
 
 # ruff: noqa: PLC0415 - as said above
@@ -10,23 +10,14 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import BUCKETS
 from harness.record.files import write_text
-from harness.record.wandb_facts import RunFacts
-from harness.record.wandb_session import (
-    WandbError,
-    default_entity,
-    one_line_errors,
-    require_key,
-    server_problem,
-    server_url,
-)
-from harness.record.wandb_worker import Worker
+from harness.wandb.facts import RunFacts
+from harness.wandb.server import WandbError, default_entity, require_key, server_problem, server_url, within
 
 _AXIS_TITLES = {"samples": "samples", "hours": "emulated hours, overhead included"}
 _COLUMNS = (
@@ -36,6 +27,7 @@ _COLUMNS = (
     *("summary:measured_stall_s", "summary:recovery_latency_s", "summary:num_failures", "config:config_hash"),
 )
 _MAX_RUNS = 200  # in one panel
+_SAVED_S = 15.0  # for each request to the server
 _MARKER = "wandb-workspace.json"  # where the folder's workspace was saved, and its id
 
 Workspace = Any
@@ -87,14 +79,13 @@ def save(workspace: Workspace, folder: Path) -> str:
         raise RunFailed(f"{problem}; nothing was saved")
     server, marker = server_url(), folder / _MARKER
     try:
-        with one_line_errors(), closing(Worker(server)) as worker:
-            workspace.entity = workspace.entity or worker.call(default_entity)
-            place = [server, workspace.entity, workspace.project]
-            known = _read(marker)
-            # The same name and id at the same place: the server replaces the workspace.
-            workspace._internal_name = f"nw-{hashlib.blake2b(str(folder.resolve()).encode()).hexdigest()[:11]}-v"
-            workspace._internal_id = known["id"] if known.get("place") == place else ""
-            worker.call(workspace.save)
+        workspace.entity = workspace.entity or within(_SAVED_S, default_entity)
+        place = [server, workspace.entity, workspace.project]
+        known = _read(marker)
+        # The same name and id at the same place: the server replaces the workspace.
+        workspace._internal_name = f"nw-{hashlib.blake2b(str(folder.resolve()).encode()).hexdigest()[:11]}-v"
+        workspace._internal_id = known["id"] if known.get("place") == place else ""
+        within(_SAVED_S, workspace.save)
     except WandbError as error:
         raise RunFailed(f"wandb: {server}: the workspace was not saved: {error}") from error
     write_text(marker, json.dumps({"place": place, "id": workspace._internal_id}) + "\n")

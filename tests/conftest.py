@@ -21,7 +21,7 @@ import harness  # noqa: F401 - bounds how long threads of OpenMP spin, before a 
 
 if TYPE_CHECKING:
     from harness.config.model import Config
-    from tests.wandb_server import WandbServer
+    from tests.wandb.stand_in import WandbServer
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -70,7 +70,7 @@ def config(click_data: Path) -> "Config":
 @pytest.fixture
 def wandb_server(monkeypatch: pytest.MonkeyPatch) -> "Iterator[WandbServer]":
     """A stand-in that wandb uses; no wandb-core is left at the end, and no unknown operation was met."""
-    from tests.wandb_server import serve
+    from tests.wandb.stand_in import serve
 
     with serve() as received:
         yield from _used_by_wandb(received.url, received, monkeypatch)
@@ -79,9 +79,9 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch) -> "Iterator[WandbServer]":
 @pytest.fixture
 def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address, which wandb uses, of a server that accepts connections and never answers; asked for one second."""
-    from harness.record import wandb_session
+    from harness.wandb import server
 
-    monkeypatch.setattr(wandb_session, "PROBE_S", 1.0)
+    monkeypatch.setitem(server.LIMITS_S, "probe", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         yield from _used_by_wandb(url, url, monkeypatch)
@@ -90,7 +90,7 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def _used_by_wandb(url: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import wandb
 
-    from tests.wandb_server import KEY, be_patient
+    from tests.wandb.stand_in import KEY, be_patient
 
     be_patient(monkeypatch)
     monkeypatch.setenv("WANDB_BASE_URL", url)

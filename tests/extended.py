@@ -76,7 +76,7 @@ def torn_files(values: dict[str, Any], out: Path) -> dict[str, Any]:
     import analysis
     from harness.config.model import Config
     from harness.core.errors import RunFailed, TraceError
-    from harness.record.recorder import read_events
+    from harness.record.event_log import read_events
     from harness.run import assemble
     from harness.traces.trace import parse_trace
 
@@ -118,7 +118,7 @@ def facts_of_means(values: dict[str, Any], out: Path, *, unlike: dict[str, str])
     from harness.core.placement import Placement
     from harness.core.shard import Shard
     from harness.planning.simulate import simulate
-    from harness.record.recorder import read_events
+    from harness.record.event_log import read_events
     from harness.record.rundir import read_config
     from harness.recovery.recoveries import RECOVERIES
     from harness.run import assemble
@@ -159,7 +159,7 @@ def main(config_text: str, out: Path) -> None:
     from harness.config.model import Config
     from harness.core.errors import TraceError
     from harness.core.events import Event, Finished, Saved
-    from harness.record.recorder import read_events
+    from harness.record.event_log import read_events
     from harness.run import assemble
     from harness.traces.importers import read_log
 

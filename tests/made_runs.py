@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from harness.core.strategies import make_strategy
 from harness.record.recorder import Recorder
 from harness.recovery.recoveries import RECOVERIES, reads_checkpoint, rolls_back
 from harness.traces.schedule import trace_facts
+from harness.wandb.exporter import followed
 
 NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
@@ -81,7 +83,9 @@ def write_run(
     about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
     facts = about | {"digest": data} if data else None
     of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {}) or None
-    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=of_trace) as recorder:
+    command = ["run.py", "grid", "made.yaml"]
+    with ExitStack() as views, Recorder(path, config, command=command, data=facts, trace=of_trace) as recorder:
+        views.enter_context(followed(recorder.run, config, started.config_hash))
         for event in events:
             recorder.record(event)
         recorder.done()

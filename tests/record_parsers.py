@@ -22,11 +22,11 @@ from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
 from harness.record.rundir import RunDir, read_config
 from harness.record.seal import is_sealed, verify
-from harness.record.wandb_facts import facts_of
-from harness.record.wandb_sync import view_of
-from harness.record.wandb_view import RunView, mark_sent, sent_marker
 from harness.store import ResumePoint, read_state, write_state
 from harness.store.manifest import FileRecord
+from harness.wandb.facts import facts_of, read_facts
+from harness.wandb.history import History
+from harness.wandb.sent import mark_sent, sent_marker
 from tests.damage import Rng
 from tests.made_runs import made_config, made_events, write_run
 from tests.parser import Parser, same
@@ -75,12 +75,21 @@ def _run(path: Path, name: str) -> RunDir:
     return run
 
 
+def _read_export(run: RunDir) -> None:
+    """Make what wandb shows of a run."""
+    if (facts := read_facts(run, {})) is not None:
+        history = History(facts.config["profile"]["job_h"])
+        for event in EventLog.of(run).events:
+            history.rows(event)
+            history.summary(event)
+
+
 def _read_failed(name: str, path: Path) -> None:
     """Whatever shows a run that is not sealed: each reads it, or refuses it. The first refusal is raised."""
     run = _run(path, name)
     run.done.rename(run.error)
     refusals: list[UserError] = []
-    for read in (lambda: view_of(run, {}, {}), lambda: analysis.show(run.path), lambda: analysis.load(run.path.parent)):
+    for read in (lambda: _read_export(run), lambda: analysis.show(run.path), lambda: analysis.load(run.path.parent)):
         try:
             read()
         except UserError as error:
@@ -161,9 +170,8 @@ def _read_state(path: Path) -> None:
 def _marker() -> bytes:
     with TemporaryDirectory() as name:
         run = RunDir(Path(name))
-        started, *_ = made_events(made_config())
-        view = RunView(facts=facts_of(made_config(), started, {}, "run"))  # pyright: ignore[reportArgumentType]
-        mark_sent(run, view, server="https://api.wandb.ai", url="https://wandb.ai/us/it/runs/1")
+        facts = facts_of(run, made_config(), "0" * 16)
+        mark_sent(run, facts, digest="1" * 16, server="https://api.wandb.ai", url="https://wandb.ai/us/it/runs/1")
         return (run.wandb / "sent.json").read_bytes()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
 from harness.core.strategies import OPTIONS
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 
 PRIORITY_R = 0.25  # half as many priority saves of twice the rows

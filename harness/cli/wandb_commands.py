@@ -5,6 +5,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from harness.cli import console
 from harness.config.experiment import Experiment
 from harness.core.errors import HarnessError, StoreError
 from harness.grid.experiments import is_online
-from harness.record.wandb_facts import RunFacts
-from harness.record.wandb_sync import Uploader, view_of
+from harness.wandb.facts import RunFacts, read_facts
+from harness.wandb.sync import Uploader
 
 
 def sync_if_online(experiment: Experiment) -> None:
@@ -34,16 +35,16 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
     from harness.record.rundir import find_runs
 
     paths = find_runs(folder)
-    uploader = Uploader(target)
     differences = _auc_differences(folder)
     counts: Counter[str] = Counter()
     problems: list[str] = []
-    for path in paths:
-        difference = differences.get(path)
-        try:
-            counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
-        except StoreError as error:
-            problems.append(str(error))
+    with closing(Uploader(target)) as uploader:
+        for path in paths:
+            difference = differences.get(path)
+            try:
+                counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
+            except StoreError as error:
+                problems.append(str(error))
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     console.say(" ".join(["wandb:", outcomes, *([uploader.project_url] if uploader.project_url else [])]))
     if problems:
@@ -85,11 +86,11 @@ def _facts(folder: Path, target: Mapping[str, Any]) -> list[RunFacts]:
     facts: list[RunFacts] = []
     for path in find_runs(folder):
         try:
-            view = view_of(RunDir(path), {}, target)
+            found = read_facts(RunDir(path), target)
         except StoreError as error:
             console.note(f"note: {error}; left out")
         else:
-            facts += [view.facts] if view is not None else []
+            facts += [found] if found is not None else []
     return facts
 
 

@@ -19,7 +19,7 @@ from harness.record.files import write_text
 from harness.record.folder import claim_grid, discard_run, has_resume_point
 from harness.record.place import Place
 from harness.record.rundir import RunDir
-from harness.record.wandb_session import require_key, server_problem
+from harness.wandb.server import require_key, server_problem
 
 _log = logging.getLogger(__name__)
 _HEADING = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"

@@ -1,1 +1,1 @@
-"""The record of a run: its folder, its events, and wandb, which is a view of them."""
+"""The record of a run: its folder and its events."""

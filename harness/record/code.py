@@ -26,7 +26,7 @@ _RUN = ("harness.run.assemble",)
 ON_HOSTS = (*_RUN, "harness.hosts.launcher", "harness.hosts.agent", "harness.run.agent")
 """The modules that a run on several hosts starts from, and an agent."""
 _BY_LAUNCHER = {"hosts": ON_HOSTS, "ray": (*ON_HOSTS, "harness.hosts.ray_launcher")}
-_NOT_FOLLOWED = ("harness.record", "harness.hosts")
+_NOT_FOLLOWED = ("harness.record", "harness.wandb", "harness.hosts")
 """Packages whose modules count only where they are named as roots, and what these import of the same package.
 
 What is written about a run decides no result, and other hosts' ranks are started by the launcher that the config names.

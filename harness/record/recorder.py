@@ -1,4 +1,4 @@
-"""The event log of a run: typed events in ``events.jsonl``, passed on to a view (wandb) after they are written.
+"""The event log of a run: typed events in ``events.jsonl``.
 
 The file is the record of truth. Only its last line can be incomplete, and all events up to a Saved or Finished event
 are on disk when ``record`` returns.
@@ -20,26 +20,23 @@ from harness.core.resumable import EventsPosition
 from harness.record.audit import outcome_of
 from harness.record.code import current_code, roots_of
 from harness.record.environment import environment, utc_now
-from harness.record.event_log import not_finite, read_events
+from harness.record.event_log import not_finite
 from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
 from harness.record.place import Place
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import write_seal
-from harness.record.sink import EventSink
-from harness.record.wandb_sink import wandb_sink
 
 
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``view`` makes the sink that gets every event after it is written; by default wandb, as the config's
-    ``wandb.mode`` says. ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the
-    record goes on from there; what follows in the file is cut off, and the view gets the events before it first. A
-    context manager: an exception that leaves the block is recorded as the reason of failure.
+    ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the record goes on from
+    there; what follows in the file is cut off. A context manager: an exception that leaves the block is recorded as the
+    reason of failure.
 
     ``place``: of the record, to be asked before anything is removed from the folder, or written to it.
 
-    Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
+    Raises StoreError if the folder holds a record already or cannot be written.
     """
 
     def __init__(
@@ -47,7 +44,6 @@ class Recorder:
         run_dir: Path,
         config: Config,
         *,
-        view: Callable[[RunDir, Config], EventSink] = wandb_sink,
         data: Mapping[str, Any] | None = None,
         trace: Mapping[str, Any] | None = None,
         command: Sequence[str] | None = None,
@@ -72,7 +68,6 @@ class Recorder:
             self.run = RunDir(run_dir)
             env_digest = check_environment(self.run, check_position(self.run.events, since))
             self._digests = {self.run.env.name: env_digest, self.run.config.name: reopen(self.run, config)}
-        self._view = view(self.run, config)
         self._num_events = 0
         self._digest = new_digest()
         if since is None:
@@ -84,14 +79,12 @@ class Recorder:
         self.place = Place(self.run.events)
 
     def _go_on(self, since: EventsPosition) -> IO[bytes]:
-        """Cut the file at ``since``, and give the view the events before it."""
+        """Cut the file at ``since``."""
         kept = check_position(self.run.events, since)
         with store_errors(self.run.events, "written"):
             os.truncate(self.run.events, since.num_bytes)
         self._num_events = since.num_events
         self._digest.update(kept)
-        for event in read_events(self.run.events):
-            self._view.record(event)
         return self.run.events.open("ab")
 
     @property
@@ -126,28 +119,19 @@ class Recorder:
         self._num_events += 1
         self._digest.update(line)
         self.finished = event if isinstance(event, Finished) else self.finished
-        self._view.record(event)
 
     def done(self) -> None:
         """Close the record of a run that succeeded."""
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the events to disk, write DONE, or error.txt with ``reason``, then close the view. Later calls: no-op.
+        """Force the events to disk, write DONE, or error.txt with ``reason``. Later calls: no-op.
 
         Raises StoreError if the record of a successful run cannot be written; if not ``ok``, write errors are ignored.
         """
         if self._stream.closed:
             return
         assert not ok or self.finished is not None, "a run that succeeded has a Finished event"
-        is_written = False
-        try:
-            self._close_record(ok, reason)
-            is_written = True
-        finally:  # a view may take its time: the result is on disk
-            self._view.close(ok and is_written, reason)
-
-    def _close_record(self, ok: bool, reason: str | None) -> None:
         try:
             with store_errors(self.run.events, "written"), self._stream:
                 self._stream.flush()

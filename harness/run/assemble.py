@@ -42,6 +42,7 @@ from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_data
 from harness.run.validity import damage_in, problem_of
 from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
+from harness.wandb.exporter import followed
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,8 @@ def run(
     folder = ResumeFolder(RunDir(run_dir).resume, fsync=config.store.fsync)
     point = point_to_go_on_from(run_spec, RunDir(run_dir), folder, place) if resumes else None
     place.check()
-    with Recorder(run_dir, config, **run_spec.facts, since=point and point.events) as recorder:
+    with ExitStack() as views, Recorder(run_dir, config, **run_spec.facts, since=point and point.events) as recorder:
+        views.enter_context(followed(recorder.run, config, run_spec.result_hash))  # left when the record is complete
         one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
         finished = one.carry_out()
     for left in (folder.root, *([] if config.store.keep_finished else [recorder.run.checkpoints])):

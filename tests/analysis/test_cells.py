@@ -13,7 +13,7 @@ import analysis
 from analysis.load import COLUMNS, cells_of, lost_dense_samples
 from harness.core.errors import StoreError
 from harness.core.events import Finished, Recovered
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from tests.analysis.shown import shown
 from tests.made_runs import altered, made_config, made_events, unseal, write_run
 from tests.unprivileged import unprivileged

@@ -12,7 +12,7 @@ import run
 from harness.config.experiment import load_experiment
 from harness.grid.experiments import prepared
 from tests.made_runs import made_config, write_run
-from tests.wandb_server import WandbServer
+from tests.wandb.stand_in import WandbServer
 
 _DEADLINE_S = 60.0
 _STRATEGIES = ("none", "full", "cpr_mfu")
@@ -36,7 +36,7 @@ def test_sync_sends_a_grid_once(wandb_server: WandbServer, grid: Path, capsys: p
         assert summary["delta_auc"] == pytest.approx(summary["auc"] - summaries["none"]["auc"]), name
     wandb_server.operations.clear()
     assert run.main(["sync", str(grid), "--project", "mine"]) == 0
-    assert wandb_server.operations == ["Viewer"]
+    assert wandb_server.operations == []
     project = f"{wandb_server.url}/someone/mine"
     assert capsys.readouterr().out == f"wandb: 3 sent {project}\nwandb: 3 sent before {project}\n"
 
@@ -60,7 +60,8 @@ def test_sync_to_a_silent_server_fails_in_one_line(
     assert run.main(["sync", str(grid)]) == 1
     assert time.monotonic() - began_s < _DEADLINE_S
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"failed: wandb: {silent_server}: expected an answer, got none within 1 s; nothing was sent"
+    assert line.startswith("failed: ")
+    assert f"wandb: {silent_server}: expected an answer, got none within 1 s; " in line
 
 
 def test_a_grid_with_a_silent_server_goes_offline(

@@ -18,7 +18,7 @@ from harness.core.errors import RunStopped
 from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import BUILT_IN
 from harness.processes.stop import StopRequest
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
 from tests.golden.translation import as_before, hash_as_before

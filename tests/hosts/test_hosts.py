@@ -14,7 +14,7 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.events import Event, Finished, Lost, Regrouped, Started
 from harness.processes.spawn import fork_server
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run.verify import compare_records
 from tests.analysis.shown import shown
 from tests.forked import PATIENCE_S as RUN_PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 from harness.config.model import Config
 from harness.core.events import Lost, Regrouped
 from harness.processes.spawn import fork_server
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from tests.forked import PATIENCE_S as RUN_PATIENCE_S
 from tests.forked import said_by
 from tests.hosts import host_runs

@@ -23,7 +23,7 @@ from harness.data.prepare import prepare
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
 from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 from tests.data.logs import Row, to_text
 from tests.model.batches import BACKENDS, CARDINALITIES, initial_tables, looked_up, make_batch

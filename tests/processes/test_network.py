@@ -22,13 +22,12 @@ from harness.processes.fork_server import current
 from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.record.event_log import EventLog
-from harness.record.wandb_worker import core_pids
 from harness.run import assemble
 from tests.cluster.test_rpc import alive
 from tests.forked import said_by
 from tests.processes import strangers
 from tests.runs import changed
-from tests.wandb_server import be_patient
+from tests.wandb.stand_in import be_patient, started_core
 
 PATIENCE_S = 30.0
 
@@ -119,7 +118,7 @@ def test_another_user_reaches_nothing_of_a_private_run(
         assert len(ranks) == 5
         addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
         assert all(addresses.values()), "each rank listens"
-        server, (core,) = current(), core_pids(os.getpid())
+        server, core = current(), started_core(os.getpid())
         assert server is not None
         pids = [os.getpid(), *ranks.values(), server.pid, core]
         everywhere = set[strangers.Address]().union(*map(strangers.listening, pids))

@@ -77,7 +77,7 @@ def test_code_is_what_a_run_imports(launcher: str, among: str, not_among: str) -
 def test_the_code_of_a_benchmark_has_what_judges_and_plans() -> None:
     """Law: a claim on a benchmark is stale after an edit of any module that its script imports."""
     assert "harness/planning/simulate.py" in current_code(("benchmarks.production",)).sources
-    assert {"analysis/inference.py", "benchmarks/_common.py"} <= {*current_code(("benchmarks.power",)).sources}
+    assert {"analysis/stats/inference.py", "benchmarks/_common.py"} <= {*current_code(("benchmarks.power",)).sources}
     assert "harness/run/trainer.py" not in current_code(("benchmarks.power",)).sources
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
 from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
 from harness.core.events import Event, Finished, Saved
-from harness.record.event_log import EventLog
-from harness.record.recorder import Recorder, read_events
+from harness.record.event_log import EventLog, read_events
+from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir, read_config
-from harness.record.sink import EventSink
 from tests.made_runs import altered, made_config, made_events, write_run
 from tests.unprivileged import unprivileged
 
@@ -67,30 +67,6 @@ def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
         assert len(read_events(recorder.run.events)) == number
     assert recorder.run.status == "unfinished"
     recorder.close(ok=False)
-
-
-def test_the_record_is_complete_before_its_view(tmp_path: Path) -> None:
-    """While the view is told of an event, the event is on file; while it is closed, the run counts as done."""
-    seen: list[str] = []
-
-    class _Watch:
-        def __init__(self, run: RunDir) -> None:
-            self.run = run
-
-        def record(self, event: Event) -> None:
-            assert read_events(self.run.events)[-1] == event
-
-        def close(self, ok: bool, reason: str | None = None) -> None:
-            seen.append(self.run.status)
-
-    def watch(run: RunDir, config: Config) -> EventSink:
-        return _Watch(run)
-
-    with Recorder(tmp_path / "run", made_config(), view=watch) as recorder:
-        for event in made_events(made_config()):
-            recorder.record(event)
-        recorder.done()
-    assert (seen, recorder.run.status) == (["done"], "done")
 
 
 def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:
@@ -244,3 +220,13 @@ def test_what_follows_the_finish_event_is_named(tmp_path: Path, more: bytes) -> 
     file.write_bytes(content + (content.splitlines(keepends=True)[-1] if more == b"again" else more))
     with pytest.raises(StoreError, match=rf"events\.jsonl:{len(events) + 1}: "):
         EventLog.read(file)
+
+
+@pytest.mark.parametrize(("key", "value"), [("detect_h", {}), ("o_load_h", {"a": 1}), ("detect_h", [1])])
+def test_a_mapping_in_the_place_of_a_number_is_named(tmp_path: Path, key: str, value: object) -> None:
+    """Law: a key that the analysis computes with is a number, or is optional and absent, or is named."""
+    values = made_config().model_dump(mode="json")
+    values["profile"][key] = value
+    (tmp_path / "config.yaml").write_text(to_yaml(values))
+    with pytest.raises(StoreError, match=rf"config\.yaml: profile\.{key}: expected a number"):
+        read_config(tmp_path)

@@ -13,7 +13,7 @@ from harness.cluster.protocol import CopyShard, Exchange, Initialise, OnShard, R
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.assemble import Parts
 from harness.store import newest_checkpoint

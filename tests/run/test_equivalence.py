@@ -15,7 +15,7 @@ from harness.config.model import Config
 from harness.core.errors import UserError
 from harness.core.events import Finished
 from harness.core.strategies import STRATEGIES
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
 from harness.run.spec import RunSpec

@@ -18,7 +18,7 @@ from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.trackers import TRACKERS, Tracker
 from harness.record import code
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import assemble, resume_points
 from harness.run.verify import compare_records
 from tests.injected import is_failed_write

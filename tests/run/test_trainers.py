@@ -32,7 +32,7 @@ from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Sta
 from harness.core.faults import FaultTime
 from harness.core.plans import is_ps, ps_rank
 from harness.model.dlrm import DenseNetwork
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec

@@ -10,7 +10,7 @@ from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Saved
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.run import verify
 from harness.run.assemble import Parts, RunStatus
 from harness.traces.job_trace import job_trace

@@ -15,7 +15,7 @@ from harness.core.events import Event, Injected, Recovered, Saved
 from harness.core.faults import FaultTime
 from harness.core.plans import Progress
 from harness.planning.simulate import simulate
-from harness.record.recorder import read_events
+from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
 from harness.run.boundaries import Boundaries

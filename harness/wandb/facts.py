@@ -7,7 +7,9 @@ from typing import Any
 
 from harness.config.derived import group_of
 from harness.config.model import Config
-from harness.core.events import Started
+from harness.record.event_log import EventLog
+from harness.record.rundir import RunDir, read_env, read_whole_config
+from harness.record.seal import verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +30,45 @@ class RunFacts:
         return asdict(self)
 
 
-def facts_of(config: Config, started: Started, env: Mapping[str, Any], name: str) -> RunFacts:
-    """The facts of a run. ``env``: the contents of its env.json; ``name``: its folder's."""
+def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
+    """The facts of a run, whose name is that of its folder. Raises StoreError if its env.json cannot be used."""
+    env = read_env(run.path)
     git: Mapping[str, Any] = env.get("git") or {}
     code: Mapping[str, Any] = env.get("code") or {}
+    trace = config.trace_name
     return RunFacts(
-        id=run_id(started.config_hash, config.engine, code.get("fingerprint")),
-        name=name,
+        id=run_id(config_hash, config.engine, code.get("fingerprint")),
+        name=run.path.name,
         project=config.wandb.project,
         entity=config.wandb.entity,
         group=config.wandb.group or group_of([config]),
         job_type=config.strategy.name,
-        tags=tags_of(config),
+        # A trace and a profile may share a name.
+        tags=[config.engine, f"trace:{trace}" if trace else "no-trace", f"profile:{config.emulated.name}"],
         config={
             **config.model_dump(mode="json"),
             "strategy_name": config.strategy.name,
-            "trace_name": config.trace_name or "none",
+            "trace_name": trace or "none",
             "profile_name": config.emulated.name,
-            "config_hash": started.config_hash,
+            "config_hash": config_hash,
             "git_commit": git.get("commit"),
             "git_is_dirty": git.get("dirty"),
             "code_fingerprint": code.get("fingerprint"),
         },
     )
+
+
+def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
+    """The facts of a run that has ended; None for another one, and for one without an event.
+
+    ``target``: values of the config's group ``wandb`` that replace the run's own. Raises StoreError for a record that
+    is damaged.
+    """
+    if run.status not in ("done", "failed"):
+        return None
+    verify(run)
+    started = EventLog.of(run).started
+    return started and facts_of(run, read_whole_config(run.path, {"wandb": target}), started.config_hash)
 
 
 def run_id(config_hash: str, engine: str, code: str | None = None) -> str:
@@ -60,9 +78,3 @@ def run_id(config_hash: str, engine: str, code: str | None = None) -> str:
     """
     key = " ".join([config_hash, engine, *([code] if code else [])])
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-
-
-def tags_of(config: Config) -> list[str]:
-    """Engine, ``trace:NAME`` or ``no-trace``, and ``profile:NAME``; a trace and a profile may share a name."""
-    trace = "no-trace" if config.trace_name is None else f"trace:{config.trace_name}"
-    return [config.engine, trace, f"profile:{config.emulated.name}"]

@@ -5,25 +5,70 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.record import wandb_session, wandb_sink, wandb_worker
+from harness.wandb import exporter, server
 
 ENTITY = "someone"
+_ENDS_S = 20.0
 KEY = "0123456789abcdef" * 2 + "01234567"
 
 
 def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Give wandb time to start and to end on a busy machine."""
-    patch.setattr(wandb_worker, "DEADLINE_S", 60.0)
-    patch.setattr(wandb_sink, "START_S", 60.0)
-    for name in ("init_timeout", "finish_timeout"):
-        patch.setitem(wandb_session._SETTINGS, name, 60.0)
+    patch.setattr(exporter, "DEADLINE_S", 60.0)
+    for name in ("init", "finish"):
+        patch.setitem(server.LIMITS_S, name, 60.0)
+
+
+def core_pids(pid: int) -> list[int]:
+    """The wandb-core processes below a process."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread or a child has ended
+            for child in map(int, children.read_text().split()):
+                program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+                found += [child] if program.endswith(b"/wandb-core") else core_pids(child)
+    return found
+
+
+def started_core(pid: int) -> int:
+    """The wandb-core process below a process, which is about to be started."""
+    until_s = time.monotonic() + 60.0
+    while not (found := core_pids(pid)):
+        assert time.monotonic() < until_s, "no wandb-core"
+        time.sleep(0.01)
+    (core,) = found
+    return core
+
+
+def ends(pid: int) -> bool:
+    """Whether a process has ended, or does so soon."""
+    until_s = time.monotonic() + _ENDS_S
+    while _stat(pid)[0] != "Z":
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def parent_of(pid: int) -> int:
+    """Its parent's number."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """State of a process ("Z": it has ended), its parent, and more (``man 5 proc``)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["Z"]
 
 
 @dataclass

@@ -1,0 +1,154 @@
+"""The process that exports runs to wandb, one after another: ``python -m harness.wandb.export_process OWNER_PID``.
+
+Input: two JSON objects a run, a line each. The first, an :class:`Export`, says what is to be exported: the process reads
+the run's events from then on, and goes on until the second is there, which says how the run ended.
+Output: JSON arrays ``[kind, text]``, a line each: ``opened`` with the address of the run's page (null offline),
+``offline`` with the reason why a run that should be online is not, ``logged`` when all events have been read, ``sent``
+when all is, with the address; or ``failed`` with the reason, which is the last line.
+
+Offline, it makes no network connection. Online, no call blocks longer than ``LIMITS_S`` on a server that does not
+answer. Where wandb-core, its child, does not answer, calls may block for good: the owner kills both. Verified for wandb
+0.31: wandb-core ends within 0.1 s of a SIGKILL of its owner.
+"""
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import FileIO
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from harness.core.events import Event, from_json
+from harness.processes.leash import hold_leash, ignore_interrupts
+from harness.record.place import Place
+from harness.wandb.history import AXES, History
+from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem
+
+_POLL_S = 0.5  # between looks for new events
+_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("silent", "disable_git", "disable_code", "disable_job_creation"), True),
+    **{f"x_disable_{name}": True for name in ("stats", "meta", "machine_info", "viewer")},
+    **dict.fromkeys(("save_code", "x_save_requirements"), False),
+    "console": "off",
+    "x_transaction_log_flush_interval": 1.0,  # seconds
+    "program": "run.py",
+    "finish_timeout_raises": True,
+}
+
+Tell = Callable[..., None]
+"""Writes ``[kind, text]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What is to be exported.
+
+    Attributes:
+        facts: arguments of ``wandb.init``.
+        events: the run's ``events.jsonl``.
+        job_h: length of the emulated job.
+        modes: of wandb, in order: the next one is tried if one fails.
+        folder: gets wandb's files, in a folder ``wandb``.
+        limits_s: ``harness.wandb.server.LIMITS_S``.
+    """
+
+    facts: dict[str, Any]
+    events: str
+    job_h: float
+    modes: tuple[str, ...]
+    folder: str
+    limits_s: dict[str, float]
+
+
+def main() -> None:
+    """Export runs until the input ends."""
+    ignore_interrupts()
+    hold_leash(int(sys.argv[1]))
+    requests, answers = FileIO(0), FileIO(os.dup(1), "w")  # which wandb-core does not inherit
+    os.dup2(2, 1)
+
+    def tell(kind: str, text: str | None = None) -> None:
+        answers.write(json.dumps([kind, text]).encode() + b"\n")
+
+    for line in iter(requests.readline, b""):
+        try:
+            with one_line_errors():
+                _export(Export(**json.loads(line)), requests, tell)
+        except WandbError as error:
+            tell("failed", str(error))
+
+
+def _export(export: Export, requests: FileIO, tell: Tell) -> None:
+    """Export one run. Nothing is written before it has an event, nor if its folder has been moved by then."""
+    LIMITS_S.update(export.limits_s)
+    place = Place(Path(export.events))
+    with open(export.events, "rb") as stream:
+        events = _events(stream, partial(select.select, [requests], [], [], _POLL_S))
+        if (first := next(events, None)) is None:
+            requests.readline()
+            tell("sent")
+            return
+        place.check()
+        run, history = _open(export, tell), History(export.job_h)
+        for event in chain([first], events):
+            for row in history.rows(event):
+                run.log({key: value for key, value in row.items() if value is not None})
+            if summary := history.summary(event):
+                run.summary.update(summary)
+    tell("logged")
+    end = json.loads(requests.readline())
+    if end["summary"]:
+        run.summary.update(end["summary"])
+    run.finish(exit_code=0 if end["is_ok"] else 1)
+    tell("sent", run.url)
+
+
+def _events(stream: IO[bytes], await_end: Callable[[], tuple[list[Any], ...]]) -> Iterator[Event]:
+    """The events of a run that goes on, in order, until it has ended; an incomplete last line is none."""
+    rest, is_over = b"", False
+    while not is_over:
+        is_over = bool(await_end()[0])
+        *lines, rest = (rest + stream.read()).split(b"\n")
+        yield from (from_json(json.loads(line)) for line in lines)
+
+
+def _open(export: Export, tell: Tell) -> Any:
+    """Begin the wandb run in the first mode in which it begins."""
+    problems: list[str] = []
+    for mode in export.modes:
+        try:
+            if mode == "online" and (problem := server_problem()):
+                raise WandbError(problem.removeprefix("wandb: "))
+            with one_line_errors():
+                run = _begin(export, mode)
+        except WandbError as error:
+            problems.append(str(error))
+            continue
+        tell("offline", problems[0]) if problems else tell("opened", run.url)
+        return run
+    raise WandbError("; ".join(problems))
+
+
+def _begin(export: Export, mode: str) -> Any:
+    wandb = import_wandb()
+    limits_s = {f"{name}_timeout": LIMITS_S[name] for name in ("init", "finish")}
+    run = wandb.init(
+        mode=mode,
+        **export.facts,
+        dir=export.folder,
+        settings=wandb.Settings(root_dir=export.folder, **_SETTINGS, **limits_s),
+        reinit="create_new",
+    )
+    for axis in AXES:
+        run.define_metric(axis, hidden=True)
+    run.define_metric("*", step_metric=AXES[0])
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The export of runs to wandb by a process of its own, which follows a run while it goes on, or reads it later.
+
+No step of a run waits for wandb, and nothing else longer than ``DEADLINE_S``: the process is then killed, and
+wandb-core, its child, with it.
+"""
+
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from harness.config.model import Config
+from harness.core.errors import StoreError
+from harness.record.place import Place
+from harness.record.rundir import RunDir
+from harness.wandb.export_process import Export
+from harness.wandb.facts import RunFacts, facts_of
+from harness.wandb.sent import digest_of_export, mark_sent
+from harness.wandb.server import LIMITS_S, WandbError, require_key, server_url
+
+_log = logging.getLogger(__name__)
+
+DEADLINE_S = 15.0
+"""Of an answer of wandb that something waits for."""
+
+_SAID_AFTER_S = 3.0  # of waiting
+_GRACE_S = 5.0  # for the process to end, when all is sent
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Exporter:
+    """A process that exports runs (``harness.wandb.export_process``)."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        self._why = "its process has ended"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "harness.wandb.export_process", str(os.getpid())],
+            bufsize=0,  # a line that has arrived is not hidden in a buffer
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": path},
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+
+    def send(self, *values: Mapping[str, Any]) -> None:
+        """Send JSON objects, a line each. A process that has ended is found by :meth:`answer`."""
+        with suppress(OSError, ValueError):  # a pipe that is broken, or closed
+            self._in.write(b"".join(json.dumps(each).encode() + b"\n" for each in values))
+
+    def answer(self, within_s: float | None = None) -> tuple[str, str | None]:
+        """The next kind of answer, and its text.
+
+        Raises WandbError if the export has failed, the process has ended, or there is no answer in time.
+        """
+        if not select.select([self._out], [], [], within_s)[0]:
+            self.kill(f"no answer within {within_s:g} s")
+        line = self._out.readline()
+        kind, text = json.loads(line) if line else ("failed", self._why)
+        if kind == "failed":
+            raise WandbError(text)
+        return kind, text
+
+    def await_sent(self) -> str | None:
+        """Wait until all of a run that has ended is sent; the address of its page, None offline. Raises WandbError."""
+        while (answer := self.answer(DEADLINE_S))[0] != "sent":
+            pass
+        return answer[1]
+
+    def kill(self, why: str = "") -> None:
+        """Kill the process and wandb-core, and remove its sockets; a no-op if the process has ended."""
+        pid = self._process.pid
+        if self._process.poll() is not None:
+            return
+        self._why = why
+        with suppress(OSError):  # one has ended meanwhile
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, children)):
+                os.kill(each, signal.SIGKILL)
+        self._process.wait()
+        for folder in Path(tempfile.gettempdir()).glob(f"wandb-{pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the process, which has nothing left to do."""
+        self._in.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        self.kill()
+        self._out.close()
+
+
+def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[str, Any]:
+    """The line that begins the export of a run; ``modes`` and ``folder`` as of ``export_process.Export``."""
+    export = Export(
+        facts=facts.to_json(),
+        events=str(run.events),
+        job_h=facts.config["profile"]["job_h"],
+        modes=modes,
+        folder=str(folder),
+        limits_s=LIMITS_S,
+    )
+    return asdict(export)
+
+
+def end_of(run: RunDir, *, is_ok: bool, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The line that ends the export of a run; ``figures`` are added to its summary."""
+    reason = run.reason()
+    return {"is_ok": is_ok, "summary": {**({} if reason is None else {"failure": reason}), **figures}}
+
+
+@contextmanager
+def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
+    """Export a run, whose record has begun, as ``config.wandb.mode`` says, until the block and the record have ended.
+
+    Whatever happens to wandb, the run goes on, and one line is logged. If it cannot be online, it is offline;
+    ``run.py sync`` sends what the server has not got. Raises ConfigError for a mode ``online`` without an API key,
+    StoreError if env.json cannot be used.
+    """
+    if config.wandb.mode == "disabled":
+        yield
+        return
+    if config.wandb.mode == "online":
+        require_key()
+    follower = _Follower(run, facts_of(run, config, config_hash), config.wandb.mode)
+    is_ok = False
+    try:
+        yield
+        is_ok = True
+    finally:
+        follower.finish(is_ok=is_ok)
+
+
+class _Follower(Thread):
+    """Logs what becomes of the export of a run that goes on."""
+
+    def __init__(self, run: RunDir, facts: RunFacts, mode: str) -> None:
+        super().__init__(name="wandb", daemon=True)
+        self._run_dir, self._facts, self._is_online = run, facts, mode == "online"
+        self._place = Place(run.events)
+        self._end: dict[str, Any] = {}
+        self._state = "the run goes on"
+        self._exporter = Exporter()
+        self._exporter.send(export_of(run, facts, *dict.fromkeys((mode, "offline")), folder=run.path))
+        self.start()
+
+    def run(self) -> None:
+        """Log what the exporter says, until all is sent."""
+        path = self._run_dir.path
+        try:
+            while (answer := self._exporter.answer())[0] != "sent":
+                match answer:
+                    case "offline", problem:
+                        _log.warning("wandb: %s; the run goes on offline, `run.py sync %s` sends it", problem, path)
+                    case "opened", str(url):
+                        _log.info("wandb: %s", url)
+                    case _:
+                        pass
+        except WandbError as error:
+            self._exporter.kill()
+            _log.warning("note: wandb: %s; %s; send it later by `run.py sync %s`", error, self._state, path)
+        else:
+            self._mark(answer[1])
+        self._exporter.close()
+
+    def _mark(self, url: str | None) -> None:
+        """Record that the server has all; the address of the run's page is None offline."""
+        if url is not None and self._place.is_own:
+            with suppress(StoreError):  # it is sent again, to the same place
+                digest = digest_of_export(self._run_dir, self._facts, self._end)
+                mark_sent(self._run_dir, self._facts, digest=digest, server=server_url(), url=url)
+
+    def finish(self, *, is_ok: bool) -> None:
+        """Tell the exporter that the run has ended, and wait until all is sent."""
+        self._state = "the run is complete" if is_ok else "the record is kept"
+        self._end = end_of(self._run_dir, is_ok=is_ok, figures={})
+        self._exporter.send(self._end)
+        try:
+            self.join(min(_SAID_AFTER_S, DEADLINE_S))
+            if self.is_alive():
+                _log.info("wandb: waiting for its end, at most %g s", DEADLINE_S)
+                self.join(max(0.0, DEADLINE_S - _SAID_AFTER_S))
+        finally:
+            self._exporter.kill(f"no answer within {DEADLINE_S:g} s")
+            self.join()

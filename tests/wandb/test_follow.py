@@ -1,0 +1,201 @@
+"""wandb as a follower of a run that goes on: what it shows, silence, and no process left behind."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import ExitStack
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core.events import Finished
+from harness.processes.spawn import fork_server
+from harness.record.event_log import read_events
+from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
+from harness.wandb import exporter
+from harness.wandb.exporter import Exporter, end_of, export_of, followed
+from harness.wandb.facts import read_facts
+from tests.made_runs import made_config, made_events, write_run
+from tests.wandb.stand_in import be_patient, ends, parent_of, started_core
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_PATIENCE_S = 100.0
+
+
+def record(
+    run_dir: Path, mode: str = "offline", *, struck: str | None = None, number: int = 0, waits: bool = False
+) -> None:
+    """Record a run. ``struck``: ``core`` or ``exporter``, gets the signal ``number`` in the middle of the run.
+
+    ``waits``: at the end, until killed.
+    """
+    be_patient(pytest.MonkeyPatch())  # for good: this process is the run's own
+    warnings.simplefilter("error")
+    logging.basicConfig(filename=run_dir.parent / "log.txt", level=logging.INFO, format="%(message)s")
+    config = made_config("cpr_mfu", wandb={"mode": mode})
+    with ExitStack() as views, Recorder(run_dir, config) as recorder:
+        views.enter_context(followed(recorder.run, config, "0" * 16))
+        for at, event in enumerate(made_events(config)):
+            if at == 9 and struck is not None:
+                core = started_core(os.getpid())
+                (run_dir.parent / "core.txt").write_text(str(core))
+                os.kill(core if struck == "core" else parent_of(core), number)
+                exporter.DEADLINE_S = 1.0  # from here on: to start takes longer on a busy machine
+            recorder.record(event)
+        if waits:
+            started_core(os.getpid())
+            (run_dir / "recorded").touch()
+            signal.pause()
+        recorder.done()
+
+
+def _recording(*arguments: Any, **options: Any) -> BaseProcess:
+    """A process of its own that calls :func:`record`."""
+    process = fork_server().Process(target=record, args=arguments, kwargs=options)
+    process.start()
+    return process
+
+
+def _exported(folder: Path) -> dict[str, Any]:
+    """All that wandb has of its offline run in ``folder``, but times and places."""
+    (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json"]
+    environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
+
+    def inspect(*options: str) -> str:
+        done = subprocess.run([*command, *options, str(file)], check=True, capture_output=True, text=True, env=environment)
+        return done.stdout
+
+    records = [json.loads(line, object_hook=_without_times) for line in inspect().splitlines()]
+    return {
+        "files": sorted(path.name for path in file.parent.rglob("*")),
+        **json.loads(inspect("--summary"), object_hook=_without_times),
+        **{kind: [each[kind] for each in records if kind in each] for kind in ("history", "metric", "run", "exit")},
+    }
+
+
+def _without_times(values: dict[str, Any]) -> dict[str, Any]:
+    times = {"_timestamp", "_runtime", "runtime", "start_time", "last_write", "file", "telemetry", "_wandb"}
+    return {key: value for key, value in values.items() if key not in times}
+
+
+def test_wandb_gets_the_same_from_a_run_that_goes_on_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: config, history, summary, files of both exports are equal; the figures are those of the last event."""
+    be_patient(monkeypatch)
+    path, later = tmp_path / "cpr_mfu-s3", tmp_path / "later"
+    config = made_config("cpr_mfu", seed=3, name="my_grid", wandb={"mode": "offline"})
+    finished = write_run(path, config)[-1]
+    facts = read_facts(run := RunDir(path), {})
+    assert facts is not None
+    assert isinstance(finished, Finished)
+    later.mkdir()
+    process = Exporter()
+    process.send(export_of(run, facts, "offline", folder=later), end_of(run, is_ok=True, figures={}))
+    assert process.await_sent() is None, "offline"
+    process.close()
+    found = _exported(path)
+    assert found == _exported(later)
+    assert (found["name"], found["project"], found["state"]) == ("cpr_mfu-s3", "cpr-harness", "finished")
+    assert set(found["tags"]) == {"local", "trace:busy", "profile:busy"}
+    assert (found["config"]["strategy"]["name"], found["config"]["seed"]) == ("cpr_mfu", 3)
+    names = ("auc", "log_loss", "accuracy", "pls", "update_pls", "update_pls_tracked", "overhead_frac")
+    for name in (*names, "save_h", "load_h", "lost_h", "reschedule_h", "num_failures"):
+        assert found["summary"][name] == pytest.approx(getattr(finished, name), rel=1e-12), name
+    stalls = finished.machine["overhead_seconds"]
+    assert found["summary"]["measured_stall_s"] == pytest.approx(sum(stalls.values()))
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to watch system calls")
+def test_offline_reaches_no_network_and_no_console(tmp_path: Path) -> None:
+    """Over a whole run, neither this process nor wandb-core connects to an internet address or prints."""
+    calls = tmp_path / "calls.txt"
+    traced = ["strace", "-f", "--seccomp-bpf", "-e", "trace=connect,sendto,sendmsg", "-o", str(calls)]
+    code = "import sys; from pathlib import Path; from tests.wandb.test_follow import record; record(Path(sys.argv[1]))"
+    done = subprocess.run(
+        [*traced, sys.executable, "-W", "error", "-c", code, str(tmp_path / "run")],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    trace = calls.read_text()
+    assert "AF_UNIX" in trace, "wandb-core was not seen at work"
+    assert [line for line in trace.splitlines() if "AF_INET" in line] == []
+
+
+def test_a_killed_run_leaves_no_wandb_process(tmp_path: Path) -> None:
+    """SIGKILL of the recording process ends its exporter, and wandb-core."""
+    process = _recording(tmp_path / "run", waits=True)
+    assert process.pid is not None
+    until = time.monotonic() + _PATIENCE_S
+    while not (tmp_path / "run" / "recorded").exists():
+        assert process.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    core = started_core(process.pid)
+    its_exporter = parent_of(core)
+    process.kill()
+    process.join(_PATIENCE_S)
+    assert process.exitcode == -signal.SIGKILL
+    assert ends(its_exporter)
+    assert ends(core), "wandb-core outlived its owner"
+
+
+@pytest.mark.parametrize(
+    ("struck", "number", "problem"),
+    [
+        ("core", signal.SIGKILL, None),
+        ("core", signal.SIGSTOP, "no answer within 1 s"),
+        ("exporter", signal.SIGSTOP, "no answer within 1 s"),
+        ("exporter", signal.SIGKILL, "its process has ended"),
+    ],
+)
+def test_a_wandb_that_ends_or_hangs_does_not_cost_the_run(
+    tmp_path: Path, struck: str, number: signal.Signals, problem: str | None
+) -> None:
+    """The run ends with its record and one line, and leaves no process; DONE does not wait for wandb."""
+    process = _recording(tmp_path / "run", struck=struck, number=number)
+    process.join(_PATIENCE_S)
+    exit_code = process.exitcode
+    process.kill()
+    core = int((tmp_path / "core.txt").read_text())
+    if not (is_ended := ends(core)):
+        os.kill(core, signal.SIGKILL)
+    assert (exit_code, is_ended) == (0, True)
+    assert [*Path(tempfile.gettempdir()).glob(f"wandb-*-{core}-*")] == []
+    run = RunDir(tmp_path / "run")
+    assert run.status == "done"
+    assert isinstance(read_events(run.events)[-1], Finished)
+    (line,) = [line for line in (tmp_path / "log.txt").read_text().splitlines() if "waiting for its end" not in line]
+    assert line.startswith(f"note: wandb: {problem or ''}")
+    assert line.endswith(f"; send it later by `run.py sync {run.path}`")
+
+
+def test_disabled_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``wandb.mode=disabled`` leaves no folder, and nothing is started."""
+    monkeypatch.setattr(exporter, "Exporter", None)
+    write_run(tmp_path / "run", made_config())
+    assert not (tmp_path / "run" / "wandb").exists()
+
+
+def test_a_run_without_an_event_has_no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: bad input that ends a run before its first event leaves nothing of wandb in its folder."""
+    be_patient(monkeypatch)
+    config = made_config(wandb={"mode": "offline"})
+    with ExitStack() as views, Recorder(tmp_path / "run", config) as recorder:
+        views.enter_context(followed(recorder.run, config, "0" * 16))
+    assert not recorder.run.wandb.exists()

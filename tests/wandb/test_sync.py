@@ -1,0 +1,219 @@
+"""Sending runs to a wandb server: all of a run arrives, once, and a dead server costs one line and nothing else."""
+
+import logging
+import os
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from harness.core.errors import ConfigError, RunFailed, StoreError
+from harness.core.events import Started, Trained
+from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
+from harness.wandb import exporter
+from harness.wandb.exporter import followed
+from harness.wandb.facts import read_facts
+from harness.wandb.sent import sent_marker
+from harness.wandb.sync import Outcome, Uploader
+from tests.injected import is_loss
+from tests.made_runs import made_config, made_events, write_run
+from tests.wandb.stand_in import WandbServer, ends, started_core
+
+
+def _send(path: Path, **figures: float) -> Outcome:
+    with closing(Uploader({"project": "mine"})) as uploader:
+        return uploader.send(path, figures)
+
+
+def test_a_recorded_run_arrives_whole(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """Every point of the curves, every kill and recovery, the summary and what identifies a run reach the server."""
+    config = made_config("cpr_mfu", seed=3, name="my_grid")
+    events = write_run(tmp_path / "cpr_mfu-s3", config)
+    assert _send(tmp_path / "cpr_mfu-s3", delta_auc=-0.002) == "sent"
+    ((run_id, run),) = wandb_server.runs.items()
+    assert (run["displayName"], run["project"], run["jobType"]) == ("cpr_mfu-s3", "mine", "cpr_mfu")
+    assert set(run["tags"]) == {"local", "trace:busy", "profile:busy"}
+    assert run["groupName"].startswith("my_grid-")
+    assert '"config_hash"' in run["config"]
+    assert wandb_server.complete == {run_id: 0}
+    rows = list(wandb_server.history[run_id].values())
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    assert len(losses) == sum(isinstance(event, Trained) and not event.rerun for event in events)
+    hours = [row["hours"] for row in rows]
+    assert hours == sorted(hours)
+    assert hours[-1] == pytest.approx(config.emulated.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
+    kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
+    assert kills == [event.hour for event in events if is_loss(event)]
+    recoveries = [row for row in rows if "recovery/rank" in row]
+    assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
+    assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
+    assert wandb_server.summary[run_id]["delta_auc"] == -0.002
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", b"\xff", '{"git": 3}', '{"git": {"commit": []}}', '{"code": {"fingerprint": 7}}']
+)
+def test_a_damaged_environment_is_one_line(tmp_path: Path, text: str | bytes) -> None:
+    """Law: sync, dashboard and a run that goes on name the file; its record has no digest of it, as one of before."""
+    started, *_ = made_events(made_config())
+    recorder = Recorder(tmp_path, made_config())
+    recorder.record(started)
+    position = recorder.position()
+    recorder.close(ok=False, reason="RunFailed: out of luck")
+    recorder.run.env.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(StoreError, match=rf"^{recorder.run.env}: ") as caught:
+        read_facts(recorder.run, {})
+    assert "\n" not in str(caught.value)
+    config = made_config("full", wandb={"mode": "offline"})
+    with ExitStack() as views, Recorder(tmp_path, config, since=position):
+        with pytest.raises(StoreError, match=rf"^{recorder.run.env}: "):
+            views.enter_context(followed(recorder.run, config, "0" * 16))
+
+
+def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
+    """Law: a key that the config does not have is named with its file, as is a strategy that is not loaded."""
+    recorder = Recorder(tmp_path, made_config())
+    recorder.record(made_events(made_config())[0])
+    recorder.close(ok=False)
+    before = recorder.run.config.read_text()
+    for changed in (f"unknown: 3\n{before}", before.replace("name: cpr_vanilla", "name: of_a_plugin")):
+        recorder.run.config.write_text(changed)
+        with pytest.raises(StoreError) as caught:
+            read_facts(recorder.run, {})
+        assert all(line.startswith(f"{recorder.run.config}: ") for line in str(caught.value).splitlines())
+
+
+def test_a_marker_that_cannot_be_used_is_none(tmp_path: Path) -> None:
+    """Law: a run whose marker is damaged is sent again."""
+    run = RunDir(tmp_path)
+    run.wandb.mkdir()
+    for text in ("", "[" * 100_000, "[]", '{"server": "a", "digest": "b", "id": "c", "url": 3}'):
+        (run.wandb / "sent.json").write_text(text)
+        assert sent_marker(run) == {}
+
+
+def test_a_run_is_sent_once(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """A second call sends nothing; a figure that has become known since then is sent, to the same run."""
+    write_run(tmp_path / "run", made_config("full"))
+    assert _send(tmp_path / "run") == "sent"
+    wandb_server.operations.clear()
+    assert _send(tmp_path / "run") == "sent before"
+    assert wandb_server.operations == []
+    assert _send(tmp_path / "run", delta_auc=0.0) == "sent"
+    assert len(wandb_server.runs) == 1
+
+
+def test_a_rerun_replaces_and_a_cell_of_another_engine_does_not(tmp_path: Path) -> None:
+    """Ids of wandb runs follow from config hash and engine, not from folder or time."""
+    ids = []
+    for name, engine in (("first", "local"), ("again", "local"), ("other", "rpc")):
+        write_run(tmp_path / name, made_config("full", engine=engine))
+        facts = read_facts(RunDir(tmp_path / name), {})
+        assert facts is not None
+        ids.append(facts.id)
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_an_online_run_need_not_be_sent(
+    wandb_server: WandbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that was online to its end logs its address, and is marked as sent."""
+    with caplog.at_level(logging.INFO, "harness"):
+        write_run(tmp_path / "run", made_config("full", wandb={"mode": "online", "project": "mine"}))
+    (run_id,) = wandb_server.runs
+    assert _lines(caplog) == [f"wandb: {wandb_server.url}/someone/mine/runs/{run_id}"]
+    assert _send(tmp_path / "run") == "sent before"
+
+
+def test_runs_that_go_on_are_left_alone(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """An unfinished run is not sent."""
+    config = made_config("full")
+    recorder = Recorder(tmp_path / "run", config)
+    recorder.record(next(event for event in made_events(config) if isinstance(event, Started)))
+    assert _send(tmp_path / "run") == "not ended"
+    recorder.close(ok=False)
+    assert wandb_server.runs == {}
+
+
+@pytest.mark.parametrize("mute_after", ["Viewer", "UpsertBucket"])
+def test_a_server_that_falls_mute_costs_sync_one_line(
+    wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute_after: str
+) -> None:
+    """A server that answers once or twice and never again: one line in time for all of it, no wandb-core is left."""
+    write_run(tmp_path / "before", made_config("none"))
+    write_run(tmp_path / "run", made_config("full"))
+    with closing(Uploader({})) as uploader:
+        uploader.send(tmp_path / "before", {})
+        core = started_core(os.getpid())
+        monkeypatch.setattr(exporter, "DEADLINE_S", 4.0)
+        wandb_server.operations.clear()
+        wandb_server.mute_after = mute_after
+        with pytest.raises(RunFailed, match=r"wandb: no answer within 4 s; the same command sends the rest$"):
+            uploader.send(tmp_path / "run", {})
+        assert wandb_server.mute_s is not None
+        assert time.monotonic() - wandb_server.mute_s < 7.5, "two deadlines would be 8 s"
+    assert sent_marker(RunDir(tmp_path / "run")) == {}
+    assert ends(core)
+
+
+def test_a_silent_server_costs_a_run_one_line(
+    silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An online run goes on offline, with one line; its record is complete and can be sent later."""
+    write_run(tmp_path / "run", made_config("full", wandb={"mode": "online"}))
+    (line,) = _lines(caplog)
+    assert silent_server in line
+    assert "the run goes on offline" in line
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert RunDir(tmp_path / "run").status == "done"
+
+
+def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The mistake is said before a step is run."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    wandb.teardown()
+    with pytest.raises(ConfigError, match=r"expected an API key for \S+, got none"):
+        write_run(tmp_path / "run", made_config("full", wandb={"mode": "online"}))
+    wandb.teardown()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("WANDB_BASE_URL", url) for url in ("nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999")),
+        ("WANDB_PROJECT", "a/b"),
+        ("WANDB_HTTPS_PROXY", "http://user:secret@127.0.0.1:99999"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Law: online it is refused before a step is run, and by sync; an offline run goes on without its view."""
+    import wandb
+
+    wandb.teardown()
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"wandb: .*; its settings are WANDB_") as refused:
+        write_run(tmp_path / "online", made_config("full", wandb={"mode": "online"}))
+    assert "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"wandb: .*; its settings are WANDB_"):
+        Uploader({})
+    write_run(tmp_path / "offline", made_config("full", wandb={"mode": "offline"}))
+    (line,) = _lines(caplog)
+    assert line.startswith("note: wandb: ")
+    assert RunDir(tmp_path / "offline").status == "done"
+    monkeypatch.undo()
+    wandb.teardown()
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the package has logged; on a busy machine it also says for what it waits."""
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    return [line for line in lines if not line.startswith("wandb: waiting for ")]
