@@ -17,7 +17,7 @@ from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import BUCKETS
 from harness.record.files import write_text
 from harness.wandb.facts import RunFacts
-from harness.wandb.server import WandbError, default_entity, require_key, server_problem, server_url, within
+from harness.wandb.server import WandbError, default_entity, server_problem, server_url, within
 
 _AXIS_TITLES = {"samples": "samples", "hours": "emulated hours, overhead included"}
 _COLUMNS = (
@@ -74,10 +74,9 @@ def save(workspace: Workspace, folder: Path) -> str:
 
     Raises ConfigError without an API key, RunFailed if the server does not take it.
     """
-    require_key()
-    if problem := server_problem():
-        raise RunFailed(f"{problem}; nothing was saved")
     server, marker = server_url(), folder / _MARKER
+    if problem := server_problem(server):
+        raise RunFailed(f"{problem}; nothing was saved")
     try:
         workspace.entity = workspace.entity or within(_SAVED_S, default_entity)
         place = [server, workspace.entity, workspace.project]

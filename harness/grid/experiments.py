@@ -19,7 +19,7 @@ from harness.record.files import write_text
 from harness.record.folder import claim_grid, discard_run, has_resume_point
 from harness.record.place import Place
 from harness.record.rundir import RunDir
-from harness.wandb.server import require_key, server_problem
+from harness.wandb.server import server_problem, server_url
 
 _log = logging.getLogger(__name__)
 _HEADING = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
@@ -91,11 +91,9 @@ def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> 
 def prepared(experiment: Experiment) -> Experiment:
     """The experiment with a wandb group for its cells, and offline if the server that it wants does not answer."""
     changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
-    if is_online(experiment):
-        require_key()
-        if problem := server_problem():
-            _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
-            changes["mode"] = "offline"
+    if is_online(experiment) and (problem := server_problem(server_url())):
+        _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
+        changes["mode"] = "offline"
     cells = []
     for cell in experiment.cells:
         wandb = cell.config.wandb

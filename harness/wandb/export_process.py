@@ -27,7 +27,7 @@ from harness.core.events import Event, from_json
 from harness.processes.leash import hold_leash, ignore_interrupts
 from harness.record.place import Place
 from harness.wandb.history import AXES, History
-from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem
+from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem, server_url
 
 _POLL_S = 0.5  # between looks for new events
 _SETTINGS: dict[str, Any] = {
@@ -122,8 +122,6 @@ def _open(export: Export, tell: Tell) -> Any:
     problems: list[str] = []
     for mode in export.modes:
         try:
-            if mode == "online" and (problem := server_problem()):
-                raise WandbError(problem.removeprefix("wandb: "))
             with one_line_errors():
                 run = _begin(export, mode)
         except WandbError as error:
@@ -135,6 +133,8 @@ def _open(export: Export, tell: Tell) -> Any:
 
 
 def _begin(export: Export, mode: str) -> Any:
+    if mode == "online" and (problem := server_problem(server_url())):
+        raise WandbError(problem.removeprefix("wandb: "))
     wandb = import_wandb()
     limits_s = {f"{name}_timeout": LIMITS_S[name] for name in ("init", "finish")}
     run = wandb.init(

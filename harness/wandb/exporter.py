@@ -27,7 +27,7 @@ from harness.record.rundir import RunDir
 from harness.wandb.export_process import Export
 from harness.wandb.facts import RunFacts, facts_of
 from harness.wandb.sent import digest_of_export, mark_sent
-from harness.wandb.server import LIMITS_S, WandbError, require_key, server_url
+from harness.wandb.server import LIMITS_S, WandbError, server_url
 
 _log = logging.getLogger(__name__)
 
@@ -135,9 +135,8 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
     if config.wandb.mode == "disabled":
         yield
         return
-    if config.wandb.mode == "online":
-        require_key()
-    follower = _Follower(run, facts_of(run, config, config_hash), config.wandb.mode)
+    server = server_url() if config.wandb.mode == "online" else None
+    follower = _Follower(run, facts_of(run, config, config_hash), server)
     is_ok = False
     try:
         yield
@@ -149,14 +148,15 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
 class _Follower(Thread):
     """Logs what becomes of the export of a run that goes on."""
 
-    def __init__(self, run: RunDir, facts: RunFacts, mode: str) -> None:
+    def __init__(self, run: RunDir, facts: RunFacts, server: str | None) -> None:
         super().__init__(name="wandb", daemon=True)
-        self._run_dir, self._facts, self._is_online = run, facts, mode == "online"
+        self._run_dir, self._facts, self._server = run, facts, server
         self._place = Place(run.events)
         self._end: dict[str, Any] = {}
         self._state = "the run goes on"
         self._exporter = Exporter()
-        self._exporter.send(export_of(run, facts, *dict.fromkeys((mode, "offline")), folder=run.path))
+        modes = ("online", "offline") if server else ("offline",)
+        self._exporter.send(export_of(run, facts, *modes, folder=run.path))
         self.start()
 
     def run(self) -> None:
@@ -180,10 +180,10 @@ class _Follower(Thread):
 
     def _mark(self, url: str | None) -> None:
         """Record that the server has all; the address of the run's page is None offline."""
-        if url is not None and self._place.is_own:
+        if self._server and url and self._place.is_own:
             with suppress(StoreError):  # it is sent again, to the same place
                 digest = digest_of_export(self._run_dir, self._facts, self._end)
-                mark_sent(self._run_dir, self._facts, digest=digest, server=server_url(), url=url)
+                mark_sent(self._run_dir, self._facts, digest=digest, server=self._server, url=url)
 
     def finish(self, *, is_ok: bool) -> None:
         """Tell the exporter that the run has ended, and wait until all is sent."""

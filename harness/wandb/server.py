@@ -1,4 +1,4 @@
-"""wandb's settings, its API key, and whether its server answers. The only module that imports wandb."""
+"""wandb's server and API key, and whether its server answers. The only module that imports wandb."""
 
 import json
 import os
@@ -78,16 +78,26 @@ def default_entity() -> str:
 def server_url() -> str:
     """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own.
 
-    Raises ConfigError if wandb's settings cannot be used.
+    Raises ConfigError if wandb's settings cannot be used, or there is no API key for the server that can be one.
     """
     wandb = import_wandb()
     try:
-        return wandb.sdk.wandb_setup.singleton().settings.base_url
+        url = wandb.sdk.wandb_setup.singleton().settings.base_url
     except (ValidationError, wandb.Error) as error:
         wandb.teardown()  # wandb 0.31 would go on with the settings read so far, and so with another server
         raise ConfigError(
             f"wandb: {_mistakes(error)}; its settings are WANDB_* of the environment, and its settings files"
         ) from error
+    try:
+        auth = wandb.sdk.lib.wbauth.authenticate_session(host=url, source="", prompt=False, update_session=False)
+    except wandb.Error as error:
+        raise ConfigError(f"wandb: {_mistakes(error)}") from error
+    if auth is None:
+        raise ConfigError(
+            f"wandb: expected an API key for {url}, got none; set WANDB_API_KEY or run `wandb login`; "
+            "wandb.mode=offline needs no account and no network"
+        )
+    return url
 
 
 def _mistakes(error: Exception) -> str:
@@ -97,24 +107,9 @@ def _mistakes(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
 
 
-def require_key() -> None:
-    """Raise ConfigError if there is no API key for the server, or none that can be one."""
-    wandb = import_wandb()
-    url = server_url()
-    try:
-        auth = wandb.sdk.lib.wbauth.authenticate_session(host=url, source="", prompt=False, update_session=False)
-    except wandb.Error as error:
-        raise ConfigError(f"wandb: {' '.join(str(error).split())}") from error
-    if auth is None:
-        raise ConfigError(
-            f"wandb: expected an API key for {url}, got none; set WANDB_API_KEY or run `wandb login`; "
-            "wandb.mode=offline needs no account and no network"
-        )
-
-
-def server_problem() -> str | None:
+def server_problem(url: str) -> str | None:
     """One line if the server does not answer in time; else None."""
-    url, limit_s = server_url(), LIMITS_S["probe"]
+    limit_s = LIMITS_S["probe"]
     query = json.dumps({"query": "query Viewer { viewer { entity } }", "operationName": "Viewer"}).encode()
     request = urllib.request.Request(f"{url}/graphql", query, {"Content-Type": "application/json"})
 
