@@ -50,12 +50,13 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
         yield f"Trainers: {num:,} line{'s name one' if num > 1 else ' names one'}; statistics are of PS ranks."
     yield from _who(stats)
     yield from _together(stats)
-    if (repairs := stats.repairs) is not None:
-        unknown = f", {repairs.num_unknown:,} unknown" if repairs.num_unknown else ""
+    if num := len(stats.repair_K):
+        unknown = f", {stats.num_unknown_repairs:,} unknown" if stats.num_unknown_repairs else ""
+        median, most, longest = map(number, np.quantile(stats.repair_K, [0.5, 0.9, 1.0]).tolist())
+        mean = number(float(stats.repair_K.mean()))
         yield (
-            f"Repairs: {repairs.num:,} known{unknown}; {number(repairs.mean_h)} h on average, median "
-            f"{number(repairs.median_h)}, nine in ten within {number(repairs.p90_h)}, longest "
-            f"{number(repairs.longest_h)}."
+            f"Repairs: {num:,} known{unknown}; {mean} h on average, median {median}, nine in ten within {most}, "
+            f"longest {longest}."
         )
 
 

@@ -35,8 +35,7 @@ from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
-from harness.traces.hosts import facts_of_named
-from harness.traces.job_trace import with_profile_of_trace
+from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import planned_faults_of, trace_digest, trace_facts
 
 

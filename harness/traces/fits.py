@@ -1,11 +1,10 @@
 """Maximum-likelihood fits of the time between failures, right-censored durations included, with intervals.
 
-scipy has the distributions and the censored maximum likelihood (``CensoredData``, ``dist.fit``), but no intervals of
-the parameters and no goodness of fit for censored durations. Intervals are Wald's on the logarithm of each parameter,
-from the observed information (Meeker & Escobar, Statistical Methods for Reliability Data, 1998, section 8.4). The
-exponential has the exact chi-square interval. The log likelihoods are those of scipy's distributions, written out:
-scipy's own check their arguments at every call, which takes a hundred times as long as the arithmetic, and a fit asks
-a hundred times.
+scipy fits censored durations too (``dist.fit`` of ``CensoredData``), but has no intervals of the parameters and no
+goodness of fit for them. Intervals are Wald's on the logarithm of each parameter, from the observed information (Meeker
+& Escobar, Statistical Methods for Reliability Data, 1998, section 8.4). The exponential has the exact chi-square
+interval. The log likelihoods are those of scipy's distributions, written out: scipy's own check their arguments at
+every call, which takes a hundred times as long as the arithmetic, and a fit asks a hundred times.
 
 Array letters: E durations that ended, C censored durations, N all durations, P parameters.
 """
@@ -220,22 +219,14 @@ def maximise(family: str, sample: Sample) -> F64:
         value = -log_likelihood(*values_P) if values_P.min() > 0 else math.inf
         return math.inf if math.isnan(value) else value
 
-    def search(_: object, start_P: F64, args: Any = (), disp: object = None) -> F64:
-        options = {"xatol": _TOLERANCE, "fatol": _TOLERANCE, "maxiter": 1000}
-        found: Any = optimize.minimize(loss, start_P, method="Nelder-Mead", options=options)
-        if not found.success:
-            raise RuntimeError(found.message)
-        return found.x
-
     shape = law.shape_of(max(float(np.log(sample.all_N).std()), 1e-6))
     scale = 1 / shape if family == "gamma" else 1.0
-    data = stats.CensoredData(scaled.ended_E, right=scaled.cut_C)
-    try:
-        with np.errstate(all="ignore"):
-            shape, _, scale = law.dist.fit(data, shape, floc=0, scale=scale, optimizer=search)
-    except (ValueError, RuntimeError):  # scipy's FitError is one of either
-        raise TraceError(f"{family}: the likelihood of these durations has no maximum") from None
-    return np.array([shape, scale * unit_h])
+    options = {"xatol": _TOLERANCE, "fatol": _TOLERANCE, "maxiter": 1000}
+    with np.errstate(all="ignore"):
+        found: Any = optimize.minimize(loss, [shape, scale], method="Nelder-Mead", options=options)
+    if not (found.success and math.isfinite(found.fun)):
+        raise TraceError(f"{family}: the likelihood of these durations has no maximum")
+    return found.x * [1, unit_h]
 
 
 def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, float]:

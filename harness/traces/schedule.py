@@ -50,8 +50,12 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
                 f"{trace.source}:{entry.line}: phase, fault: expected nothing with trace.inject=wall, got "
                 f"{entry.phase}, {entry.fault.name}; a rank is killed at a second, whatever the run does then"
             )
-    if "shm" in config.cluster.transports:
-        _refuse_without_network(trace)
+    for entry in trace.entries if "shm" in config.cluster.transports else ():
+        if entry.fault.cuts_network:
+            raise TraceError(
+                f"{trace.source}:{entry.line}: fault: expected none of {entry.fault.name} with shm in "
+                "cluster.transports, got one; shared memory is no network: set cluster.transports=[uv]"
+            )
     planned_faults = schedule(
         trace,
         job_h=config.emulated.job_h,
@@ -79,16 +83,6 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
     return planned_faults
-
-
-def _refuse_without_network(trace: Trace) -> None:
-    """Raise TraceError for a rank that is cut off a network which it does not need."""
-    for entry in trace.entries:
-        if entry.fault.cuts_network:
-            raise TraceError(
-                f"{trace.source}:{entry.line}: fault: expected none of {entry.fault.name} with shm in "
-                "cluster.transports, got one; shared memory is no network: set cluster.transports=[uv]"
-            )
 
 
 def schedule(
@@ -124,7 +118,10 @@ def schedule(
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h and clock == "samples":
-            _refuse_late(entry, where, job_h)
+            raise TraceError(
+                f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
+                "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
+            )
         if (entry.phase != "boundary" or entry.fault.lasts) and clock == "wall":
             _refuse_on_wall_clock(entry, where)
         step = strike_step(
@@ -148,14 +145,6 @@ def schedule(
         *sorted([*at_once, *losses], key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
         *_with_ends(lasting, job_h, total_samples, batch_size),
         *(each for each, _ in others if each.phase != "boundary"),
-    )
-
-
-def _refuse_late(entry: Entry, where: str, job_h: float) -> None:
-    """Raise TraceError for an entry past the end of the job."""
-    raise TraceError(
-        f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
-        "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
     )
 
 

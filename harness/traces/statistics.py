@@ -14,7 +14,7 @@ from scipy import stats
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.traces.fits import CONFIDENCE, Fit, Interval, fit_all, mean_interval
-from harness.traces.gaps import I64, First, Observed, Per, Sample, first_of, gaps_of, observe, without_repeats
+from harness.traces.gaps import F64, I64, First, Observed, Per, Sample, first_of, gaps_of, observe, without_repeats
 from harness.traces.trace import Trace
 
 _NUM_OFFENDERS = 5
@@ -57,23 +57,12 @@ class Concentration:
     offenders: tuple[tuple[int, str, int], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repairs:
-    """Hours of repair, of the deaths with a known one."""
-
-    num: int
-    num_unknown: int
-    mean_h: float
-    median_h: float
-    p90_h: float
-    longest_h: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TraceStatistics:
     """All statistics of a trace; None is unknown. ``group_sizes``: the number of instants by ranks that died at them.
 
-    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``).
+    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``repair_K``: the known
+    repair times in hours.
     """
 
     title: str
@@ -83,7 +72,8 @@ class TraceStatistics:
     system: Level
     group_sizes: Mapping[int, int]
     concentration: Concentration | None
-    repairs: Repairs | None
+    repair_K: F64
+    num_unknown_repairs: int
 
 
 def describe(trace: Trace) -> TraceStatistics:
@@ -96,6 +86,7 @@ def describe(trace: Trace) -> TraceStatistics:
     trace = without_repeats(trace)
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; add '# length_h: HOURS' to its header")
+    repairs = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     is_ranked = observed.rank_E is not None and observed.num_ranks is not None
     return TraceStatistics(
         title=trace.header.get("title", "") or trace.source,
@@ -105,7 +96,8 @@ def describe(trace: Trace) -> TraceStatistics:
         system=_level(observed, "system", first),
         group_sizes=dict(sorted(Counter(observed.instants[1].tolist()).items())),
         concentration=_concentration(observed, trace) if is_ranked and observed.num_deaths else None,
-        repairs=_repairs(trace),
+        repair_K=np.array(repairs),
+        num_unknown_repairs=len(trace.failures) - len(repairs),
     )
 
 
@@ -163,20 +155,4 @@ def _concentration(observed: Observed, trace: Trace) -> Concentration:
             for rank in order_R[:_NUM_OFFENDERS].tolist()
             if num_R[rank] > 1
         ),
-    )
-
-
-def _repairs(trace: Trace) -> Repairs | None:
-    """None if no repair time is known."""
-    known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
-    if not known:
-        return None
-    median_h, p90_h, longest_h = np.quantile(known, [0.5, 0.9, 1.0]).tolist()
-    return Repairs(
-        num=len(known),
-        num_unknown=len(trace.failures) - len(known),
-        mean_h=float(np.mean(known)),
-        median_h=median_h,
-        p90_h=p90_h,
-        longest_h=longest_h,
     )

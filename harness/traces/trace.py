@@ -161,15 +161,16 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         raise TraceError(f"{where}: expected {len(columns)} values ({','.join(columns)}), got {len(values)}")
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
+    who = _who(values[1], where)
     repair_h = _hours("repair_h", repair, where) if repair else None
     fault = _fault(extra, where)
     entry = Entry(
         hour=hour,
-        who=_who(values[1], where),
+        who=who,
         repair_h=repair_h,
         phase=_phase(extra.get("phase"), fault, where),
         fault=fault,
-        host=_host(values[1]),
+        host=int(who[4:]) if isinstance(who, str) and who.startswith("host") else None,
         line=number,
         extra=extra,
     )
@@ -223,12 +224,6 @@ def _hours(column: str, text: str, where: str) -> float:
     if not 0 <= hours <= MAX_HOURS:  # nan is not
         raise TraceError(f"{where}: {column}: expected hours from 0 to {MAX_HOURS:g}, got {text}")
     return hours
-
-
-def _host(text: str) -> int | None:
-    """The index of the host that a text names; None if it names none."""
-    found = _NAME.fullmatch(text)
-    return int(found[2]) if found and found[1] == "host" else None
 
 
 def _who(text: str, where: str) -> Rank | int:

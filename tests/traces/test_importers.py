@@ -4,6 +4,7 @@ import itertools
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from harness.core.seeds import generator
 from harness.traces.importers import FORMATS, findings, fta, infinitehbd, lanl, philly, read_log, spot
 from harness.traces.importers.findings import FailureLog
 from tests.traces import made_logs
-from tests.traces.made_logs import MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
+from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 
@@ -256,48 +257,36 @@ def test_one_system_of_many(tmp_path: Path) -> None:
 
 
 FTA = "1\t1\t7\t0\tn\t"
+AT_1 = events((1, "start", "a"))
+SKY = '{"metadata": {"gap_seconds": 60}, "data": '
+EMPTY = ": expected a log of failures, got an empty file"
+A_COUNT = "the count: expected a whole number"
 
 WRONG = [
-    ("intervals", b"", ": expected a log of failures, got an empty file"),
-    ("intervals", b" \r\n ", ": expected a log of failures, got an empty file"),
+    ("intervals", b"", EMPTY),
+    ("intervals", b" \r\n ", EMPTY),
     ("intervals", "node,start,end\nk\xe9,1,2".encode("latin-1"), ":2: expected UTF-8, got the byte 0xe9"),
     ("intervals", "a,1,2".encode("utf-16"), ":1: expected UTF-8, got the byte 0xff"),
     ("intervals", "node,start,end", ": expected at least one outage, got column names only"),
     ("intervals", "a,1", ":1: expected 3 columns (node,start,end), got 2"),
     ("intervals", "a,1,2\n1,a,2", ":2: start: expected a number, got 'a'"),
-    ("intervals", "a,nan,2", ":1: start: expected a number, got 'nan'"),
-    ("intervals", "a,1e999,2", ":1: start: expected a number, got '1e999'"),
-    ("intervals", "a,1_0,2", ":1: start: expected a number, got '1_0'"),
+    *(("intervals", f"a,{text},2", f":1: start: expected a number, got '{text}'") for text in ("nan", "1e999", "1_0")),
     ("intervals", "a,1,1e300", ":1: end: expected a time from 0 to the year 2100, got '1e300'"),
     ("intervals", "a,-1,2", ":1: start: expected a time from 0 to the year 2100, got '-1'"),
     ("intervals", "a,1,2\nb,1700000000,", ": expected all times since 1970 or all since the log's beginning, got 1 s"),
     ("intervals", '"a,b",1,2', ":1: the node: expected a printable name of 1 to 128 characters without commas"),
     ("intervals", 'a,1,2\n"b,1,2', ":2: expected a line of CSV"),
-    ("bamboo", "0,added,a", ":1: expected 'milliseconds,add|remove,instance', got '0,added,a'"),
-    ("bamboo", "add,0,a", ":1: expected 'milliseconds,add|remove,instance', got 'add,0,a'"),
+    *(
+        ("bamboo", line, f":1: expected 'milliseconds,add|remove,instance', got '{line}'")
+        for line in ("0,added,a", "add,0,a")
+    ),
     ("lanl", "a,b,c", ":1: expected 26 columns, got 3"),
-    (
-        "lanl",
-        made_logs.LANL_NAMES.replace("Down Time", "Up Time"),
-        ":1: column 19: expected 'Down Time', got 'Up Time'",
-    ),
-    ("lanl", made_logs.LANL_NAMES, ": expected at least one failure, got none"),
-    (
-        "lanl",
-        lanl_line("31/12/2001 1:00", "1/1/2002 1:00", "9"),
-        ":1: Prob Started: expected a date and time like 6/21/2005 10:54, month first, got '31/12/2001 1:00'",
-    ),
-    (
-        "lanl",
-        lanl_line("1/1/9999 1:00", "", "9"),
-        ":1: Prob Started: expected a date between 1970 and 2100, got 1/1/9999",
-    ),
+    ("lanl", LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19: expected 'Down Time', got 'Up Time'"),
+    ("lanl", LANL_NAMES, ": expected at least one failure, got none"),
+    ("lanl", lanl_line("31/12/2001 1:00", "", "9"), ":1: Prob Started: expected a date and time like 6/21/2005 10:54"),
+    ("lanl", lanl_line("1/1/9999 1:00", "", "9"), ":1: Prob Started: expected a date between 1970 and 2100, got 1/1"),
     ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: Down Time: expected minutes within ten years, got '1e12'"),
-    (
-        "lanl",
-        lanl_line("1/1/2002 1:00", "", "9", node="1e99"),
-        ":1: nodenumz: expected a whole number from 0 to 100,000, got '1e99'",
-    ),
+    ("lanl", lanl_line("1/1/2002 1:00", "", "9", node="1e99"), ":1: nodenumz: expected a whole number from 0 to 100"),
     ("fta", "1 2 3", ":1: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got 3"),
     ("fta", "1\t1\tn\t0\t7\t0\t5\t9\t0", ":1: node_id: expected a number, got 'n'; check the order of the columns"),
     ("fta", f"{FTA}0\t5\tlater\t0", ":1: event_stop_time: expected a number, got 'later'"),
@@ -309,58 +298,25 @@ WRONG = [
     ("infinitehbd", "{}", ": the file: expected a list, got a dict"),
     ("infinitehbd", "[3]", ": record 1: expected a JSON object with 'event_type', got 3"),
     ("infinitehbd", '[{"node": 3}]', ": record 1: expected the key 'event_type', got the keys 'node'"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": expected JSON numbers, got NaN"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 5000), "Exceeds the limit"),
-    (
-        "infinitehbd",
-        events((1, "start", "a")).replace("1", "9" * 500),
-        ": record 1: event_time: expected a number, got 999",
-    ),
-    (
-        "infinitehbd",
-        events((1, "start", "a")).replace("1", "true"),
-        ": record 1: event_time: expected a number, got True",
-    ),
-    (
-        "infinitehbd",
-        events((1, "stop", "a")),
-        ": record 1: event_type: expected 'fault_start' or 'fault_end', got 'fault_stop'",
-    ),
+    ("infinitehbd", AT_1.replace("1", "NaN"), ": expected JSON numbers, got NaN"),
+    ("infinitehbd", AT_1.replace("1", "9" * 5000), "Exceeds the limit"),
+    ("infinitehbd", AT_1.replace("1", "9" * 500), ": record 1: event_time: expected a number, got 999"),
+    ("infinitehbd", AT_1.replace("1", "true"), ": record 1: event_time: expected a number, got True"),
+    ("infinitehbd", events((1, "stop", "a")), ": record 1: event_type: expected 'fault_start' or 'fault_end', got "),
     ("infinitehbd", events((1, "start", "")), ": record 1: node_id: expected a printable name"),
     ("skypilot", '{"metadata": {}, "data": [1, 2]}', ": expected the key 'gap_seconds', got the keys ''"),
     ("skypilot", '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}', ": gap_seconds: expected seconds > 0"),
-    (
-        "skypilot",
-        '{"metadata": {"gap_seconds": 60}, "data": [1]}',
-        ": expected at least 2 counts in the list 'data', got 1",
-    ),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": data: expected a count of instances above 0"),
-    (
-        "skypilot",
-        '{"metadata": {"gap_seconds": 60}, "data": [1, 2.5]}',
-        ": data[1]: the count: expected a whole number from 0 to 10,000, got 2.5",
-    ),
-    (
-        "skypilot",
-        '{"metadata": {"gap_seconds": 60}, "data": [1, 1e9]}',
-        ": data[1]: the count: expected a whole number",
-    ),
-    (
-        "skypilot",
-        '{"metadata": {"gap_seconds": 60}, "data": [1, 2], "prices": [1]}',
-        ": expected 2 prices, one for each count",
-    ),
+    ("skypilot", f"{SKY}[1]}}", ": expected at least 2 counts in the list 'data', got 1"),
+    ("skypilot", f"{SKY}[0, 0]}}", ": data: expected a count of instances above 0"),
+    *(("skypilot", f"{SKY}[1, {number}]}}", f": data[1]: {A_COUNT} from 0 to 10,000") for number in ("2.5", "1e9")),
+    ("skypilot", f'{SKY}[1, 2], "prices": [1]}}', ": expected 2 prices, one for each count"),
     (
         "philly",
         json.dumps([job("Lost", (1, 2))]),
         ": record 1: status: expected one of Pass, Killed, Failed, got 'Lost'",
     ),
     ("philly", json.dumps([job("Pass")]), ": expected an attempt with a server and a time"),
-    (
-        "philly",
-        json.dumps([job("Pass", (1, 2))]).replace("2004-10-01 00:02", "2004-13-01 00:02"),
-        "expected a date and time like",
-    ),
+    ("philly", json.dumps([job("Pass", (1, 2))]).replace("01 00:02", "32 00:02"), "expected a date and time like"),
 ]
 
 
@@ -374,30 +330,31 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
     assert "\n" not in str(refused.value)
 
 
-def test_what_cannot_be_asked(tmp_path: Path) -> None:
-    """An unknown format, option, value of one, system, or file."""
-    text = lanl_line("1/2/2002 3:00", "", "9")
-    for format, options, message in [
+@pytest.mark.parametrize(
+    ("format", "options", "message"),
+    [
         ("lanl", {"unit": "s"}, "format lanl: expected one of its options (system), got 'unit'"),
         ("fta", {"unit": "s"}, "format fta: expected one of its options (none), got 'unit'"),
         ("intervals", {"unit": "y"}, "option unit: expected one of ms, s, m, h, d, got 'y'"),
         ("bamboo", {"by": "rack"}, "option by: expected 'slot' or 'instance', got 'rack'"),
-        ("lanl", {"system": 2}, f"{tmp_path}/made.lanl: option system: expected one of '20', got 2"),
+        ("lanl", {"system": 2}, "FILE: option system: expected one of '20', got 2"),
         ("lanl", {"system": "all"}, "option system: system: expected a number, got 'all'"),
-        (
-            "nagios",
-            {},
-            "format: expected one of infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals, got 'nagios'",
-        ),
-    ]:
-        with pytest.raises(TraceError) as refused:
-            read(tmp_path, format, text, **options)
-        assert str(refused.value) == message
-    none = tmp_path / "none"
-    for path, message in [
-        (none, f"{none}: cannot be read (No such file or directory)"),
+        ("nagios", {}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),
+    ],
+)
+def test_what_cannot_be_asked(tmp_path: Path, format: str, options: dict[str, Any], message: str) -> None:
+    """An unknown format, option, value of one, or system."""
+    with pytest.raises(TraceError) as refused:
+        read(tmp_path, format, lanl_line("1/2/2002 3:00", "", "9"), **options)
+    assert str(refused.value) == message.replace("FILE", f"{tmp_path}/made.lanl")
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """A path without a file, or of a folder."""
+    for path, message in (
+        (tmp_path / "none", "/none: cannot be read (No such file or directory)"),
         (tmp_path, "expected a regular file, got a folder or device"),
-    ]:
+    ):
         with pytest.raises(TraceError) as refused:
             read_log("lanl", path)
         assert str(refused.value).endswith(message)

@@ -105,47 +105,44 @@ def test_a_shipped_trace_fits_its_profile(name: str) -> None:
     assert job_trace(config) is not None
 
 
+MANY = " ".join(f"{k / 4},ps0," for k in range(40))
+
+
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("length_h", "ranks", "rows", "sentence"),
     [
+        (5, 2, "4,ps0,", "the trace lasts 5 h, the job 10 h: no failure after hour 4; "),
+        (15, 2, "4,ps0,", "the trace lasts 15 h, the job 10 h: the rest is left out; "),
+        (None, 2, "1,ps0, 2,ps1,", "the last failure of the trace is at 2 h, the job 10 h: no failure "),
         (
-            "# length_h: 5\n# ranks: 2\nhour,rank\n4,ps0\n",
-            "the trace lasts 5 h, the job 10 h: no failure after hour 4; ",
+            10,
+            2,
+            MANY,
+            "MTBF 0.25 h in the trace (40 failures in 10 h), 5.6 h in profile busy*, by which intervals",
         ),
         (
-            "# length_h: 15\n# ranks: 2\nhour,rank\n4,ps0\n",
-            "the trace lasts 15 h, the job 10 h: the rest is left out; ",
+            10,
+            2,
+            "4,ps0, 4,ps1,",
+            "2 ranks per failure in the trace, 1 in profile busy*; profile.from_trace=true",
         ),
-        ("# ranks: 2\nhour,rank\n1,ps0\n2,ps1\n", "the last failure of the trace is at 2 h, the job 10 h: no failure "),
+        (10, 9, "4,ps0,", "9 ranks in the trace, 2 PS ranks in the job: failures of the others cannot happen; cluster"),
         (
-            "# length_h: 10\n# ranks: 2\nhour,rank\n" + "".join(f"{k / 4},ps0\n" for k in range(40)),
-            "MTBF 0.25 h in the trace (40 failures in 10 h), 5.6 h in profile busy*, by which intervals are chosen; ",
+            10,
+            1,
+            "4,ps0,",
+            "1 ranks in the trace, 2 PS ranks in the job: ranks from ps1 on never fail; cluster",
         ),
-        (
-            "# length_h: 10\n# ranks: 2\nhour,rank\n4,ps0\n4,ps1\n",
-            "2 ranks per failure in the trace, 1 in profile busy*; profile.from_trace=true takes the trace's",
-        ),
-        (
-            "# length_h: 10\n# ranks: 9\nhour,rank\n4,ps0\n",
-            "9 ranks in the trace, 2 PS ranks in the job: failures of the others cannot happen; cluster.num_ps=9 ",
-        ),
-        (
-            "# length_h: 10\n# ranks: 1\nhour,rank\n4,ps0\n",
-            "1 ranks in the trace, 2 PS ranks in the job: ranks from ps1 on never fail; cluster.num_ps=1 ",
-        ),
-        (
-            "# length_h: 10\n# ranks: 2\nhour,rank\n4,ps0\n4.001,ps1\n4.002,ps0\n9,ps1\n",
-            "4 failure instants fall on 3 boundaries between steps, and instants at one boundary are one failure: ",
-        ),
-        (
-            "# length_h: 10\n# ranks: 2\nhour,rank,repair_h\n4,ps0,30\n",
-            "repair times of the trace (30 h) are not charged: a failure costs O_res, 3 min, as if another node took ",
-        ),
+        (10, 2, "4,ps0, 4.001,ps1, 4.002,ps0, 9,ps1,", "4 failure instants fall on 3 boundaries between steps, and "),
+        (10, 2, "4,ps0,30", "repair times of the trace (30 h) are not charged: a failure costs O_res, 3 min, as if "),
     ],
 )
-def test_each_mismatch_is_said_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_each_mismatch_is_said_in_one_sentence(
+    tmp_path: Path, length_h: float | None, ranks: int, rows: str, sentence: str
+) -> None:
     """What the trace has, what the job has, and what to do."""
-    (found,) = said(config_of(tmp_path, text))
+    length = "" if length_h is None else f"# length_h: {length_h}\n"
+    (found,) = said(config_of(tmp_path, f"{length}# ranks: {ranks}\nhour,rank,repair_h\n" + "\n".join(rows.split())))
     assert found.startswith(sentence)
 
 

@@ -131,11 +131,13 @@ def test_bursts_widen_the_interval_of_the_mtbf() -> None:
 
 
 def test_repairs_are_told_as_far_as_they_are_known() -> None:
-    """Mean, median and longest of those given."""
+    """Those given, in a sentence with their mean, median and longest."""
     lines = ["# length_h: 100", "# ranks: 2", "hour,rank,repair_h,node", "10,ps0,4,a", "20,ps1,,b", "98,ps0,6,a"]
-    repairs = describe(parse_trace(lines, "repairs.csv")).repairs
-    assert repairs is not None
-    assert (repairs.num, repairs.num_unknown, repairs.mean_h, repairs.longest_h) == (2, 1, 5.0, 6.0)
+    told = describe(parse_trace(lines, "repairs.csv"))
+    assert (told.repair_K.tolist(), told.num_unknown_repairs) == ([4.0, 6.0], 1)
+    assert "Repairs: 2 known, 1 unknown; 5.00 h on average, median 5.00, nine in ten within 5.80, longest 6.00." in [
+        *remarks(told)
+    ]
 
 
 def test_a_rank_that_fails_again_and_again_is_named() -> None:
@@ -198,8 +200,7 @@ def test_a_rank_dies_once_at_an_hour() -> None:
     found = describe(trace)
     assert (found.observed.num_deaths, found.observed.num_repeated) == (3, 1)
     assert found.group_sizes == {1: 1, 2: 1}
-    assert found.repairs is not None
-    assert (found.repairs.num, found.repairs.mean_h) == (1, 1.0)
+    assert found.repair_K.tolist() == [1.0]
     assert "1 line names a rank that dies at that hour already" in " ".join(remarks(found))
     counted = observe(parse_trace(["hour,rank", "3,1", "3,1"], "mine.csv"))
     assert (counted.num_deaths, counted.num_repeated) == (2, 0)

@@ -41,133 +41,85 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
     assert [e.extra for e in trace.entries] == [{"note": "early, alone"}, {"note": ""}]
 
 
+WHO = "rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, got "
+FAULTS = "kill, hang, partition, slow, disk_full, disk_error, bitflip"
+PHASES = "boundary, lookup, forward, apply, save, manifest, restore, regroup, eval"
+HOURS = "expected hours from 0 to 1e+09, got"
+SLOW = ",fault,factor,repair_h"
+NO_COLUMNS = "expected column names that begin with 'hour,rank', got"
+NOT_OF_A_HOST = "fault, phase: expected nothing for a host, got"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("columns", "row", "message"),
     [
-        ("", "busy.csv:1: expected column names that begin with 'hour,rank', got none"),
-        ("# seed: 1\n\n", "busy.csv:2: expected column names that begin with 'hour,rank', got none"),
-        ("rank,hour\n", "busy.csv:1: expected column names that begin with 'hour,rank', got 'rank,hour'"),
-        ("1.5,ps0\n", "busy.csv:1: expected column names that begin with 'hour,rank', got '1.5,ps0'"),
-        ("hour,rank,a,a\n", "busy.csv:1: expected distinct column names, got 'hour,rank,a,a'"),
-        ("hour,rank\n1\n", "busy.csv:2: expected 2 values (hour,rank), got 1"),
-        ("hour,rank\n1,ps0,x\n", "busy.csv:2: expected 2 values (hour,rank), got 3"),
+        ("", "1", "expected 2 values (hour,rank), got 1"),
+        ("", "1,ps0,x", "expected 2 values (hour,rank), got 3"),
+        ("", '1,"ps0', "expected a line of CSV, got text that the reader rejects (unexpected end of data)"),
+        ("", "soon,ps0", "hour: expected a number, got 'soon'"),
+        ("", ",ps0", "hour: expected a number, got ''"),
+        *(("", f"{hour},ps0", f"hour: {HOURS} {hour}") for hour in ("-1", "nan", "inf", "1e999", "1e308")),
+        (",repair_h", "1,ps0,1e10", f"repair_h: {HOURS} 1e10"),
+        ("", "1,ps1000000", "rank: expected ps0 to ps999999, got ps1000000"),
+        ("", "1,1000001", "rank: expected a number of ranks from 1 to 1000000, got 1000001"),
+        ("", f"1,{'9' * 5000}", f"rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…"),
+        ("", "1,trainer256", "rank: expected trainer0 to trainer255, got trainer256"),
+        ("", "1,host256", "rank: expected host0 to host255, got host256"),
+        (",fault", "1,trainer0,bitflip", "rank: expected a PS rank for the fault bitflip, got trainer0"),
+        (",fault", "1,ps0,stop", f"fault: expected nothing or one of {FAULTS}, got 'stop'"),
+        (",phase", "1,ps0,load", f"phase: expected nothing or one of {PHASES}, got 'load'"),
         (
-            'hour,rank\n1,"ps0\n',
-            "busy.csv:2: expected a line of CSV, got text that the reader rejects (unexpected end of data)",
+            ",fault,phase",
+            "1,ps0,disk_full,lookup",
+            "phase: expected nothing or save for the fault disk_full, got lookup",
         ),
-        ("hour,rank\nsoon,ps0\n", "busy.csv:2: hour: expected a number, got 'soon'"),
-        ("hour,rank\n,ps0\n", "busy.csv:2: hour: expected a number, got ''"),
-        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got -1"),
-        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got nan"),
-        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got inf"),
-        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got 1e999"),
-        (
-            "hour,rank\n5,ps0\n\n3,ps1\n",
-            "busy.csv:4: expected an hour >= 5.0, got 3.0; sort the lines by hour",
-        ),
-        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got 1e308"),
-        (
-            "hour,rank,repair_h\n1,ps0,1e10\n",
-            "busy.csv:2: repair_h: expected hours from 0 to 1e+09, got 1e10",
-        ),
-        (
-            "hour,rank\n1,ps1000000\n",
-            "busy.csv:2: rank: expected ps0 to ps999999, got ps1000000",
-        ),
-        ("hour,rank\n1,1000001\n", "busy.csv:2: rank: expected a number of ranks from 1 to 1000000, got 1000001"),
-        (
-            f"hour,rank\n1,{'9' * 5000}\n",
-            f"busy.csv:2: rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…",
-        ),
-        (
-            "hour,rank\n1,trainer256\n",
-            "busy.csv:2: rank: expected trainer0 to trainer255, got trainer256",
-        ),
-        (
-            "hour,rank,fault\n1,trainer0,bitflip\n",
-            "busy.csv:2: rank: expected a PS rank for the fault bitflip, got trainer0",
-        ),
-        (
-            "hour,rank,fault\n1,ps0,stop\n",
-            (
-                "busy.csv:2: fault: expected nothing or one of kill, hang, partition, slow, disk_full, disk_error, "
-                "bitflip, got 'stop'"
-            ),
-        ),
-        (
-            "hour,rank,fault,phase\n1,ps0,disk_full,lookup\n",
-            "busy.csv:2: phase: expected nothing or save for the fault disk_full, got lookup",
-        ),
-        (
-            "hour,rank,fault,phase\n1,ps0,bitflip,save\n",
-            "busy.csv:2: phase: expected nothing for the fault bitflip, got save",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h\n1,ps0,slow,1,2\n",
-            "busy.csv:2: factor: expected a number above 1, up to 100, got 1",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h\n1,ps0,slow,fast,2\n",
-            "busy.csv:2: factor: expected a number, got 'fast'",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h\n1,ps0,slow,,2\n",
-            "busy.csv:2: factor: expected a number above 1 for the fault slow, got nothing",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h\n1,ps0,hang,2,2\n",
-            "busy.csv:2: factor: expected nothing for the fault hang, got 2",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h\n1,ps0,partition,2,2\n",
-            "busy.csv:2: factor: expected nothing for the fault partition, got 2",
-        ),
-        (
-            "hour,rank,fault,factor\n1,ps0,slow,2\n",
-            "busy.csv:2: repair_h: expected the hours for which the rank is slow, got nothing",
-        ),
-        (
-            "hour,rank,fault,factor,repair_h,phase\n1,ps0,slow,2,1,save\n",
-            "busy.csv:2: phase: expected nothing for the fault slow, got save",
+        (",fault,phase", "1,ps0,bitflip,save", "phase: expected nothing for the fault bitflip, got save"),
+        (f"{SLOW},phase", "1,ps0,slow,2,1,save", "phase: expected nothing for the fault slow, got save"),
+        (SLOW, "1,ps0,slow,1,2", "factor: expected a number above 1, up to 100, got 1"),
+        (SLOW, "1,ps0,slow,fast,2", "factor: expected a number, got 'fast'"),
+        (SLOW, "1,ps0,slow,,2", "factor: expected a number above 1 for the fault slow, got nothing"),
+        (SLOW, "1,ps0,hang,2,2", "factor: expected nothing for the fault hang, got 2"),
+        (SLOW, "1,ps0,partition,2,2", "factor: expected nothing for the fault partition, got 2"),
+        (SLOW, "1,ps0,slow,2,", "repair_h: expected the hours for which the rank is slow, got nothing"),
+        *(
+            (f"{SLOW},phase", f"1,host1,{fault},1,{phase}", f"{NOT_OF_A_HOST} {got}; a host is lost between two steps")
+            for fault, phase, got in (
+                (",", "save", "kill, save"),
+                ("hang,", "", "hang, boundary"),
+                ("slow,2", "", "slow, boundary"),
+                ("disk_full,", "", "disk_full, save"),
+                ("bitflip,", "", "bitflip, boundary"),
+            )
         ),
         *(
-            (
-                f"hour,rank,{column},repair_h,factor\n1,host1,{word},1,{2 if word == 'slow' else ''}\n",
-                f"busy.csv:2: fault, phase: expected nothing for a host, got {got}; a host is lost between two steps",
-            )
-            for column, word, got in (
-                ("phase", "save", "kill, save"),
-                ("fault", "hang", "hang, boundary"),
-                ("fault", "slow", "slow, boundary"),
-                ("fault", "disk_full", "disk_full, save"),
-                ("fault", "bitflip", "bitflip, boundary"),
-            )
-        ),
-        ("hour,rank\n1,host256\n", "busy.csv:2: rank: expected host0 to host255, got host256"),
-        (
-            "hour,rank,phase\n1,ps0,load\n",
-            (
-                "busy.csv:2: phase: expected nothing or one of boundary, lookup, forward, apply, save, manifest, "
-                "restore, regroup, eval, got 'load'"
-            ),
-        ),
-        *(
-            (
-                f"hour,rank\n1,{who}\n",
-                (
-                    "busy.csv:2: rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, "
-                    f"got '{who}'"
-                ),
-            )
+            ("", f"1,{who}", f"{WHO}'{who}'")
             for who in ("host", "host01", "host-1", "0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> None:
-    """The whole message, for every way in which a trace can be wrong by itself."""
+def test_what_is_wrong_in_a_line_is_said_with_file_and_line(columns: str, row: str, message: str) -> None:
+    """The whole message, for every way in which a line can be wrong by itself."""
+    with pytest.raises(TraceError) as caught:
+        read(f"hour,rank{columns}\n{row}\n")
+    assert str(caught.value) == f"busy.csv:2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"1: {NO_COLUMNS} none"),
+        ("# seed: 1\n\n", f"2: {NO_COLUMNS} none"),
+        ("rank,hour\n", f"1: {NO_COLUMNS} 'rank,hour'"),
+        ("1.5,ps0\n", f"1: {NO_COLUMNS} '1.5,ps0'"),
+        ("hour,rank,a,a\n", "1: expected distinct column names, got 'hour,rank,a,a'"),
+        ("hour,rank\n5,ps0\n\n3,ps1\n", "4: expected an hour >= 5.0, got 3.0; sort the lines by hour"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_file_and_line(text: str, message: str) -> None:
+    """Of columns and the order of lines."""
     with pytest.raises(TraceError) as caught:
         read(text)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"busy.csv:{message}"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ class Importer:
     """
 
     read: Callable[..., None]
-    title: str
     licence: str
     has_calendar: bool | None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -34,45 +33,38 @@ class Importer:
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
         read=infinitehbd.read,
-        title="fault_start and fault_end events in days, JSON",
         licence="Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)",
         has_calendar=False,
     ),
     "lanl": Importer(
         read=lanl.read,
-        title="Los Alamos' failures of 1996 to 2005, CSV of 26 columns",
         licence="released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL",
         has_calendar=True,
         options={"system": "number of the system; all of them without it"},
     ),
     "bamboo": Importer(
         read=spot.read_events,
-        title="spot instances: milliseconds,add|remove,instance",
         licence="MIT, uclasystem/bamboo (NSDI 2023)",
         has_calendar=False,
         options={"by": "what a node is: a slot of the cluster, or an instance by its name; slot without it"},
     ),
     "skypilot": Importer(
         read=spot.read_counts,
-        title="counts of live spot instances at each tick, JSON",
         licence="skypilot-org/spot-traces (NSDI 2024); it names no licence: ask before passing it on, and cite",
         has_calendar=False,
     ),
     "fta": Importer(
         read=fta.read,
-        title="event_trace.tab of the Failure Trace Archive",
         licence="Failure Trace Archive; cite the archive and the data set's own source",
         has_calendar=None,
     ),
     "philly": Importer(
         read=philly.read,
-        title="cluster_job_log of the Philly traces, JSON",
         licence="msr-fiddle/philly-traces, provided as is; cite Jeon et al., ATC 2019",
         has_calendar=True,
     ),
     "intervals": Importer(
         read=intervals.read,
-        title="node,start,end",
         licence="not stated in the file",
         has_calendar=None,
         options={"unit": f"unit of start and end: {', '.join(intervals.UNITS)}; s without it"},
