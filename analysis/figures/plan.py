@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.figures.look import colour, style
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.planning.advisor import Advice, Spread, full_buckets, part_buckets
+
+if TYPE_CHECKING:
+    from harness.planning.advisor import Advice, Spread
 
 _SHOWN = ("full", "partial", "cpr_mfu")
 
@@ -25,11 +28,13 @@ def check_plan_figure(path: Path, costs: Costs) -> None:
         )
 
 
-def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()) -> None:
+def write_plan_figure(path: Path, advice: "Advice", spreads: Sequence["Spread"] = ()) -> None:
     """Write SVG or PNG, by the suffix of ``path``; ``spreads`` add the 5 to 95 % range over simulated traces.
 
     Call ``check_plan_figure`` first.
     """
+    from harness.planning.advisor import full_buckets, part_buckets  # noqa: PLC0415 - torch, which tables do without
+
     costs = advice.costs
     hours = np.geomspace(advice.full.interval_h / 20, 20 * max(advice.partial.interval_h, advice.full.interval_h), 400)
     with style():
