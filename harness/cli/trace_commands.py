@@ -10,7 +10,6 @@ from pydantic import Field, create_model
 from harness.cli import console
 from harness.core.errors import TraceError
 from harness.record.files import write_text
-from harness.traces.gaps import without_repeats
 from harness.traces.generate import generate
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import FailureLog
@@ -65,10 +64,8 @@ def import_log(options: argparse.Namespace) -> int:
     spec, given = MapSpec(**mapping), Source(**source).model_dump(exclude_none=True)
     log = read_log(path=options.file, **given)
     trace = map_log(log, spec)
-    _write(options.out, trace, options.command_line)
     _show_import(log, trace)
-    console.say(f"wrote {options.out}: {summary(trace)}")
-    return 0
+    return _write(options, trace)
 
 
 def generate_trace(options: argparse.Namespace) -> int:
@@ -87,9 +84,7 @@ def generate_trace(options: argparse.Namespace) -> int:
         asked = {name: value for name, value in law.items() if name != "model"}
         spec = spec_of_model(law.get("model", ""), asked) or GeneratorSpec(**law)
         trace = generate(spec, draw.seed, is_typical=draw.typical)
-    _write(options.out, trace, options.command_line)
-    console.say(f"wrote {options.out}: {summary(trace)}")
-    return 0
+    return _write(options, trace)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -108,18 +103,18 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def summary(trace: Trace) -> str:
+def _summary(trace: Trace) -> str:
     """One line: the numbers of deaths, instants and ranks, the hours, and hours per failure."""
-    last_h = max((entry.hour for entry in trace.entries), default=0.0)
-    hours = float(trace.header.get("length_h") or trace.header.get("job_h") or 0) or last_h
-    instants = len({entry.hour for entry in trace.failures})
-    every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
-    num = len(without_repeats(trace).entries)
-    deaths = f"{num} death{'s' * (num != 1)} at {instants} instant{'s' * (instants != 1)}"
+    length_h, num, num_instants = (
+        float(trace.header["length_h"]),
+        len(trace.entries),
+        len({e.hour for e in trace.entries}),
+    )
     kind = "host" if "hosts" in trace.header else "rank"
-    of_all = trace.header.get(f"{kind}s", "?")
-    of_all = f"{of_all} {kind}{'s' * (of_all != '1')}"
-    return f"{deaths}, {of_all}, {hours:g} h{every}"
+    counts = ((num, "death"), (num_instants, "instant"), (int(trace.header[f"{kind}s"]), kind))
+    deaths, instants, ranks = (f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+    every = f", a failure every {length_h / num_instants:.3g} h" if num_instants else ""
+    return f"{deaths} at {instants}, {ranks}, {length_h:g} h{every}"
 
 
 def _show_import(log: FailureLog, trace: Trace) -> None:
@@ -151,9 +146,11 @@ def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> Non
         raise TraceError(f"--out: expected a file in an existing folder, got {path}; create {path.parent} first")
 
 
-def _write(path: Path, trace: Trace, command_line: str) -> None:
+def _write(options: argparse.Namespace, trace: Trace) -> int:
     """Writes the whole file or nothing; the target of a link is written."""
-    write_text(path.resolve(), to_text(trace, command=command_line))
+    write_text(options.out.resolve(), to_text(trace, command=options.command_line))
+    console.say(f"wrote {options.out}: {_summary(trace)}")
+    return 0
 
 
 TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
