@@ -118,6 +118,10 @@ class Spread:
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
+    def times(self, factor: float) -> "Spread":
+        """In another unit."""
+        return Spread(factor * self.median, factor * self.low, factor * self.high)
+
     def show(self, digits: int = 2) -> str:
         """As a table's cell."""
         return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
@@ -125,11 +129,8 @@ class Spread:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Lines of a Markdown table."""
-    return [_row(head), "|---" * len(head) + "|", *(_row(row) for row in rows)]
-
-
-def _row(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    first, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows))
+    return [first, "|---" * len(head) + "|", *others]
 
 
 # --- data and configs -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
-from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
+from benchmarks._processes import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
 from harness.config.model import Config
 from harness.core.errors import HarnessError
 from harness.processes.spawn import own_fork_server
@@ -66,7 +66,6 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int
             "engine": "rpc",
             "eval": {"max_samples": 4096, "points": 0},
             "cluster": {"num_ps": options.ps},
-            "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
             "strategy": {"name": options.strategy, "interval_samples": interval_samples},
             "trace": {"path": str(folder / "trace.csv")},
             "store": {"fsync": False},
@@ -97,26 +96,23 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
             pipe.send(last)
 
     try:
-        pipe.send(assemble.run(config, run_dir, on_status=on_status).cache or {})
+        assemble.run(config, run_dir, on_status=on_status)
     except HarnessError as error:
         pipe.send(error)
     pipe.close()
 
 
-def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
-    """Carry out a run in processes of its own: memory by phase, figures of the cache. Raises what ended the run."""
+def watch(config: Config, run_dir: Path) -> Phases:
+    """Carry out a run in processes of its own: memory by phase. Raises what ended the run."""
     process, ours = start_empty(_supervise, config, run_dir)
     assert process.pid is not None
-    phases, cache, name, seen_s = Phases(), dict[str, float](), "start", time.monotonic()
+    phases, name, seen_s = Phases(), "start", time.monotonic()
     try:
         while True:
             if ours.poll(EVERY_S):
                 message = ours.recv()
                 if isinstance(message, HarnessError):
                     raise message
-                if isinstance(message, dict):
-                    cache = message
-                    continue
                 name = message
             if name == "done":
                 continue  # ranks are leaving: a sample would hold only some of them
@@ -125,7 +121,7 @@ def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
             seen_s = now_s
     except EOFError:
         process.join()
-    return phases, cache
+    return phases
 
 
 # --- one rank at worst ------------------------------------------------------------------------------------------------
@@ -196,7 +192,6 @@ def main() -> None:
     made = parser(__doc__, ps=4, steps=88, rows_scale=1.0, folder=None)
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     made.add_argument("--strategy", choices=STRATEGIES, default="cpr_mfu")
-    made.add_argument("--max-rows", type=int, help="with a lookahead cache of so many rows (cache.max_rows)")
     options = made.parse_args()
     cardinalities = kaggle_tables(options.rows_scale)
     table_bytes = sum(cardinalities) * ROW_BYTES
@@ -205,9 +200,9 @@ def main() -> None:
         if free_bytes < needed_bytes:
             made.error(f"{name}: expected {needed_bytes / 1e9:.1f} GB free, got {free_bytes / 1e9:.1f} (see --folder)")
         folder = Path(name)
-        small, _ = watch(configure(options, folder / "small", [min(n, TINY_ROWS) for n in cardinalities]), folder / "a")
+        small = watch(configure(options, folder / "small", [min(n, TINY_ROWS) for n in cardinalities]), folder / "a")
         config = configure(options, folder / "big", cardinalities)
-        big, cache = watch(config, folder / "b")
+        big = watch(config, folder / "b")
         shutil.rmtree(folder / "b")
         worst = one_rank(config, folder / "rank")
     tiny, whole = (reduce(or_, phases.values()) for phases in (small, big))
@@ -223,11 +218,8 @@ def main() -> None:
         f"peak beyond that {ratio:.3f} x tables, limit {LIMIT} (buddy: 1 more)",
         f"one rank, every row touched: {', '.join(f'{action} {peak:.3f}' for action, peak in worst.items())}",
     ]
-    if options.max_rows:
-        peak_rows = int(cache["peak_rows"])
-        lines.append(f"cache: {peak_rows:,} rows at most, {peak_rows / options.max_rows:.3f} of its bound")
     figures = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst, "table_bytes": table_bytes}
-    report(options, lines, {**figures, "small": small, "big": big, "cache": cache})
+    report(options, lines, {**figures, "small": small, "big": big})
 
 
 if __name__ == "__main__":

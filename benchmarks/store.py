@@ -8,7 +8,6 @@ save was charged. *Wall* is by how much the steps from a save to the next last l
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,8 +19,8 @@ import torch
 from torch import Tensor
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
-from benchmarks._memory import Cost, cost_of
-from benchmarks._turns import harness_run, in_turn, num_steps
+from benchmarks._processes import Cost, cost_of
+from benchmarks._turns import harness_run, in_turn, num_steps, ratio
 from harness.core.events import Saved
 from harness.record.event_log import read_events
 from harness.store import ShardStore
@@ -73,25 +72,26 @@ def one_shard(options: argparse.Namespace) -> list[Round]:
     return rounds[1:]
 
 
-def ratio(rounds: list[Round], upper: str, lower: str) -> float:
-    """Median over the rounds of the seconds of one case over those of another."""
-    return statistics.median(each[upper].seconds / each[lower].seconds for each in rounds)
-
-
 def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[str, dict[str, float]]]:
     """The table of one shard with the two figures that have an aim, and the same as values."""
     rows, cases = [], {}
-    for name in rounds[0]:
-        seconds = Spread.of(each[name].seconds for each in rounds)
-        rate, over = num_bytes / 1e9 / seconds.median, ratio(rounds, name, "tofile + fsync")
+    times = [{name: cost.seconds for name, cost in each.items()} for each in rounds]
+    for name in times[0]:
+        seconds, over = Spread.of(each[name] for each in times), ratio(times, name, "tofile + fsync")
         extra_mb = max(each[name].extra_bytes for each in rounds) / 1e6
-        cases[name] = {"median_s": seconds.median, "gb_per_s": rate, "ratio_to_tofile": over, "extra_mb": extra_mb}
-        rows.append((name, seconds.show(3), f"{rate:.2f}", f"{over:.2f}", f"{extra_mb:.1f}"))
-    bandwidth, delta = ratio(rounds, "tofile + fsync", "base"), ratio(rounds, "delta 12.5 %", "base")
+        rate = num_bytes / 1e9 / seconds.median
+        cases[name] = {
+            "median_s": seconds.median,
+            "gb_per_s": rate,
+            "ratio_to_tofile": over.median,
+            "extra_mb": extra_mb,
+        }
+        rows.append((name, seconds.show(3), f"{rate:.2f}", over.show(), f"{extra_mb:.1f}"))
+    bandwidth, delta = ratio(times, "tofile + fsync", "base"), ratio(times, "delta 12.5 %", "base")
     return [
         *table((f"one shard, {num_bytes / 1e9:.3f} GB", "s", "GB/s", "x tofile", "extra MB"), rows),
-        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth:.2f} (aim: at least 0.8)"),
-        f"time of a save of 12.5 % over a full one: {delta:.2f} (aim: at most 0.3)",
+        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth.show()} (aim: at least 0.8)"),
+        f"time of a save of 12.5 % over a full one: {delta.show()} (aim: at most 0.3)",
     ], cases
 
 
