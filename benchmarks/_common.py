@@ -118,10 +118,6 @@ class Spread:
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
-    def times(self, factor: float) -> "Spread":
-        """In another unit."""
-        return Spread(factor * self.median, factor * self.low, factor * self.high)
-
     def show(self, digits: int = 2) -> str:
         """As a table's cell."""
         return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"

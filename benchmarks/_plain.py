@@ -95,7 +95,7 @@ def plain(config: Config, folder: Path, tick: Tick) -> None:
         for part, part_s in (("read", read_s), ("embedding", forward_s + backward_s), ("dense", dense_s)):
             spent_s[part] += part_s
 
-    chunks(config, step, tick, folder, spent_s)
+    chunks(config, folder, tick, step, spent_s)
 
 
 Product = tuple[Tensor, Tensor, Tensor]
@@ -135,4 +135,4 @@ def floor(config: Config, folder: Path, tick: Tick) -> None:
     """Body: the matrix products of the dense network and nothing else."""
     torch.set_num_threads(config.trainer.num_threads)
     found = products(model_size(config.model), config.trainer.batch_size)
-    chunks(config, lambda step: multiply(found), tick, folder)
+    chunks(config, folder, tick, lambda step: multiply(found))

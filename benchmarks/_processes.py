@@ -58,10 +58,7 @@ class Memory:
 
     def __or__(self, other: "Memory") -> "Memory":
         """The higher of each."""
-        return Memory(
-            max(self.pss_bytes, other.pss_bytes),
-            max(self.high_water_bytes, other.high_water_bytes),
-        )
+        return Memory(max(self.pss_bytes, other.pss_bytes), max(self.high_water_bytes, other.high_water_bytes))
 
 
 def memory_of_tree(root: int) -> Memory:

@@ -122,23 +122,21 @@ def _last_seconds(events: Path) -> float:
 
 
 def chunks(
-    config: Config, action: Callable[[int], None], tick: Tick, folder: Path | None = None, spent_s: Parts | None = None
+    config: Config, folder: Path, tick: Tick, action: Callable[[int], None], spent_s: Parts | None = None
 ) -> None:
     """Body of a loop that is not the harness's: ``action(step)`` again and again, in chunks.
 
     ``spent_s``: of the parts of a step, to which ``action`` adds; they are written to ``folder``, chunk by chunk.
     """
-    step = 0
+    step, spent_s = 0, defaultdict(float) if spent_s is None else spent_s
     while True:
         began_s = time.perf_counter()
         for _ in range(config.metrics.log_every_steps):
             action(step)
             step += 1
         seconds = time.perf_counter() - began_s
-        if folder is not None:
-            write_parts(folder, {**(spent_s or {}), "step": seconds})
-        if spent_s is not None:
-            spent_s.clear()
+        write_parts(folder, {**spent_s, "step": seconds})
+        spent_s.clear()
         tick(seconds)
 
 
@@ -195,6 +193,6 @@ def in_turn(
     return found[1:]
 
 
-def ratio(rounds: Sequence[Mapping[str, float]], upper: str, lower: str) -> Spread:
-    """One figure over another one of the same round."""
-    return Spread.of(each[upper] / each[lower] for each in rounds)
+def ratio(rounds: Sequence[Mapping[str, float]], upper: str, lower: str, *, unit: float = 1.0) -> Spread:
+    """One figure over another one of the same round, in ``unit`` (0.01: percent)."""
+    return Spread.of(each[upper] / each[lower] / unit for each in rounds)

@@ -19,7 +19,6 @@ which its status reaches the supervisor, which is this process. The clock starts
                 trainers (--trainers) that of trainer0 too
     cut         the cable of a host is taken out; the same, less ``cluster.dead_after_s``. Two hosts in turn.
     orphaned    the supervisor gets SIGKILL; seconds until nothing of the run is left on any host
-    step        milliseconds of a step: three agents by loopback, and on three hosts, in turn
 """
 
 import argparse
@@ -38,10 +37,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table, write_trace
-from benchmarks._turns import ratio
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
-from harness.core.events import Event, Lost, Recovered, Regrouped, Trained
+from harness.core.events import Event, Lost, Recovered, Regrouped
 from harness.processes.spawn import fork_server
 from harness.record.event_log import read_events
 from harness.run import assemble
@@ -193,38 +191,24 @@ def orphan(hosts: Emulation, config: Config, folder: Path) -> float:
     return time.monotonic() - ended_s
 
 
-def step_ms(config: Config, folder: Path) -> float:
-    """Median of the milliseconds of a step, the first tenth left out."""
-    assemble.run(config, folder)
-    steps = [event.machine["seconds"] for event in read_events(folder / "events.jsonl") if isinstance(event, Trained)]
-    return 1e3 * Spread.of(steps[len(steps) // 10 :]).median
-
-
-def measure_hosts(options: argparse.Namespace, hosts: Emulation, folder: Path) -> tuple[list[list[str]], Any]:
-    """Rows of the table, and all figures, by kind."""
+def measure_hosts(options: argparse.Namespace, hosts: Emulation, folder: Path) -> dict[str, list[float]]:
+    """Seconds by kind."""
     more = {"cluster": {"dead_after_s": options.dead_after}, "trace": {"allow_unplanned": True}}
-    lost = base_config(options, folder / "lost", LOST_STEPS, STEPS_PER_KILL, **more)
-    steps = base_config(options, folder / "steps", options.steps, STEPS_PER_KILL, **more)
+    config = base_config(options, folder / "lost", LOST_STEPS, STEPS_PER_KILL, **more)
     seconds: dict[str, list[float]] = {"killed": [], "cut": [], "orphaned": []}
-    rounds: list[dict[str, float]] = []
     for number in range(options.lost_hosts):
-        seconds["killed"] += lose_two(hosts, lost, folder / f"killed-{number}", kill_host)
-        cut = lose_two(hosts, lost, folder / f"cut-{number}", hosts.cut)
+        seconds["killed"] += lose_two(hosts, config, folder / f"killed-{number}", kill_host)
+        cut = lose_two(hosts, config, folder / f"cut-{number}", hosts.cut)
         seconds["cut"] += [each - options.dead_after for each in cut]
         for host in hosts.hosts:
             hosts.mend(host)
-        seconds["orphaned"].append(orphan(hosts, lost, folder / f"orphaned-{number}"))
-        ways = {"loopback": hosts.near(steps), "hosts": hosts.config(steps)}
-        rounds.append({way: step_ms(each, folder / f"{way}-{number}") for way, each in ways.items()})
-    rows = [[f"{kind}, s", Spread.of(values).show()] for kind, values in seconds.items()]
-    rows += [[f"step, {way}, ms", Spread.of(each[way] for each in rounds).show()] for way in rounds[0]]
-    rows.append(["step, hosts / loopback", ratio(rounds, "hosts", "loopback").show(3)])
-    return rows, {**seconds, "steps_ms": rounds}
+        seconds["orphaned"].append(orphan(hosts, config, folder / f"orphaned-{number}"))
+    return seconds
 
 
 def main() -> None:
     """Measure, print the table, write it as JSON if asked."""
-    made = parser(__doc__, ps=8, steps=400)
+    made = parser(__doc__, ps=8)
     made.add_argument("--single", type=int, default=10, help="kills of one rank")
     made.add_argument("--multiple", type=int, default=3, help="kills of several ranks at once")
     made.add_argument("--at-once", type=int, default=4, help="ranks that such a kill takes")
@@ -244,9 +228,10 @@ def main() -> None:
             try:
                 with emulated(3, folder) as hosts:
                     hosts.enter()
-                    rows, figures = measure_hosts(options, hosts, folder)
+                    figures: dict[str, Any] = measure_hosts(options, hosts, folder)
             except NotAllowed as error:
                 made.error(f"no emulated hosts here: {error}")
+            rows = [(f"{kind}, s", Spread.of(values).show()) for kind, values in figures.items()]
             lines = table(("what", "median (range)"), rows)
         else:
             figures = {"recoveries": measure(configure(options, folder), folder / "run")}

@@ -273,14 +273,10 @@ def _words(shape: Shape) -> str:
     return " + ".join(map(str, shape))
 
 
-def _shapes(text: str) -> list[Shape]:
-    """The type of ``--jobs``: `20+18,64+128`."""
-    try:
-        shapes = [tuple(map(int, each.split("+"))) for each in text.split(",")]
-        return [(num_trainers, num_ps) for num_trainers, num_ps in shapes]
-    except ValueError:
-        expected = "numbers of trainers and PS ranks, 20+18,64+128"
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
+def shape(text: str) -> Shape:
+    """The type of ``--jobs``: `20+18`."""
+    num_trainers, num_ps = map(int, text.split("+"))
+    return num_trainers, num_ps
 
 
 def of_trainers(options: argparse.Namespace, folder: Path) -> None:
@@ -317,7 +313,7 @@ def main() -> None:
     made.add_argument("--rows", type=int, default=1160, help="rows of a world's batch, of all ranks together")
     made.add_argument("--at", type=numbers_of, default="18,64,128", help="numbers of ranks to extrapolate worlds to")
     made.add_argument("--trainers", type=numbers_of, help="numbers of trainers, to measure runs")
-    made.add_argument("--jobs", type=_shapes, default="20+18,64+128", help="trainers + PS ranks of jobs to foretell")
+    made.add_argument("--jobs", type=shape, nargs="+", default=[(20, 18), (64, 128)], help="to foretell: 20+18 64+128")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
         (of_trainers if options.trainers else of_worlds)(options, Path(name))

@@ -39,20 +39,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 import torch
 
+from benchmarks import _turns
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._plain import floor, num_flops, plain, products
-from benchmarks._turns import (
-    Body,
-    Parts,
-    Tick,
-    chunks,
-    harness_run,
-    in_turn,
-    num_steps,
-    parts_of,
-    ratio,
-    write_parts,
-)
 from harness.client.embedding_client import Batches
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request
@@ -77,7 +66,7 @@ _WHOLE = 10  # of --steps: the length of the runs whose caches are counted
 class TimedCluster(Cluster):
     """A cluster that notes the seconds of its requests."""
 
-    def __init__(self, cluster: Cluster, spent_s: Parts) -> None:
+    def __init__(self, cluster: Cluster, spent_s: _turns.Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
         self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
@@ -101,14 +90,16 @@ class TimedCluster(Cluster):
 class TimedEffects(Effects):
     """Effects that write what was spent up to each event of finished steps."""
 
-    def __init__(self, effects: Effects, spent_s: Parts, folder: Path) -> None:
+    def __init__(self, effects: Effects, spent_s: _turns.Parts, folder: Path) -> None:
         super().__init__(effects.channel, group=effects.group)
         self._spent_s, self._folder = spent_s, folder
 
     def record(self, event: Any) -> None:
         """See Effects."""
         if isinstance(event, Trained):
-            write_parts(self._folder, {"start": 0.0, "finish": 0.0, **self._spent_s, "step": event.machine["seconds"]})
+            _turns.write_parts(
+                self._folder, {"start": 0.0, "finish": 0.0, **self._spent_s, "step": event.machine["seconds"]}
+            )
             self._spent_s.clear()
         super().record(event)
 
@@ -117,16 +108,16 @@ def timed_train(
     config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
 ) -> None:
     """The job of the trainer rank, with a cluster and effects that measure."""
-    spent_s: Parts = defaultdict(float)
+    spent_s: _turns.Parts = defaultdict(float)
     timed = TimedEffects(effects, spent_s, checkpoints.parent)
     trainer.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 
-def dense(config: Config, folder: Path, tick: Tick) -> None:
+def dense(config: Config, folder: Path, tick: _turns.Tick) -> None:
     """Body: batches are read and planned, and the dense network trains on them, with rows of zeros."""
     torch.set_num_threads(config.trainer.num_threads)
     spec, size = RunSpec(config), RunSpec(config).size
-    spent_s: Parts = defaultdict(float)
+    spent_s: _turns.Parts = defaultdict(float)
     batches = Batches(spec.dataset, spec.placement, batch_size=config.trainer.batch_size, sample_period=1)
     rows_AD = torch.zeros(config.trainer.batch_size * NUM_TABLES, size.embedding_dim)
     bottom, top = (
@@ -153,14 +144,14 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
         for part, part_s in parts.items():
             spent_s[part] += part_s
 
-    chunks(config, step, tick, folder, spent_s)
+    _turns.chunks(config, folder, tick, step, spent_s)
 
 
-VARIANTS: dict[str, Body] = {
+VARIANTS: dict[str, _turns.Body] = {
     "floor": floor,
     "dense": dense,
     "plain": plain,
-    **dict.fromkeys(ENGINES, partial(harness_run, parts=assemble.Parts(train=timed_train))),
+    **dict.fromkeys(ENGINES, partial(_turns.harness_run, parts=assemble.Parts(train=timed_train))),
 }
 
 
@@ -168,7 +159,7 @@ def of_trainers(options: argparse.Namespace) -> None:
     """Runs with one and with several trainers in turn: milliseconds of a step, and samples/s relative to one."""
     counts = (1, *options.trainers)
     with tempfile.TemporaryDirectory(prefix="step-") as name:
-        folder, steps = Path(name), num_steps(options.rounds, options.steps)
+        folder, steps = Path(name), _turns.num_steps(options.rounds, options.steps)
         base = settings_of(folder, options.rows_scale, steps, batch_size=options.batch_size, backend="compiled")
         base |= {"engine": "rpc", "metrics": {"log_every_steps": options.steps}}
 
@@ -178,18 +169,18 @@ def of_trainers(options: argparse.Namespace) -> None:
             changes = {"cluster": cluster, "trainer": {"num_threads": threads}, "cache": {"mode": cache}, "data": data}
             return config_of(base, changes)
 
-        variants: dict[str, tuple[Body, Config]] = {
-            f"{cache}, {number}": (harness_run, config(cache, number))
+        variants: dict[str, tuple[_turns.Body, Config]] = {
+            f"{cache}, {number}": (_turns.harness_run, config(cache, number))
             for cache in ("none", "lookahead")
             for number in counts
         }
-        rounds = in_turn(variants, folder, options.rounds)
+        rounds = _turns.in_turn(variants, folder, options.rounds)
         whole = {"max_train_samples": _WHOLE * options.steps * options.batch_size}
         caches = [assemble.run(config("lookahead", each, **whole), folder / f"whole-{each}").cache for each in counts]
     rows: list[tuple[str, ...]] = []
     for variant in variants:
         ones = (f"{variant.partition(',')[0]}, 1", "none, 1")
-        ratios = (ratio(rounds, one, variant).show() for one in ones)
+        ratios = (_turns.ratio(rounds, one, variant).show() for one in ones)
         rows.append((variant, Spread.of(each[variant] for each in rounds).show(), *ratios))
     head = ("cache, trainers", "ms a step", "samples/s by those of one trainer", "and without a cache")
     results = [
@@ -212,13 +203,13 @@ def main() -> None:
         of_trainers(options)
         return
     with tempfile.TemporaryDirectory(prefix="step-") as name:
-        folder, steps = Path(name), num_steps(options.rounds, options.steps)
+        folder, steps = Path(name), _turns.num_steps(options.rounds, options.steps)
         run = {"batch_size": options.batch_size, "threads": options.threads, "backend": options.backend}
         base = settings_of(folder, options.rows_scale, steps, **run)
         base |= {"cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": options.steps}}
         variants = {variant: (body, config_of(base, ENGINES.get(variant, {}))) for variant, body in VARIANTS.items()}
-        rounds = in_turn(variants, folder, options.rounds)
-        parts = {variant: parts_of(folder / variant, options.rounds, options.steps) for variant in VARIANTS}
+        rounds = _turns.in_turn(variants, folder, options.rounds)
+        parts = {variant: _turns.parts_of(folder / variant, options.rounds, options.steps) for variant in VARIANTS}
     for engine in ENGINES:
         for mine, alone in zip(parts[engine], parts["dense"], strict=True):
             mine["dense"] = alone["dense"]
@@ -226,7 +217,7 @@ def main() -> None:
     speeds = []
     for variant in VARIANTS:
         ms = Spread.of(each[variant] for each in rounds)
-        over = (ratio(rounds, other, variant).show() for other in ("plain", "local"))
+        over = (_turns.ratio(rounds, other, variant).show() for other in ("plain", "local"))
         speeds.append((variant, ms.show(), f"{options.batch_size / ms.median * 1e3:,.0f}", *over))
     found = {name: {part: Spread.of(each[part] for each in of) for part in of[0]} for name, of in parts.items()}
     lines = [*table(("variant", "ms a step", "samples/s", "x plain", "x local"), speeds), ""]

@@ -44,31 +44,27 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def chosen_rows(num_rows: int, seed: int) -> Tensor:
-    """12.5 % of the rows, drawn at random."""
-    order_N = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
-    return order_N[: int(num_rows * R_FRAC)].sort().values
-
-
-def one_round(root: Path, rows_ND: Tensor, choice: Tensor) -> Round:
+def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
     """Every case once, in a folder of its own."""
     store = ShardStore(root, "ps0", fsync=True)
     cases: dict[str, Callable[[], object]] = {
         "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
         "base": lambda: store.write_base(0, 0, rows_ND),
-        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice]),
+        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice_K]),
     }
     return {name: cost_of(case)[1] for name, case in cases.items()}
 
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
     """All rounds, after one to warm up."""
-    rows_ND = torch.randn((options.rows, DIM), generator=torch.Generator().manual_seed(0))
-    choice = chosen_rows(options.rows, seed=0)
+    chance = torch.Generator().manual_seed(0)
+    rows_ND = torch.randn((options.rows, DIM), generator=chance)
+    order_N = torch.randperm(options.rows, generator=chance, dtype=torch.int32)
+    choice_K = order_N[: int(options.rows * R_FRAC)].sort().values
     rounds: list[Round] = []
     for _ in range(options.repeats + 1):
         with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as root:
-            rounds.append(one_round(Path(root), rows_ND, choice))
+            rounds.append(one_round(Path(root), rows_ND, choice_K))
     return rounds[1:]
 
 
@@ -80,12 +76,7 @@ def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[st
         seconds, over = Spread.of(each[name] for each in times), ratio(times, name, "tofile + fsync")
         extra_mb = max(each[name].extra_bytes for each in rounds) / 1e6
         rate = num_bytes / 1e9 / seconds.median
-        cases[name] = {
-            "median_s": seconds.median,
-            "gb_per_s": rate,
-            "ratio_to_tofile": over.median,
-            "extra_mb": extra_mb,
-        }
+        cases[name] = {"median_s": seconds.median, "ratio_to_tofile": over.median, "extra_mb": extra_mb}
         rows.append((name, seconds.show(3), f"{rate:.2f}", over.show(), f"{extra_mb:.1f}"))
     bandwidth, delta = ratio(times, "tofile + fsync", "base"), ratio(times, "delta 12.5 %", "base")
     return [

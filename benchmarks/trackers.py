@@ -202,13 +202,13 @@ def main() -> None:
     lines = [f"step of strategy none: {step_ms.show()} ms"]
     rows, values, results = [], list[dict[str, Any]](), list[dict[str, Any]]()
     for kind in options.trackers:
-        more_us, share = Spread.of(1e3 * each[kind] for each in rounds), ratio(rounds, kind, "step")
-        lines.append(f"{kind}: {more_us.show(1)} us a step more, {share.times(100).show()} % of it")
+        more_us, share = Spread.of(1e3 * each[kind] for each in rounds), ratio(rounds, kind, "step", unit=0.01)
+        lines.append(f"{kind}: {more_us.show(1)} us a step more, {share.show()} % of it")
         saves_pct: dict[int, float] = {}
         for num in intervals:
             cost = saves[num][kind]
             saves_pct[num] = 100 * (cost["choose_ms"] + cost["clear_ms"]) / num / step_ms.median
-            whole_pct = saves_pct[num] + 100 * share.median
+            whole_pct = saves_pct[num] + share.median
             values.append({"steps": num, "tracker": kind, **cost, "save_pct": saves_pct[num], "whole_pct": whole_pct})
             times = (f"{cost['num_rows']:,}", f"{cost['choose_ms']:.1f}", f"{cost['clear_ms']:.1f}")
             rows.append((kind, f"{num:,}", *times, f"{saves_pct[num]:.2f}", f"**{whole_pct:.2f}**"))

@@ -100,4 +100,4 @@ def note_step(folder: Path, step: int) -> None:
 
 def count_chunks(config: Config, folder: Path, tick: Tick) -> None:
     """Body: two steps a chunk; the file holds the number of the step."""
-    chunks(config, partial(note_step, folder), tick)
+    chunks(config, folder, tick, partial(note_step, folder))
