@@ -177,17 +177,14 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
     assert ["survivor_ms" in found for found in results] == [False, True, True]
 
 
-def test_the_processor_time_of_a_trainer_is_taken_apart(tmp_path: Path) -> None:
-    """Units that made the times are found again, other jobs follow from them, and a run is measured."""
+def test_the_processor_time_of_a_trainer_is_taken_apart() -> None:
+    """Units that made the times are found again, and other jobs follow from them."""
     units = [0.1, 0.07, -0.5, 0.05, 3.0]
     shapes = [(num, ps) for num in (1, 2, 4) for ps in (2, 8)]
     found = {s: {"trainer": float(np.dot(units, scale.terms(s))), "PS rank": 0.3 + 0.4 / s[1]} for s in shapes}
     assert scale.fit(found) == pytest.approx(units, rel=1e-6)
     *_, row = scale.at_sizes(found, [(20, 10)], 128)
     assert row.startswith("| 20 + 10 | 0.05 | 0.70 | -0.03 | 0.95 | 3.00 | 4.68 | 0.34 |")
-    sizes = ("--trainers", "2", "--ps", "1", "--rounds", "1", "--steps", "20", "--rows-scale", "0.001")
-    (result,) = start_alone(tmp_path, "scale.py", *sizes)["results"]
-    assert result["runs"][0]["trainer"] > 0
 
 
 # --- what claims are judged by ----------------------------------------------------------------------------------------
