@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from analysis.load import Cell
-from analysis.report.page import figure_html, notes
+from analysis.tables import figure_html, notes_html
 from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
@@ -64,7 +64,7 @@ def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
     panels = "".join(trace_svgs(stats, prefix))
     figure = figure_html(panels, caption=CAPTION) if panels else ""
-    return [*notes(_lines(stats)), f'<div class="panels">{figure}</div>' if figure else ""]
+    return [notes_html(_lines(stats)), f'<div class="panels">{figure}</div>' if figure else ""]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:

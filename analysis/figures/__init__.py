@@ -5,13 +5,14 @@
 from analysis.figures.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
 from analysis.figures.kinds import KINDS, TRADEOFF
 from analysis.figures.look import (
+    FIGURE_FORMATS,
     INK,
     PAPER,
     THEMES,
     colour,
     log_scale,
     style,
-    theme_css,
+    theme,
     to_svg,
     whole_ticks,
     write_figure,

@@ -9,6 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness.core.strategies import STRATEGIES
+from harness.core.strategy import Strategy
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -16,28 +19,23 @@ if TYPE_CHECKING:
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
 PAPER, INK = "paper", "ink"
+
+
+def colours_of(strategy: str) -> tuple[str, str]:
+    """The colours of a strategy, on light and on dark pages: those of its class, which subclasses do not inherit."""
+    return vars(STRATEGIES.get(strategy, Strategy)).get("colours", Strategy.colours)
+
+
 THEMES: dict[str, tuple[str, str]] = {
     PAPER: ("#ffffff", "#15181d"),
     INK: ("#222222", "#e6e8eb"),
     "muted": ("#555555", "#a9b0ba"),
     "grid": ("#e5e5e5", "#343b44"),
     "band": ("#d6d6d6", "#4a525d"),
-    "none": ("#333333", "#d0d0d0"),
-    "never_save": ("#d55e00", "#ff8145"),
-    "full": ("#0072b2", "#5aa9e6"),
-    "partial": ("#3a95cf", "#9ad4ff"),
-    "cpr_vanilla": ("#c27c00", "#f0b429"),
-    "cpr_random": ("#7f7f7f", "#a0a0a0"),
-    "cpr_mfu": ("#009e73", "#2fc79a"),
-    "cpr_ssu": ("#c95f9c", "#e79ac6"),
-    "cpr_mass": ("#5b7f1d", "#a6cf55"),
-    "cpr_scar": ("#8c5a2b", "#d9a066"),
-    "differential": ("#1d7f8c", "#56c5d4"),
-    "buddy": ("#8c6d31", "#c8a45c"),
-    "cpr_mirror": ("#b0003a", "#ff7a9c"),
-    "other": ("#7a4fbf", "#b292f0"),
+    **{name: colours_of(name) for name in STRATEGIES},
+    "other": Strategy.colours,
 }
-"""Colour on a light and on a dark page, by role; a strategy's role is its name.
+"""Colour on a light and on a dark page, by role; a built-in strategy's role is its name.
 
 The strategies' colours follow Okabe and Ito's palette, which colour-blind readers can tell apart, darkened on the
 light page where they had less than three times the contrast of the page.
@@ -62,7 +60,7 @@ STYLE: Any = {  # matplotlib's stubs want each key as a literal
 
 def colour(strategy: str) -> str:
     """The colour of a strategy in every figure, on a light page."""
-    return THEMES.get(strategy, THEMES["other"])[0]
+    return colours_of(strategy)[0]
 
 
 @contextmanager
@@ -94,17 +92,13 @@ def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def theme_css() -> str:
-    """A CSS variable for each role of ``THEMES``, dark where the reader's system asks for it."""
-    light, dark = ("".join(f"--{role}:{pair[index]};" for role, pair in THEMES.items()) for index in (0, 1))
-    return (
-        f":root{{color-scheme:light dark;{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"  # paper is white
-    )
+def theme(index: int) -> str:
+    """A CSS variable for each role of ``THEMES``: ``index`` 0 for light pages, 1 for dark ones."""
+    return "".join(f"--{role}:{pair[index]};" for role, pair in THEMES.items())
 
 
 def to_svg(figure: "Figure", name: str, label: str = "") -> str:
-    """The figure as an ``<svg>`` element for a page with :func:`theme_css`: its colours are CSS variables.
+    """The figure as an ``<svg>`` element for a page with :func:`theme`: its colours are CSS variables.
 
     Its ids start with ``name``, so that they are unique in a page. A screen reader reads ``label``.
     """

@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.load.contents import CONTENTS, content_notes, contents_agree
+from analysis.load.contents import CONTENTS, Frame, content_notes, contents_agree
 from analysis.load.frame import (
     COLUMNS,
     STATUSES,

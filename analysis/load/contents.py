@@ -7,6 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Frame = Any
+"""A pandas DataFrame. Its own annotations leave open what indexing returns."""
+
 CONTENTS = {"data.digest": "data_digest", "trace.digest": "trace_digest", "config.hash": "config_hash"}
 """Columns that are there, like swept keys, where cells differ in nothing else; the columns with the whole digests.
 
@@ -20,68 +23,46 @@ _UNKNOWN = "unknown"
 _DIGITS = 8  # of a digest that is shown
 _NUMBER = "-_.0123456789"  # at the end of a file's name: the number of a draw
 
-Row = dict[str, Any]
 
-
-def tell_apart(rows: Sequence[Row], keys: Sequence[str]) -> list[str]:
+def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
     """Give finished rows the values of ``CONTENTS`` that tell them apart; returns the columns in use.
 
     Rows that are equal in all columns and in their results are one cell: all but one get status ``copy``. ``keys``: the
     swept ones. A digest that is not on record, as in older runs, counts as another content where several are known.
     """
-    done = [row for row in rows if row["status"] == "done" and row.get("config_hash")]
+    done = frame[(frame["status"] == "done") & frame["config_hash"].notna()]
     for key, name in _NAMES.items():
-        for same in _grouped([row for row in done if row[name] is not None], [name]):
-            digests = {row[CONTENTS[key]] for row in same}
-            if len(digests - {None}) > 1:
-                for row in same:
-                    row[key] = (row[CONTENTS[key]] or _UNKNOWN)[:_DIGITS]
+        several = done.groupby(name)[CONTENTS[key]].transform("nunique") > 1
+        frame[key] = done.loc[several, CONTENTS[key]].fillna(_UNKNOWN).str[:_DIGITS]
+    frame["config.hash"] = None
     identity = ["engine", "strategy", "seed", "trace", "profile", "num_ps", "job_h", *keys, *_NAMES]
-    for twins in _grouped(done, identity):
-        if len({row.get("config_hash") for row in twins}) > 1:
-            _tell_twins_apart(twins)
-    return [key for key in CONTENTS if any(row.get(key) for row in done)]
+    done = frame.loc[done.index]
+    for _, twins in done[done.duplicated(identity, keep=False)].groupby(identity, dropna=False, sort=False):
+        if twins["config_hash"].nunique() > 1:
+            if twins.duplicated([*_RESULTS], keep=False).all() and len(twins.drop_duplicates([*_RESULTS])) == 1:
+                *others, last = twins["began"].sort_values(kind="stable").index
+                failure = f"the same setting and result as {frame.loc[last, 'cell']}; its config hash differs"
+                frame.loc[others, ["status", "failure"]] = ["copy", failure]
+            else:
+                frame.loc[twins.index, "config.hash"] = twins["config_hash"].str[:_DIGITS]
+    return [key for key in CONTENTS if frame[key].notna().any()]
 
 
-def _tell_twins_apart(twins: Sequence[Row]) -> None:
-    *others, last = sorted(twins, key=lambda row: row["began"])
-    if len({tuple(row.get(name) for name in _RESULTS) for row in twins}) > 1:
-        for row in twins:
-            row["config.hash"] = str(row["config_hash"])[:_DIGITS]
-    else:
-        failure = f"the same setting and result as {last['cell']}; its config hash differs"
-        for row in others:
-            row |= {"status": "copy", "failure": failure}
-
-
-def name_laws(rows: Sequence[Row]) -> None:
+def name_laws(frame: Frame) -> None:
     """Give each row with a trace its ``trace_law``, a name that draws of the same conditions share with no other trace.
 
     Draws of ``trace.law``, and random windows, have it from their config. Files are draws of one law if their headers
     differ in the seed only (``Trace.law``): its name is the beginning that all of their names share. Any other file,
     also one of a record that does not have the law, stands for itself.
     """
-    files = [row for row in rows if row.get("trace") and not row["trace_law"]]
-    by_law = _names_by_law(files).items()
-    shared = {law: os.path.commonprefix([*names]) or min(names) for law, names in by_law}  # noqa: RUF071 - of letters
-    short = {law: name.rstrip(_NUMBER) or name if law[0] else name for law, name in shared.items()}
-    for row in files:
-        law = _law_of(row)
-        unique = (name[law] for name in (short, shared) if [*name.values()].count(name[law]) == 1)
-        row["trace_law"] = next(unique, f"{shared[law]} (law {str(law[0])[:_DIGITS]})")
-
-
-def _law_of(row: Row) -> tuple[str | None, str]:
-    """The digest of a law, or the trace's own name where that is not known."""
-    law = row.get("law_digest")
-    return law, "" if law else row["trace"]
-
-
-def _names_by_law(files: Sequence[Row]) -> dict[tuple[str | None, str], set[str]]:
-    found: dict[tuple[str | None, str], set[str]] = {}
-    for row in files:
-        found.setdefault(_law_of(row), set()).add(row["trace"])
-    return found
+    files = frame[frame["trace"].notna() & frame["trace_law"].isna()]
+    law = files["law_digest"].fillna("")
+    names = files["trace"].groupby([law, files["trace"].where(law == "", "")], sort=False)
+    shared = {key: os.path.commonprefix([*own]) or min(own) for key, own in names}  # noqa: RUF071 - of letters
+    short = {key: name.rstrip(_NUMBER) or name if key[0] else name for key, name in shared.items()}
+    for key, own in names:
+        unique = (each[key] for each in (short, shared) if [*each.values()].count(each[key]) == 1)
+        frame.loc[own.index, "trace_law"] = next(unique, f"{shared[key]} (law {(key[0] or str(None))[:_DIGITS]})")
 
 
 def contents_agree(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
@@ -89,29 +70,24 @@ def contents_agree(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     return all(left[column] == right[column] for key, column in CONTENTS.items() if left.get(key) or right.get(key))
 
 
-def content_notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+def content_notes(frame: Frame) -> list[str]:
     """One line for each path of data, or name of a trace, with several contents; one for what nothing tells apart."""
     lines: list[str] = []
     for key, name in _NAMES.items():
-        for same in _grouped([cell for cell in cells if cell.get(key)], [name]):
-            counts = [(group[0][key], len(group)) for group in _grouped(same, [key])]
-            parts = ", ".join(f"{num} by digest {digest}" for digest, num in counts)
+        for own, same in frame[frame[key].notna()].groupby(name, sort=False) if key in frame else ():
+            counts = same.groupby(key, sort=False).size()
+            parts = ", ".join(f"{num} by digest {digest}" for digest, num in counts.items())
             other = "other data" if name == "data" else "another trace"
             lines.append(
-                f"{len(same)} cells were computed with {other} under the same path, {name} {same[0][name]}: {parts}; "
+                f"{len(same)} cells were computed with {other} under the same path, {name} {own}: {parts}; "
                 "each content is a setting of its own"
             )
-    if twins := [cell for cell in cells if cell.get("config.hash")]:
-        parts = ", ".join(f"{cell['strategy']} of seed {cell['seed']} ({cell['config.hash']})" for cell in twins)
+    twins = frame[frame["config.hash"].notna()] if "config.hash" in frame else frame[:0]
+    if len(twins):
+        rows = twins[["strategy", "seed", "config.hash"]].itertuples(index=False)
+        parts = ", ".join(f"{strategy} of seed {seed} ({digest})" for strategy, seed, digest in rows)
         lines.append(
             f"{len(twins)} cells have equal settings but different config hashes and results, and are not paired: "
             f"{parts}; the older ones may be of other data or another trace"
         )
     return lines
-
-
-def _grouped(rows: Sequence[Any], keys: Sequence[str]) -> list[list[Any]]:
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
-    return [*groups.values()]

@@ -1,11 +1,11 @@
-"""Run directories as a table: one row per cell."""
+"""Run directories as one frame: a row for each run."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.load.contents import name_laws, tell_apart
+from analysis.load.contents import Frame, name_laws, tell_apart
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Recovered
@@ -42,6 +42,7 @@ _TYPES: dict[str, str] = {
     ),
     "lost_dense_frac": "float64",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
+    **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
     **dict.fromkeys(("wire_bytes", "memory_bytes"), "Int64"),
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
@@ -49,12 +50,12 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("failure", "path", "config_hash", "code", "data", "data_digest", "trace_digest"), "str"),
 }
 COLUMNS = tuple(_TYPES)
-"""The first columns of every frame; the swept keys follow.
+"""The first columns of every frame; the swept keys follow. A field of the Finished event has a column by its name here.
 
-``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``lost_dense_frac``:
-samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a name of all draws of
-the conditions that the trace is a draw of (``analysis.contents.name_laws``). ``node_h``: overhead in
-node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
+``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac`` and those of its parts: fractions of ``job_h``.
+``lost_dense_frac``: samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a
+name of all draws of the conditions that the trace is a draw of (``analysis.load.contents.name_laws``). ``node_h``:
+overhead in node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
 """
 
 _NOT_SWEPT = (
@@ -76,71 +77,74 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
 
     ``keys``: dotted keys that have a column even where all cells have the same value.
 
-    Columns of ``analysis.contents.CONTENTS`` follow where cells of equal configs differ in their data or trace.
+    Columns of ``analysis.load.contents.CONTENTS`` follow where cells of equal configs differ in their data or trace.
 
     ``status`` is one of ``STATUSES``; ``failure`` is the reason of a failed or damaged cell; ``disagreement`` is a
-    contradiction in its record (``analysis.audit``). Only runs with a Finished event have results. Missing is NaN.
-    ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
+    contradiction in its record (``harness.record.audit``). Only runs with a Finished event have results. Missing is
+    NaN. ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
 
     A run whose config.yaml cannot be used is a damaged row without identity. Raises StoreError if ``path`` is not a
     folder or contains no run.
     """
-    root = Path(path)
-    paths = find_runs(root)
-    configs = [_config_or_error(run_dir) for run_dir in paths]
-    swept = swept_keys([config for config in configs if not isinstance(config, StoreError)])
-    keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in _NOT_SWEPT)))]
-    rows = [
-        _damaged_row(root, run_dir, config)
-        if isinstance(config, StoreError)
-        else _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
-        for run_dir, config in zip(paths, configs, strict=True)
-    ]
-    _mark_copies(rows)
-    name_laws(rows)
-    keys += tell_apart(rows, keys)
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
+    root = Path(path)
+    flats = {run_dir: _flat_or_error(run_dir) for run_dir in find_runs(root)}
+    swept = _swept([flat for flat in flats.values() if not isinstance(flat, StoreError)])
+    keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in _NOT_SWEPT)))]
+    rows = [
+        _place(root, run_dir) | {"status": "damaged", "failure": str(flat)}
+        if isinstance(flat, StoreError)
+        else _place(root, run_dir) | _row(run_dir, flat) | {key: _plain(flat.get(key)) for key in keys}
+        for run_dir, flat in flats.items()
+    ]
+    frame: Frame = pd.DataFrame(rows, columns=[*COLUMNS, "began", "law_digest", *keys], dtype=object)
+    _mark_copies(frame)
+    name_laws(frame)
+    keys += tell_apart(frame, keys)
     # pandas makes floats of whole numbers in a column with missing values, unless its type says otherwise
-    whole = {key: "Int64" for key in keys if _is_whole([row.get(key) for row in rows])}
-    return pd.DataFrame(rows, columns=[*COLUMNS, *keys], dtype=object).infer_objects().astype(_TYPES | whole)
+    whole = {key: "Int64" for key in keys if _is_whole(frame[key])}
+    return frame[[*COLUMNS, *keys]].infer_objects().astype(_TYPES | whole)
 
 
-def _is_whole(values: Sequence[Any]) -> bool:
+def _is_whole(values: Any) -> bool:
     """Whether some values are missing, and all others are whole numbers of 64 bits."""
-    return None in values and all(value is None or (type(value) is int and abs(value) < 2**63) for value in values)
+    known = values.dropna()
+    return len(known) < len(values) and all(type(value) is int and abs(value) < 2**63 for value in known)
 
 
-def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:
+def _mark_copies(frame: Frame) -> None:
     """Rows of a cell (config and engine) that began before its newest finished row get status ``copy``.
 
     They are results of other code, folders that were copied, or runs that other code left unfinished.
     """
-    by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["status"] != "damaged" and row.get("config_hash"):
-            by_cell.setdefault((row["config_hash"], row["engine"]), []).append(row)
-    for same in by_cell.values():
-        *older, last = sorted(same, key=lambda row: (row["status"] == "done", row["began"]))
-        for row in [row for row in older if last["status"] == "done" and row["began"] <= last["began"]]:
-            is_equal = all(row.get(name) == last[name] for name in ("auc", "log_loss", "train_loss", "pls"))
-            other = "" if is_equal else "; its result differs, and so may its code"
-            other = other if row["status"] == "done" else f"; it is {row['status']}"
-            row |= {"status": "copy", "failure": f"the same cell as {last['cell']}{other}"}
+    known = frame[(frame["status"] != "damaged") & frame["config_hash"].notna()]
+    several = known[known.duplicated(["config_hash", "engine"], keep=False)]
+    for _, same in several.groupby(["config_hash", "engine"], sort=False):
+        *older, last = sorted(
+            same.to_dict("index").items(), key=lambda item: (item[1]["status"] == "done", item[1]["began"])
+        )
+        newest = last[1]
+        for label, row in older if newest["status"] == "done" else ():
+            if row["began"] <= newest["began"]:
+                is_equal = all(row[name] == newest[name] for name in ("auc", "log_loss", "train_loss", "pls"))
+                other = "" if is_equal else "; its result differs, and so may its code"
+                other = other if row["status"] == "done" else f"; it is {row['status']}"
+                frame.loc[label, ["status", "failure"]] = ["copy", f"the same cell as {newest['cell']}{other}"]
 
 
 def cells_of(frame: "pd.DataFrame") -> list[Cell]:
     """The rows of a frame made by :func:`load`, with None for missing values."""
-    import pandas as pd  # noqa: PLC0415 - as above
-
-    return [
-        {str(key): None if pd.isna(value) else value for key, value in row.items()} for row in frame.to_dict("records")
-    ]
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in plain.to_dict("records")]
 
 
 def swept_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Dotted config keys that differ between cells and have no column of their own."""
-    flats = [flatten(config) for config in configs]
+    return _swept([flatten(config) for config in configs])
+
+
+def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in dict.fromkeys(itertools.chain(*flats)) if _is_swept(key, flats)]
 
 
@@ -159,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that identify a run: values of its resolved config, and the name of its trace."""
+    """Columns that identify a run: values of its resolved config, nested or flat, and the name of its trace."""
     flat = flatten(config)
     path, law, window, seed = (flat.get(f"trace.{key}") for key in ("path", "law", "window", "seed"))
     trace = trace_name(path, law, window, flat.get("seed", 0) if seed is None else seed)
@@ -175,10 +179,10 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _config_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
+def _flat_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
     try:
         verify(RunDir(run_dir), ["config.yaml"])
-        return read_config(run_dir)
+        return flatten(read_config(run_dir))
     except StoreError as error:
         return error
 
@@ -187,13 +191,9 @@ def _place(root: Path, run_dir: Path) -> dict[str, Any]:
     return {"cell": run_dir.name if run_dir == root else str(run_dir.relative_to(root)), "path": str(run_dir)}
 
 
-def _damaged_row(root: Path, run_dir: Path, error: StoreError) -> dict[str, Any]:
-    return _place(root, run_dir) | {"status": "damaged", "failure": str(error)}
-
-
-def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
     run = RunDir(run_dir)
-    row = identity(config) | _place(root, run_dir) | {"status": run.status, "failure": run.failure()}
+    row = identity(flat) | {"status": run.status, "failure": run.failure()}
     try:
         verify(run, set(SEALED) - {"config.yaml"})
         log, problems = EventLog.of(run), kept_audit(run)
@@ -202,10 +202,10 @@ def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]
     if damage := damage_of(run, log):
         row |= {"status": "damaged", "failure": damage}
     if problems is None:
-        problems = check(log.events, config) if log.events else []
+        problems = check(log.events, read_config(run_dir)) if log.events else []
     if problems:
         row["disagreement"] = problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
-    return row | _results(log) | _origin(run, log)
+    return row | _results(log, flat["profile.job_h"]) | _origin(run, log)
 
 
 def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
@@ -248,13 +248,14 @@ def damage_of(run: RunDir, log: EventLog) -> str | None:
     )
 
 
-def _results(log: EventLog) -> dict[str, Any]:
+def _results(log: EventLog, job_h: float) -> dict[str, Any]:
     if (finished := log.finished) is None:
         return {}
     values = {name: getattr(finished, name) for name in COLUMNS if hasattr(finished, name)}
     lost_dense = lost_dense_samples(log.events)
     stalls = finished.machine.get("overhead_seconds") or {}
     return values | {
+        **{f"{bucket}_frac": getattr(finished, f"{bucket}_h") / job_h for bucket in BUCKETS},
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),

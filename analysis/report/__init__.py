@@ -2,7 +2,5 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.report.build import report
-from analysis.report.files import write_files
-from analysis.report.page import figure_html, notes, page
-from analysis.report.sections import contents, heading, slug
+from analysis.report.build import heading, page, report, slug, write_files
+from analysis.tables import figure_html

@@ -1,25 +1,39 @@
-"""The report of a grid: one self-contained HTML file."""
+"""The report of a grid: one self-contained HTML file (``assets/report.html``), and its figures and tables as files."""
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures import Data
+from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme, to_svg, write_figure
 from analysis.load import STATUSES, Cell, cells_of, load
-from analysis.report.page import notes, page
-from analysis.report.sections import contents, sections, tradeoff_section
-from analysis.stats import DEFAULT_MARGIN, regimes, strategy_order, summarise
-from analysis.tables import CAPTION, UNKNOWN, Heading, Html, advice_html, footnotes, html_table, missing
+from analysis.stats import DEFAULT_MARGIN, Block, regimes, setting_text, strategy_order, summarise
+from analysis.tables import (
+    CAPTION,
+    FORMATS,
+    UNKNOWN,
+    Heading,
+    Html,
+    content,
+    footnotes,
+    missing,
+    page_html,
+    reading,
+    table_text,
+    verdict_tables,
+)
 from harness.core.errors import StoreError
 from harness.record.environment import utc_now
-from harness.record.files import read_json, write_text
+from harness.record.files import read_json, store_errors, write_text
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SUFFIXES = {"csv": "csv", "latex": "tex", "markdown": "md"}
 
 
 def report(
@@ -36,39 +50,130 @@ def report(
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
     root = Path(path)
-    cells = cells_of(load(root) if frame is None else frame)
+    frame = load(root) if frame is None else frame
+    cells = cells_of(frame)
     blocks = summarise(cells)
-    title = ", ".join(dict.fromkeys(str(cell["name"]) for cell in cells if cell["name"])) or root.name
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        *notes([f"{_counted(cells)}. Report of {now():%Y-%m-%d %H:%M} UTC."]),
-        _alarm(missing(cells)),
-        contents(blocks) if blocks else "<p>No cell is done.</p>",
-        *tradeoff_section(Data(regimes(cells), cells, margin)),
-        advice_html(cells, margin),
-        *sections(Data(blocks, cells, margin)),
-        *notes((CAPTION, *footnotes(blocks)) if blocks else ()),
-        *_trace_sections(cells),
-        "<h2>All cells</h2>",
-        _cells_html(root, cells),
-        "<h2>Provenance</h2>",
-        _provenance(cells),
-    ]
-    target = root / "report.html"
-    write_text(target, page(title, parts))
+    title = ", ".join(frame["name"].dropna().unique()) or root.name
+    counts = {status: [*frame["status"]].count(status) for status in STATUSES}
+    counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    text = page_html(
+        "report.html",
+        title=title,
+        theme=theme,
+        counts=f"{len(cells)} cells: {counted}. Report of {now():%Y-%m-%d %H:%M} UTC.",
+        missing=missing(frame),
+        tradeoff=_tradeoff(Data(regimes(cells), cells, margin)),
+        verdicts=[*verdict_tables(regimes(cells), margin)],
+        reading=reading(margin),
+        sections=_sections(Data(blocks, cells, margin)),
+        notes_below=[CAPTION, *footnotes(blocks)] if blocks else [],
+        traces=_trace_sections(cells),
+        cells=_cells_table(root, cells),
+        facts=_provenance(cells),
+    )
+    write_text(root / "report.html", text)
+    return root / "report.html"
+
+
+def write_files(
+    path: Path | str,
+    folder: Path | str,
+    *,
+    frame: "pd.DataFrame | None" = None,
+    margin: float = DEFAULT_MARGIN,
+    formats: Sequence[str] = ("svg",),
+) -> Path:
+    """Write each figure of the report of ``path`` into ``folder``, and its table; the folder.
+
+    A figure is ``KIND.svg``, or ``KIND-SETTING.svg`` if there are several settings; the table is ``table.csv``,
+    ``table.tex`` (package booktabs) and ``table.md``. ``frame``: that of ``path``, if it is loaded already.
+    ``formats``: of figures, some of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
+
+    Raises StoreError as ``load`` does, and if a file cannot be written.
+    """
+    frame, target = load(path) if frame is None else frame, Path(folder)
+    cells = cells_of(frame)
+    data = Data(summarise(cells), cells, margin)
+    drawn = [(TRADEOFF, Data(regimes(cells), cells, margin)), *((kind, data) for kind in KINDS)]
+    with store_errors(target, "written"), style():
+        target.mkdir(parents=True, exist_ok=True)
+        for kind, source in drawn:
+            for block, figure in figures(kind, source):
+                write_figure(figure, target, "-".join(filter(None, (kind.name, slug(block)))), formats)
+    for form in FORMATS:
+        write_text(target / f"table.{_SUFFIXES[form]}", table_text(frame, form))
     return target
 
 
-def _counted(cells: Sequence[Cell]) -> str:
-    counts = {status: sum(cell["status"] == status for cell in cells) for status in STATUSES}
-    return f"{len(cells)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+def page(title: str, parts: Iterable[str]) -> str:
+    """A page of the ``parts``, which are HTML; empty ones are left out."""
+    return page_html("page.html", title=title, parts=parts, theme=theme)
 
 
-def _alarm(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<div class="alarm"><strong>Not in the table, or an inconsistent record</strong><ul>{items}</ul></div>'
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "trace": lambda trace: f"failure trace {trace}" if trace else "no failures",
+    "profile": lambda profile: f"profile {profile}",
+    "num_ps": lambda num: f"{num} PS ranks",
+    "engine": lambda engine: {"rpc": "ranks as processes (rpc)", "local": "all ranks in one process (local)"}.get(
+        engine, f"engine {engine}"
+    ),
+}
+"""The words for a value of a setting, in the order of a title; keys without an entry, which were swept, follow."""
+
+
+def heading(block: Block, blocks: Sequence[Block]) -> str:
+    """A title for ``block``: the values in which it differs from the others; if there are none, the whole setting."""
+    setting = block.setting
+    keys = [key for key, value in setting.items() if any(other.setting[key] != value for other in blocks)]
+    keys = keys or [key for key in _WORDS if key in setting]
+    keys.sort(key=lambda key: [*_WORDS].index(key) if key in _WORDS else len(_WORDS))
+    texts = [_WORDS[key](setting[key]) if key in _WORDS else setting_text({key: setting[key]}) for key in keys]
+    text = ", ".join(filter(None, texts))
+    return text[:1].upper() + text[1:]
+
+
+def slug(block: Block) -> str:
+    """The title of a block as part of a file name or an id, without dots; empty if there is one block."""
+    return re.sub(r"\W+", "-", re.sub(r"(?<=\d)\.(?=\d)", "p", block.title)).strip("-")
+
+
+def _tradeoff(data: Data) -> dict[str, Any] | None:
+    """AUC lost against overhead, a panel for each setting; None if nothing is compared."""
+    with style():
+        drawn = _svgs(TRADEOFF, data)
+    blocks = data.blocks
+    panels = [(svg, heading(blocks[place], blocks) if len(blocks) > 1 else "") for place, svg in drawn.items()]
+    return {"title": TRADEOFF.title, "caption": TRADEOFF.caption, "panels": panels} if panels else None
+
+
+def _sections(data: Data) -> list[dict[str, Any]]:
+    """For each setting its title in words, its table of strategies, and its figures."""
+    with style():
+        drawn = {kind: _svgs(kind, data) for kind in KINDS}
+    sections: list[dict[str, Any]] = []
+    for place, block in enumerate(data.blocks):
+        columns, rows = content(block)
+        shown = [(kind, svgs[place]) for kind, svgs in drawn.items() if place in svgs]
+        sections.append({"heading": heading(block, data.blocks), "columns": columns, "rows": rows, "figures": shown})
+    return sections
+
+
+def _svgs(kind: Kind, data: Data) -> dict[int, str]:
+    """The figures of a kind as SVG, by the place of their block."""
+    place_of = {id(block): place for place, block in enumerate(data.blocks)}
+    return {
+        place_of[id(block)]: to_svg(figure, f"{kind.name}{place_of[id(block)]}", f"{kind.title}: {block.title}")
+        for block, figure in figures(kind, data)
+    }
+
+
+def _trace_sections(cells: Sequence[Cell]) -> Iterable[str]:
+    """Sections on the failure traces, if any cell has one."""
+    if all(cell["trace"] is None for cell in cells):
+        return ()
+    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
+
+    return trace_sections(cells)
 
 
 _CELL_COLUMNS = (
@@ -89,16 +194,8 @@ _CELL_COLUMNS = (
 """Column, title and format of a value (text if empty)."""
 
 
-def _trace_sections(cells: Sequence[Cell]) -> Iterable[str]:
-    """Sections on the failure traces, if any cell has one."""
-    if all(cell["trace"] is None for cell in cells):
-        return ()
-    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
-
-    return trace_sections(cells)
-
-
-def _cells_html(root: Path, cells: Sequence[Cell]) -> str:
+def _cells_table(root: Path, cells: Sequence[Cell]) -> dict[str, Any]:
+    """A row for each cell, with a link to its folder."""
     swept = tuple((key, key, "") for key in cells[0] if "." in key)
     columns = (*_CELL_COLUMNS[:4], *swept, *_CELL_COLUMNS[4:])
     headings = [
@@ -107,7 +204,7 @@ def _cells_html(root: Path, cells: Sequence[Cell]) -> str:
     ]
     ordered = sorted(cells, key=lambda cell: (str(cell["engine"]), strategy_order(str(cell["strategy"])), cell["cell"]))
     rows = ([_link(root, cell), *(_text(cell[name], form) for name, _, form in columns)] for cell in ordered)
-    return html_table(headings, rows)
+    return {"columns": headings, "rows": [*rows]}
 
 
 def _link(root: Path, cell: Cell) -> Html:
@@ -119,20 +216,16 @@ def _text(value: Any, form: str) -> str:
     return UNKNOWN if value is None else format(int(value) if form == "d" else value, form)
 
 
-def _provenance(cells: Sequence[Cell]) -> str:
-    """Versions and machines from the cells' env.json files; different values are all listed."""
+def _provenance(cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
+    """Versions and machines from the cells' env.json files; different values are all listed. Empty if none is read."""
     envs: list[dict[str, Any]] = []
     for file in (RunDir(Path(cell["path"])).env for cell in cells):
         with suppress(StoreError):  # what cannot be read is unknown
             envs.append(read_json(file))
-    if not envs:
-        return "<p>Unknown: no cell has an env.json that can be read.</p>"
     times = sorted(str(env.get("time")) for env in envs)
-    lines: dict[str, list[str]] = {"written": [times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"]}
-    for title, text_of in _FACTS.items():
-        lines[title] = list(dict.fromkeys(text_of(env) for env in envs))
-    items = (f"<dt>{name}</dt><dd>{escape('; '.join(values))}</dd>" for name, values in lines.items())
-    return f"<dl>{''.join(items)}</dl>"
+    written = {"written": [times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"]} if envs else {}
+    facts = {title: [*dict.fromkeys(text_of(env) for env in envs)] for title, text_of in _FACTS.items()}
+    return {**written, **facts} if envs else {}
 
 
 def _commit(env: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 # ruff: noqa: F401 - the names that other rooms use
 
 from analysis.stats.blocks import (
-    RESOURCES,
     STRATEGIES,
     Block,
     Line,

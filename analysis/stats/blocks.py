@@ -18,28 +18,12 @@ from analysis.stats.estimates import (
 )
 from analysis.stats.partners import Partners, reason
 from analysis.stats.rounding import Rounding, rounding_of, without_replicates
-from harness.core.events import BUCKETS
+from harness.core import strategies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STRATEGIES = (
-    *("none", "never_save", "full", "partial", "differential", "cpr_vanilla", "cpr_random"),
-    *("cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror", "buddy"),
-)
-"""The order of strategies in tables and figures; others follow by name."""
-
-RESOURCES = ("node_h", "wire_bytes", "memory_bytes")
-"""Quantities beside hours of the job. They are shown where the profile has prices: where node-hours are known."""
-
-_QUANTITIES = (
-    *("auc", "log_loss", "pls", "update_pls", "update_pls_tracked", "overhead_frac", "payload_bytes", "stall_s"),
-    *("lost_dense_frac", "cache_hit_rate", "cache_saved_frac", "cache_peak_rows"),
-    *RESOURCES,
-    *(f"{bucket}_frac" for bucket in BUCKETS),
-)
-"""Columns of a cell, and hours of a bucket divided by ``job_h``."""
-
+STRATEGIES = strategies.BUILT_IN
 
 _DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
 """Keys of a setting whose values are digests, and what they are digests of."""
@@ -80,17 +64,11 @@ class Block:
     rounding: Rounding | None = None
     """The floor of rounding; None if it is unknown."""
 
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """Those of ``RESOURCES`` to show: none without node-hours, and none of which no strategy has any."""
-        if all(line.estimates["node_h"] is None for line in self.lines):
-            return ()
-        return tuple(name for name in RESOURCES if any(line.mean(name) for line in self.lines))
-
 
 def strategy_order(strategy: str) -> tuple[int, str]:
-    """The sort key of a strategy: its place in ``STRATEGIES``, then its name."""
-    return (STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES), strategy)
+    """The sort key of a strategy: its place in ``harness.core.strategies.STRATEGIES``, then its name."""
+    names = [*strategies.STRATEGIES]
+    return (names.index(strategy) if strategy in names else len(names), strategy)
 
 
 def blocks_of(frame: "pd.DataFrame") -> list[Block]:
@@ -190,7 +168,7 @@ def _lines(setting: Mapping[str, Any], group: Sequence[Cell], partners: Partners
                 label=" ".join([strategy, *(f"({engine})" for engine in others)]),
                 cells=own,
                 auc_difference=estimate_pairs(pairs),
-                estimates={name: estimate(_quantity(cell, name) for cell in own) for name in _QUANTITIES},
+                estimates=_Estimates(own),
                 split=split(pairs),
                 pairs=pairs,
                 unpaired=[(cell["seed"], reason(cell, cells)) for cell, found in paired if not found],
@@ -199,9 +177,13 @@ def _lines(setting: Mapping[str, Any], group: Sequence[Cell], partners: Partners
     return lines
 
 
-def _quantity(cell: Cell, name: str) -> float | None:
-    bucket = name.removesuffix("_frac")
-    if bucket not in BUCKETS:
-        return cell[name]
-    hours, job_h = cell[f"{bucket}_h"], cell["job_h"]
-    return None if hours is None or job_h is None else hours / job_h
+class _Estimates(dict[str, Estimate | None]):
+    """Estimates over cells by column, made when they are first asked for."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        super().__init__()
+        self._cells = cells
+
+    def __missing__(self, name: str) -> Estimate | None:
+        self[name] = estimate(cell[name] for cell in self._cells)
+        return self[name]

@@ -1,13 +1,11 @@
 """The verdicts on the strategies of a grid, as tables and sentences."""
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
-from analysis.load import Cell
 from analysis.stats import (
     ALPHA,
     BASELINE,
@@ -17,12 +15,11 @@ from analysis.stats import (
     Line,
     Verdict,
     in_thousandths,
-    regimes,
     regimes_of,
     rounding_text,
     verdicts,
 )
-from analysis.tables.builder import Heading, html_table, rich_table, show_interval
+from analysis.tables.builder import Heading, Shown, rich_table, show_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,25 +39,20 @@ _HEADINGS = (
 _FRONT = "◆"
 
 
-def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN) -> RenderableType | None:
+def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str, Any]]:
+    """For each setting in which something is compared: title, columns and rows of a table, and what it shows."""
+    for block in blocks:
+        if found := verdicts(block, margin):
+            lines = conclusions(block, found)
+            yield {"title": block.title, "columns": _HEADINGS, "rows": [*_rows(found)], "lines": lines}
+
+
+def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN) -> Shown | None:
     """A table of verdicts for each setting of the finished cells, and what they show; None if nothing is compared."""
     parts: list[RenderableType] = []
-    for block in regimes_of(frame):
-        if found := verdicts(block, margin):
-            parts += [rich_table(_HEADINGS, _rows(found), block.title or None)]
-            parts += [Text(line) for line in conclusions(block, found)]
-    return Group(*parts, Text(reading(margin), style="dim")) if parts else None
-
-
-def advice_html(cells: Sequence[Cell], margin: float = DEFAULT_MARGIN) -> str:
-    """As ``advice``, for the report; empty if nothing is compared."""
-    parts: list[str] = []
-    for block in regimes(cells):
-        if found := verdicts(block, margin):
-            parts += [html_table(_HEADINGS, _rows(found), block.title)]
-            parts += [f"<p>{escape(line)}</p>" for line in conclusions(block, found)]
-    note = f'<p class="note">{escape(reading(margin))}</p>'
-    return "\n".join(["<h2>Which strategy</h2>", *parts, note]) if parts else ""
+    for each in verdict_tables(regimes_of(frame), margin):
+        parts += [rich_table(each["columns"], each["rows"], each["title"]), *map(Text, each["lines"])]
+    return Shown(*parts, Text(reading(margin), style="dim")) if parts else None
 
 
 def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
@@ -119,7 +111,7 @@ def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     sample = _sample(*(each.line for each in found))
     if sample is not None and sample[0] < LEAST_SEEDS:
         parts.append(f"{_counted(sample[0], 'seed')} of {_counted(sample[1], 'trace')} say little of others")
-    auc = next((line.estimates.get("auc") for line in block.lines if line.strategy == BASELINE), None)
+    auc = next((line.estimates["auc"] for line in block.lines if line.strategy == BASELINE), None)
     if auc is not None and auc.mean < LEAST_AUC:
         learned = "the model has hardly learned, so losses are small for that reason"
         parts.append(f"AUC of {BASELINE} is {auc.mean:.2f}: {learned}")

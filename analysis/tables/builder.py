@@ -1,12 +1,19 @@
-"""Tables and numbers as text: for the console (rich) and for HTML."""
+"""The builder of tables: columns and rows of text in every form, and the templates of HTML pages (``assets``)."""
 
+import io
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup as Html
 from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
+from rich.console import Console, Group
+from rich.table import Column as RichColumn
+from rich.table import Table
 
 from analysis.stats import Estimate
 
@@ -15,7 +22,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True)
 class Heading:
-    """One column: ``title`` in HTML, ``short`` on the console, ``group`` over neighbours of the same kind in HTML."""
+    """A column: ``title`` in HTML, ``short`` elsewhere, ``group`` over neighbours of the same kind in HTML."""
 
     title: str
     short: str = ""
@@ -23,46 +30,103 @@ class Heading:
     is_text: bool = False  # aligned left
     is_key: bool = False  # stays in sight in HTML when the table is scrolled
 
+    @property
+    def line(self) -> str:
+        """The short title on one line."""
+        return (self.short or self.title).replace("\n", " ")
 
-class Html(str):
-    """A cell that is HTML already and is not escaped."""
 
-    __slots__ = ()
+class Shown(Group):
+    """Parts for the console, with their colours; ``str`` and a notebook give their text."""
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=200, color_system=None)
+        console.print(Group(*self.renderables))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    __repr__ = __str__
 
 
 def rich_table(headings: Iterable[Heading], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
     """A table for the console, its title above on the left."""
-    columns = [Column(each.short or each.title, justify="left" if each.is_text else "right") for each in headings]
+    columns = [RichColumn(each.short or each.title, justify="left" if each.is_text else "right") for each in headings]
     table = Table(*columns, title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def html_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table as HTML; the first cell of a row is its heading."""
-    head = "".join(f'<th scope="col"{_class(each)}>{escape(each.title)}</th>' for each in headings)
-    if any(each.group for each in headings):
-        groups = [(name, len([*run])) for name, run in itertools.groupby(each.group for each in headings)]
-        top = "".join(f'<th colspan="{span}" scope="colgroup">{escape(name)}</th>' for name, span in groups)
-        head = f"{top}</tr><tr>{head}"
-    lines: list[str] = []
-    for first, *rest in rows:
-        cells = (f"<td{_class(each)}>{_html(cell)}</td>" for each, cell in zip(headings[1:], rest, strict=True))
-        lines.append(f'<tr><th scope="row">{_html(first)}</th>{"".join(cells)}</tr>')
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    body = "".join(lines)
-    table = f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide" tabindex="0">{table}</div>'
+def markdown_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    rule = ["---" if each.is_text else "---:" for each in headings]
+    lines = [[each.line for each in headings], rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _class(heading: Heading) -> str:
-    names = [*(["text"] * heading.is_text), *(["key"] * heading.is_key)]
-    return f' class="{" ".join(names)}"' if names else ""
+_COMMANDS = {"\\": r"\textbackslash ", "~": r"\textasciitilde ", "^": r"\textasciicircum "}
+_LATEX = str.maketrans(
+    _COMMANDS
+    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"±": r"$\pm$", "−": "$-$", "Δ": r"$\Delta$", "–": "--", "†": r"\dag{}", "…": r"\ldots{}"}
+)
 
 
-def _html(cell: str) -> str:
-    return cell if isinstance(cell, Html) else escape(cell)
+def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str | None = None) -> str:
+    """A table for the package booktabs; plain ASCII where the cells have no other letters.
+
+    With a ``caption``, which is LaTeX, it is a float with the label ``tab:strategies``.
+    """
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cell.translate(_LATEX).replace("10⁻³", "$10^{-3}$") for cell in cells) + " \\\\\n"
+
+    alignment = "".join("l" if each.is_text else "r" for each in headings)
+    body = "".join(map(line, rows))
+    head = line(each.line for each in headings)
+    table = f"\\begin{{tabular}}{{{alignment}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+    if caption is None:
+        return table
+    return f"\\begin{{table}}\n\\caption{{{caption}}}\n\\label{{tab:strategies}}\n{table}\\end{{table}}\n"
+
+
+def html_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str = "") -> Html:
+    """A table as HTML; the first cell of a row is its heading. A cell of type ``Html`` is not escaped."""
+    return _part("table")(headings, [*rows], caption)
+
+
+def figure_html(svg: str, title: str = "", caption: str = "", *, is_broad: bool = False) -> Html:
+    """A figure with its title and caption below it. ``is_broad``: of two panels."""
+    return _part("figure")(svg, title, caption, is_broad)
+
+
+def notes_html(lines: Iterable[str]) -> Html:
+    """A paragraph of each line."""
+    return _part("notes")([*lines])
+
+
+def _part(name: str) -> Callable[..., Html]:
+    return getattr(_templates().get_template("parts.html").module, name)
+
+
+def page_html(template: str, **values: Any) -> str:
+    """A page by a template of ``assets``."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def _templates() -> Environment:
+    loader = FileSystemLoader(Path(__file__).parents[1] / "assets")
+    templates = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    templates.globals["spans"] = _spans
+    return templates
+
+
+def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
+    """Each group over neighbouring columns, and how many they are."""
+    return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
 def show_mean(value: Estimate | None, *, scale: float = 1.0, digits: int = 2) -> str:

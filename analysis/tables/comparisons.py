@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from analysis.load import CONTENTS, Cell, cells_of, content_notes, contents_agree, load, swept_keys
 from analysis.stats import SETTING, Estimate, cells_text, condition, estimate, seeds_text, setting_text, strategy_order
-from analysis.tables.builder import Heading, rich_table, show_interval
+from analysis.tables.builder import Heading, Shown, latex_table, markdown_table, rich_table, show_interval
+from analysis.tables.strategies import Format, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -58,7 +59,7 @@ class Comparison:
     pairs: tuple[Pair, ...] = ()
 
 
-def show_comparison(dirs: Sequence[Path | str]) -> RenderableType:
+def show_comparison(dirs: Sequence[Path | str]) -> Shown:
     """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames)
@@ -75,15 +76,55 @@ def show_comparison(dirs: Sequence[Path | str]) -> RenderableType:
             done = _done(frame)
             if alone := [cell for cell in done if cell["path"] not in paired]:
                 parts.append(Text(f"{folder}: {len(alone)} of {len(done)} cells have no partner: {cells_text(alone)}."))
-    return Group(*parts, _LEGEND, *_left_out(frames))
+    return Shown(*parts, _LEGEND, *_left_out(frames))
 
 
-def show_comparison_to(path: Path | str, baseline: str) -> RenderableType:
+def show_comparison_to(path: Path | str, baseline: str) -> Shown:
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame)
     table = _table(found, f"strategies of {path} less {baseline}")
-    return Group(table, *map(Text, _alone(_done(frame), found, baseline)), _LEGEND, *_left_out([frame]))
+    return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _LEGEND, *_left_out([frame]))
+
+
+def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
+    """Comparisons: as CSV the frame of :func:`compare`, else mean ± half of the 95 % interval, rounded."""
+    if kind == "csv":
+        return _frame(found).to_csv(index=False)
+    texts = [Heading(name, is_text=True) for name in ("base", "other", "pairs of")]
+    headings = [*texts, Heading("n"), *(Heading(title) for title, _, _ in METRICS.values())]
+    rows = [
+        [
+            *(item.base, item.other, item.group or "seed", str(item.num_pairs)),
+            *(
+                show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
+                for name, (_, scale, digits) in METRICS.items()
+            ),
+        ]
+        for item in found
+    ]
+    return markdown_table(headings, rows) if kind == "markdown" else latex_table(headings, rows)
+
+
+def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
+    """A row per Comparison of ``comparisons``, with ``*_half_width`` and ``*_standard_error``; same errors."""
+    return _frame(comparisons(dirs))
+
+
+def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
+    """As :func:`compare`, of ``comparisons_to``; same errors."""
+    return _frame(comparisons_to(path, baseline))
+
+
+def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    rows = [
+        {"base": item.base, "other": item.other, "group": item.group, "num": item.num_pairs}
+        | numbers(item.differences, has_error=True)
+        for item in found
+    ]
+    return pd.DataFrame(rows)
 
 
 def _alone(cells: Sequence[Cell], found: Sequence[Comparison], baseline: str) -> Iterator[str]:
@@ -199,11 +240,6 @@ def _done(frame: "pd.DataFrame") -> list[Cell]:
     return [cell for cell in cells_of(frame) if cell["status"] == "done"]
 
 
-def damaged_cells(*frames: "pd.DataFrame") -> list[str]:
-    """The failures of the damaged cells, which name the file, one line each."""
-    return [str(cell["failure"]) for frame in frames for cell in cells_of(frame) if cell["status"] == "damaged"]
-
-
 def _refuse_damaged(*frames: "pd.DataFrame") -> None:
     if lines := damaged_cells(*frames):
         more = f" (and {len(lines) - 1} more damaged cells)" if len(lines) > 1 else ""
@@ -230,7 +266,7 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair])
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
-    notes = [line for frame in frames for line in content_notes(cells_of(frame))]
+    notes = [line for frame in frames for line in content_notes(frame)]
     lines = [f"left out, damaged: {line}" for line in damaged_cells(*frames)]
     copies = [cell for frame in frames for cell in cells_of(frame) if cell["status"] == "copy"]
     lines += [f"left out, copy: {cell['path']}: {cell['failure']}" for cell in copies]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from analysis.load import damage_of, identity, lost_dense_samples
-from analysis.tables.builder import UNKNOWN, Heading, rich_table
+from analysis.tables.builder import UNKNOWN, Heading, Shown, rich_table
 from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import (
@@ -39,7 +39,7 @@ _HEADINGS = (
 )
 
 
-def show(path: Path | str) -> RenderableType:
+def show(path: Path | str) -> Shown:
     """Config, timeline, results and newest checkpoint of the run directory ``path``.
 
     Raises StoreError if it is not a run directory, or its record cannot be read or is not what the run wrote.
@@ -65,7 +65,7 @@ def show(path: Path | str) -> RenderableType:
         parts += [Text(line) for line in _results(record.events)]
         parts += [Text(f"disagrees: {problem}", style="red") for problem in check(record.events, config)]
     parts.append(Text(_checkpoint(run.checkpoints)))
-    return Group(*parts)
+    return Shown(*parts)
 
 
 def is_sound(path: Path | str) -> bool:

@@ -1,21 +1,35 @@
-"""The table per strategy: quality, losses and costs, in columns that are either emulated or measured."""
+"""The table per strategy: quality, losses and costs, in columns that are either emulated or measured.
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+A new column is one entry of ``COLUMNS``: every form of the table (console, CSV, LaTeX, Markdown, HTML) is made of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analysis.load import Cell, cells_of, content_notes
-from analysis.stats import BASELINE, Block, Line, own_options, rounding_text, seeds_text, summarise
-from analysis.tables.builder import UNKNOWN, Heading, html_table, rich_table, show_interval, show_mean
+from analysis.load import Frame, content_notes
+from analysis.stats import BASELINE, SETTING, Block, Estimate, Line, blocks_of, own_options, rounding_text, seeds_text
+from analysis.tables.builder import (
+    UNKNOWN,
+    Heading,
+    Shown,
+    latex_table,
+    markdown_table,
+    rich_table,
+    show_interval,
+    show_mean,
+)
 from harness.core.errors import UserError
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Format = Literal["csv", "latex", "markdown"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 CAPTION = (
     "Means over n seeds, ± half of the 95 % confidence interval (Student's t; ? with one seed). "
@@ -27,23 +41,36 @@ MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
     "strategy.interval_samples, the profile and the trace."
 )
-_RESOURCES_CAPTION = (
+_DENSE = "Dense network: samples that it lacks, of all, where all trainers died at once."
+_CACHE = (
+    "Cache: hits are rows not fetched, of the distinct rows of all batches; saved are bytes not sent (both ways), of "
+    "those of a run without a cache; peak is the largest number of rows cached or in flight."
+)
+_RESOURCES = (
     "Resources: node-hours are overhead times the nodes of the emulated cluster; sent are bytes of saves, loads "
     "and replicas of this run's model; memory is that of tracker and replica in the PS rank that needs most, or of the "
     "trainer's mirror if that is more."
 )
-_CACHE_CAPTION = (
-    "Cache: hits are rows not fetched, of the distinct rows of all batches; saved are bytes not sent (both ways), of "
-    "those of a run without a cache; peak is the largest number of rows cached or in flight."
-)
 
 
-@dataclass(frozen=True)
-class _Column(Heading):
-    """A heading, and the text of its cell in a line. ``key``: its name on the command line, if not the title's."""
+@dataclass(frozen=True, kw_only=True)
+class Column(Heading):
+    """A heading, and what stands below it in a strategy's line.
 
-    show: Callable[[Line], str] = lambda line: line.label
+    ``of``: the column of ``load`` of which it shows the mean, times ``scale``. ``show``: its text, if it is not that.
+    ``key``: its name on the command line, if not the title. ``where``: the blocks that have it, by default all;
+    ``note`` then explains it below the table.
+    """
+
+    of: str = ""
+    scale: float = 1
+    digits: int = 2
+    show: "Callable[[Column, Line], str]" = lambda column, line: show_mean(
+        line.estimates[column.of], scale=column.scale, digits=column.digits
+    )
     key: str = ""
+    where: Callable[[Block], bool] = lambda _: True
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -51,87 +78,196 @@ class _Column(Heading):
         return self.key or self.title.lower()
 
 
-def _mean(name: str, scale: float, digits: int) -> Callable[[Line], str]:
-    return lambda line: show_mean(line.estimates[name], scale=scale, digits=digits)
+def _is_known(name: str, block: Block) -> bool:
+    """Whether some strategy of the block has a value in a column."""
+    return any(line.estimates[name] is not None for line in block.lines)
 
 
-def _difference(line: Line) -> str:
+def _is_priced(name: str, block: Block) -> bool:
+    """Whether the profile has prices, so that node-hours are known, and some strategy has any of a resource."""
+    return _is_known("node_h", block) and any(line.mean(name) for line in block.lines)
+
+
+def _difference(column: Column, line: Line) -> str:
     """The difference to none; in brackets the number of pairs, where it is not that of the cells."""
     if line.strategy == BASELINE:
         return UNKNOWN
     num = f" ({len(line.pairs)})" if line.unpaired and line.pairs else ""
-    return show_interval(line.auc_difference, scale=1e3, signed=True) + num
+    return show_interval(line.auc_difference, scale=column.scale, signed=True) + num
 
 
-def _total(line: Line) -> str:
+def _total(column: Column, line: Line) -> str:
     """The overhead, marked if it is longer than the job in some cell."""
-    mark = " †" if any((cell["overhead_frac"] or 0) > 1 for cell in line.cells) else ""
-    return show_mean(line.estimates["overhead_frac"], scale=100) + mark
+    return show_mean(line.estimates[column.of], scale=column.scale) + " †" * _is_longer_than_the_job(line)
 
 
-_LOST, _EMULATED = "lost, %", "emulated overhead, % of job"
-_COLUMNS = (
-    _Column("strategy", is_text=True),
-    _Column("n", show=lambda line: str(len(line.cells))),
-    _Column("AUC", group="quality", show=lambda line: show_interval(line.estimates["auc"], digits=5)),
-    _Column("ΔAUC to none, 10⁻³", "ΔAUC\n10⁻³", "quality", show=_difference, key="delta_auc"),
-    _Column("log loss", "log\nloss", "quality", show=_mean("log_loss", 1, 5), key="log_loss"),
-    _Column("PLS", "PLS\n%", _LOST, show=_mean("pls", 100, 2)),
-    _Column("updates", "upd.\nlost %", _LOST, show=_mean("update_pls", 100, 2)),
-    _Column("updates, tracked", "tracked\nlost %", _LOST, show=_mean("update_pls_tracked", 100, 2), key="tracked"),
+def _is_longer_than_the_job(line: Line) -> bool:
+    return any((cell["overhead_frac"] or 0) > 1 for cell in line.cells)
+
+
+_lost = partial(Column, group="lost, %", scale=100)
+_emulated = partial(Column, group="emulated overhead, % of job", scale=100)
+_cache = partial(Column, group="cache", where=partial(_is_known, "cache_peak_rows"), note=_CACHE)
+
+
+def _resource(title: str, short: str, of: str, **values: Any) -> Column:
+    return Column(
+        title=title, short=short, of=of, group="resources", where=partial(_is_priced, of), note=_RESOURCES, **values
+    )
+
+
+COLUMNS = (
+    Column(title="strategy", is_text=True, show=lambda _, line: line.label),
+    Column(title="n", show=lambda _, line: str(len(line.cells))),
+    Column(
+        title="AUC",
+        group="quality",
+        of="auc",
+        show=lambda column, line: show_interval(line.estimates[column.of], digits=5),
+    ),
+    Column(
+        title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
+    ),
+    Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss"),
+    _lost(title="PLS", short="PLS\n%", of="pls"),
+    _lost(title="updates", short="upd.\nlost %", of="update_pls"),
+    _lost(title="updates, tracked", short="tracked\nlost %", of="update_pls_tracked", key="tracked"),
     *(
-        _Column(bucket, f"{short}\n%", _EMULATED, show=_mean(f"{bucket}_frac", 100, 2))
+        _emulated(title=bucket, short=f"{short}\n%", of=f"{bucket}_frac")
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _Column("total", "total\n%", _EMULATED, is_key=True, show=_total),
-    _Column("written, MB", "written\nMB", show=_mean("payload_bytes", 1e-6, 1), key="written"),
-    _Column("stall, s", "stall\ns", "measured", show=_mean("stall_s", 1, 2), key="stall"),
+    _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total),
+    Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written"),
+    Column(title="stall, s", short="stall\ns", group="measured", of="stall_s", key="stall"),
+    Column(
+        title="dense network",
+        short="dense\nlost %",
+        of="lost_dense_frac",
+        scale=100,
+        key="dense_lost",
+        where=partial(_is_known, "lost_dense_frac"),
+        note=_DENSE,
+    ),
+    _cache(title="hits, %", short="hits\n%", of="cache_hit_rate", scale=100, digits=1, key="hits"),
+    _cache(title="traffic saved, %", short="saved\n%", of="cache_saved_frac", scale=100, digits=1, key="traffic_saved"),
+    _cache(title="peak rows", short="peak\nrows", of="cache_peak_rows", digits=0, key="peak_rows"),
+    _resource("node-hours", "node\nh", "node_h", key="node_h"),
+    _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
+    _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
 )
-_CACHE_COLUMNS = (
-    _Column("hits, %", "hits\n%", "cache", show=_mean("cache_hit_rate", 100, 1), key="hits"),
-    _Column("traffic saved, %", "saved\n%", "cache", show=_mean("cache_saved_frac", 100, 1), key="traffic_saved"),
-    _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0), key="peak_rows"),
-)
-"""Columns of a cache's statistics, shown if a run of the block has a cache."""
-_DENSE_CAPTION = "Dense network: samples that it lacks, of all, where all trainers died at once."
-_DENSE_COLUMNS = (_Column("dense network", "dense\nlost %", show=_mean("lost_dense_frac", 100, 2), key="dense_lost"),)
-"""Shown if all trainers of a run of the block have died at once."""
-_RESOURCE_COLUMNS = {
-    "node_h": _Column("node-hours", "node\nh", "resources", show=_mean("node_h", 1, 2), key="node_h"),
-    "wire_bytes": _Column("sent, MB", "sent\nMB", "resources", show=_mean("wire_bytes", 1e-6, 1), key="sent"),
-    "memory_bytes": _Column("memory, MB", "memory\nMB", "resources", show=_mean("memory_bytes", 1e-6, 2), key="memory"),
-}
-"""Columns of ``Block.resources``."""
+IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total", "written")
+"""The columns of a LaTeX table, unless others are named."""
 
 
-def show_table(frame: "pd.DataFrame") -> RenderableType:
+def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
+    """The columns of a block's table, and the text of each line's cells.
+
+    ``names``: of the columns to show, in order; none: all. Raises UserError for a column that the table has not.
+    """
+    known = {column.name: column for column in COLUMNS if column.where(block)}
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
+    columns = [known[name] for name in names or known]
+    return columns, [[column.show(column, line) for column in columns] for line in block.lines]
+
+
+def show_table(frame: "pd.DataFrame") -> Shown:
     """The table per strategy for the console, one for each setting; then the cells that are not in it, and why."""
-    cells = cells_of(frame)
-    blocks = summarise(cells)
-    parts: list[RenderableType] = [rich_table(*content(block), block.title) for block in blocks]
-    if blocks:
-        parts += [Text(line, style="dim") for line in (CAPTION, *footnotes(blocks))]
-    parts += [Text(line, style="red") for line in missing(cells)]
-    return Group(*parts)
+    blocks = blocks_of(frame)
+    tables = [rich_table(*content(block), block.title) for block in blocks]
+    notes = (CAPTION, *footnotes(blocks)) if blocks else ()
+    return Shown(
+        *tables, *(Text(line, style="dim") for line in notes), *(Text(line, style="red") for line in missing(frame))
+    )
 
 
-def table_html(block: Block) -> str:
-    """The table of one setting as HTML, without a title."""
-    return html_table(*content(block))
+def table(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """A row per setting and strategy of a frame made by ``load``: the setting, numbers of cells and pairs, estimates.
+
+    An estimate has the mean over seeds under its column of ``load`` (``auc_difference``: AUC minus that of ``none``,
+    paired by seed), and half of its 95 % confidence interval under ``*_half_width``. Units are those of ``load``.
+    Unknown is NaN. Node-hours, bytes on the wire and memory have columns where a profile has prices.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    blocks = blocks_of(frame)
+    names = [
+        column.of
+        for column in COLUMNS
+        if column.of and (column.group != "resources" or any(column.where(block) for block in blocks))
+    ]
+    rows = [
+        {
+            **block.setting,
+            "strategy": line.label,
+            "num": len(line.cells),
+            "num_pairs": len(line.pairs),
+            **numbers({"auc_difference": line.auc_difference, **{name: line.estimates[name] for name in names}}),
+        }
+        for block in blocks
+        for line in block.lines
+    ]
+    return pd.DataFrame(rows, columns=None if rows else [*SETTING, "strategy", "num", "num_pairs"])
+
+
+def numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False) -> dict[str, float]:
+    """Columns of a frame: means, ``*_half_width`` and, if asked for, ``*_standard_error``; NaN where unknown."""
+    fields = {"": "mean", "_half_width": "half_width"} | ({"_standard_error": "standard_error"} if has_error else {})
+    found = {
+        f"{name}{end}": getattr(value, of, None) for name, value in estimates.items() for end, of in fields.items()
+    }
+    return {name: float("nan") if value is None else value for name, value in found.items()}
+
+
+def table_text(
+    frame: "pd.DataFrame",
+    kind: Format,
+    *,
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    caption: str | None = None,
+) -> str:
+    """The table of strategies: as CSV :func:`table`, else the console's table with its rounded numbers.
+
+    ``columns``: names of the columns to show, in order (default: all; of a LaTeX table ``IN_A_PAPER``). ``labels``:
+    what strategies are called. ``caption``: of a LaTeX table, which is then a float with the label ``tab:strategies``.
+
+    Raises UserError for a column that the table has not, or an option that the format has not.
+    """
+    if kind == "csv" and (columns or labels):
+        raise UserError("--columns, --labels: expected --format latex or markdown; a CSV file has all columns")
+    if kind != "latex" and caption is not None:
+        raise UserError("--caption: expected --format latex")
+    if kind == "csv":
+        return table(frame).to_csv(index=False)
+    blocks = blocks_of(frame)
+    headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
+    rows: list[dict[str, str]] = []
+    for block in blocks:
+        own, lines = content(block, columns or (IN_A_PAPER if kind == "latex" else ()))
+        headings |= {column.name: column for column in own}
+        for cells in lines:
+            row = dict(zip((column.name for column in own), cells, strict=True))
+            rows.append(
+                {
+                    "setting": block.title,
+                    **row,
+                    "strategy": (labels or {}).get(row.get("strategy", ""), row.get("strategy", "")),
+                }
+            )
+    texts = [[row.get(name, "") for name in headings] for row in rows]
+    if kind == "markdown":
+        return markdown_table([*headings.values()], texts)
+    return latex_table([*headings.values()], texts, caption)
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
     """Cells without a partner; the floor of rounding; the mark † and columns that only some tables have, explained."""
     floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
-    is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
-    captions = {
-        MORE_THAN_THE_JOB: is_marked,
-        _DENSE_CAPTION: any(_has(block, "lost_dense_frac") for block in blocks),
-        _CACHE_CAPTION: any(_has(block, "cache_peak_rows") for block in blocks),
-        _RESOURCES_CAPTION: any(block.resources for block in blocks),
-    }
-    shown = [caption for caption, is_shown in captions.items() if is_shown]
-    return [*_partner_notes(blocks), *_option_notes(blocks), *floors, *shown]
+    is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
+    shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
+    marks = [MORE_THAN_THE_JOB] if is_marked else []
+    return [*_partner_notes(blocks), *_option_notes(blocks), *floors, *marks, *dict.fromkeys(shown)]
 
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:
@@ -164,43 +300,29 @@ def _partner_note(title: str, line: Line) -> str:
     return f"{where}ΔAUC of {line.label} {kept}: {parts}."
 
 
-def missing(cells: Sequence[Cell]) -> list[str]:
+def missing(frame: Frame) -> list[str]:
     """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code,
     data or trace."""
-    left_out = [cell for cell in cells if cell["status"] == "copy"]
-    many = left_out[_MOST_COPIES:]
-    lines = [
-        f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
-        for cell in cells
-        if cell["status"] != "done" and cell not in many
-    ]
-    if many:
-        lines.append(f"copy: {len(many)} more older runs of cells that have a newer result")
-    codes = Counter(cell["code"] for cell in cells if cell["status"] == "done")
+    is_copy = frame["status"] == "copy"
+    num_more = max(0, int(is_copy.sum()) - _MOST_COPIES)
+    named = frame[(frame["status"] != "done") & ~(is_copy & (is_copy.cumsum() > _MOST_COPIES))]
+    rows = named[["status", "cell", "failure"]].astype(object).fillna("").itertuples(index=False)
+    lines = [f"{status}: {cell}" + (f": {failure}" if failure else "") for status, cell, failure in rows]
+    if num_more:
+        lines.append(f"copy: {num_more} more older runs of cells that have a newer result")
+    codes = frame.loc[frame["status"] == "done", "code"].fillna("code not recorded").value_counts(sort=False)
     if len(codes) > 1:
-        counts = ", ".join(f"{count} by {code or 'code not recorded'}" for code, count in codes.most_common())
+        counts = ", ".join(
+            f"{count} by {code}" for code, count in codes.sort_values(ascending=False, kind="stable").items()
+        )
         lines.append(
             f"mixed: {counts}: these results were computed by different code; the grid's command makes them equal"
         )
-    lines += content_notes(cells)
-    return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
+    lines += content_notes(frame)
+    disagreeing = frame.loc[frame["disagreement"].notna(), ["cell", "disagreement"]]
+    return lines + [f"disagrees: {cell}: {problem}" for cell, problem in disagreeing.itertuples(index=False)]
 
 
-def content(block: Block, names: Sequence[str] = ()) -> tuple[tuple[_Column, ...], list[list[str]]]:
-    """The headings, and the text of each line's cells. ``names``: of the columns to show, in order; none: all.
-
-    Raises UserError for a column that the table has not.
-    """
-    dense = _DENSE_COLUMNS if _has(block, "lost_dense_frac") else ()
-    cache = _CACHE_COLUMNS if _has(block, "cache_peak_rows") else ()
-    columns = (*_COLUMNS, *dense, *cache, *(_RESOURCE_COLUMNS[name] for name in block.resources))
-    known = {column.name: column for column in columns}
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
-    columns = tuple(known[name] for name in names) or columns
-    return columns, [[column.show(line) for column in columns] for line in block.lines]
-
-
-def _has(block: Block, name: str) -> bool:
-    """Whether some strategy of the block has a value in a column."""
-    return any(line.estimates[name] is not None for line in block.lines)
+def damaged_cells(*frames: "pd.DataFrame") -> list[str]:
+    """The failures of the damaged cells, which name the file, one line each."""
+    return [failure for frame in frames for failure in frame.loc[frame["status"] == "damaged", "failure"]]

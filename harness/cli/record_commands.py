@@ -34,14 +34,13 @@ def compare(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Show the table of strategies of a folder."""
     import analysis
-    from analysis.load import cells_of
     from analysis.tables import missing
 
     frame = analysis.load(options.dir)
     if options.format is not None:
         chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
         console.say(analysis.table_text(frame, options.format, **chosen).rstrip("\n"))
-        for line in missing(cells_of(frame)):
+        for line in missing(frame):
             console.note(line)
     elif options.columns or options.labels or options.caption is not None:
         raise UserError("--columns, --labels, --caption: expected --format latex or markdown")

@@ -46,11 +46,14 @@ class CprPriority(CprVanilla):
 class CprMfu(CprPriority):
     """``cpr_mfu``: priority saves of the rows with the most accesses since their last save."""
 
+    colours = ("#009e73", "#2fc79a")
     _tracker = "mfu"
 
 
 class CprRandom(CprPriority):
     """``cpr_random``, a control: priority saves of rows drawn at random."""
+
+    colours = ("#7f7f7f", "#a0a0a0")
 
     class Options(CprPriority.Options):
         pool: Literal["touched", "all"] = "touched"
@@ -62,6 +65,8 @@ class CprRandom(CprPriority):
 
 class CprSsu(CprPriority):
     """``cpr_ssu``: priority saves of the rows that a sub-sample of the inputs touched."""
+
+    colours = ("#c95f9c", "#e79ac6")
 
     class Options(CprPriority.Options):
         period: Annotated[int, Field(ge=1)] = 2
@@ -81,12 +86,14 @@ class CprSsu(CprPriority):
 class CprMass(CprPriority):
     """``cpr_mass``: priority saves of the rows that moved most, step by step, since their last save."""
 
+    colours = ("#5b7f1d", "#a6cf55")
     _tracker = "mass"
 
 
 class CprScar(CprPriority):
     """``cpr_scar``: priority saves of the rows that lie farthest from their saved copy."""
 
+    colours = ("#8c5a2b", "#d9a066")
     _tracker = "scar"
 
 
@@ -95,6 +102,8 @@ class CprMirror(CprPriority):
 
     A save writes mirrored rows only if it closes an interval. A replacement gets the mirrored rows from the trainer.
     """
+
+    colours = ("#b0003a", "#ff7a9c")
 
     class Options(CprPriority.Options):
         untracked: Literal["interval"] = "interval"  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen

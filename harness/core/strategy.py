@@ -32,6 +32,8 @@ class Strategy:
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     """The options, with types, limits and defaults. The field's docstring is its help text."""
+    colours: ClassVar[tuple[str, str]] = ("#7a4fbf", "#b292f0")
+    """Its colour in figures, on a light page and on a dark one."""
 
     interval = Interval(samples=None)
     """The save interval, chosen from the run's costs."""

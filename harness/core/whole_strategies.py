@@ -15,6 +15,7 @@ from harness.core.strategy import Lost, Strategy, StrategyOptions
 class Reference(Strategy):
     """``none``: the run without failures and saves, with which the other strategies are compared."""
 
+    colours = ("#333333", "#d0d0d0")
     saves_initially = False
     injects_failures = False
     recoveries = ()
@@ -28,6 +29,7 @@ class Reference(Strategy):
 class NeverSave(Strategy):
     """``never_save``, a control: no checkpoint exists, and a lost shard is reset to its initial values."""
 
+    colours = ("#d55e00", "#ff8145")
     saves_initially = False
     recoveries = ("initial",)
     _recovery = "initial"
@@ -80,6 +82,7 @@ class _Saving(Strategy):
 class Full(_Saving):
     """``full``: full saves every ``T_save,full``; after a failure all ranks roll back and lost steps are repeated."""
 
+    colours = ("#0072b2", "#5aa9e6")
     recoveries = ("rollback",)
     _recovery = "rollback"
 
@@ -87,6 +90,7 @@ class Full(_Saving):
 class Partial(_Saving):
     """``partial``: saves as ``full`` does, but only the lost shards are restored."""
 
+    colours = ("#3a95cf", "#9ad4ff")
     recoveries = ("checkpoint",)
     _recovery = "checkpoint"
 
@@ -103,6 +107,7 @@ class Partial(_Saving):
 class CprVanilla(Partial):
     """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
 
+    colours = ("#c27c00", "#f0b429")
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
@@ -125,6 +130,7 @@ class CprVanilla(Partial):
 class Differential(Partial):
     """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
 
+    colours = ("#1d7f8c", "#56c5d4")
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
@@ -152,6 +158,7 @@ class Buddy(_Saving):
     the newest checkpoint.
     """
 
+    colours = ("#8c6d31", "#c8a45c")
     recoveries = ("replica", "checkpoint")
 
     class Options(_Saving.Options):

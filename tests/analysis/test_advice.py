@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.load import cells_of
 from analysis.stats import DEFAULT_MARGIN, Block, Estimate, Line, Rounding, Verdict, estimate, verdicts
-from analysis.tables import advice, advice_html
+from analysis.tables import advice
 from harness.cli.arguments import parser
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, write_run
@@ -133,7 +132,7 @@ def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     frame = analysis.load(grid)
     table = advice(frame, 2e-3)
     assert table is not None
-    text, page = shown(table), advice_html(cells_of(frame), 2e-3)
+    text, page = str(table), analysis.report(grid, frame=frame, margin=2e-3).read_text()
     for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):
         assert verdict.sentence in text
         assert verdict.sentence in page
@@ -143,7 +142,7 @@ def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "none", made_config("none"))
     alone = analysis.load(tmp_path)
     assert advice(alone) is None
-    assert advice_html(cells_of(alone)) == ""
+    assert "Which strategy" not in analysis.report(tmp_path, frame=alone).read_text()
 
 
 def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 import analysis
 from analysis.load import COLUMNS, cells_of, lost_dense_samples

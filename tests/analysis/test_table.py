@@ -8,7 +8,7 @@ import pytest
 import analysis
 from analysis.load import cells_of
 from analysis.stats import blocks_of, estimate
-from analysis.tables import comparisons, comparisons_to, show_interval, table_html
+from analysis.tables import comparisons, comparisons_to, content, html_table, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
@@ -63,7 +63,7 @@ def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
     (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
     assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
-    shown, page = _text(analysis.show_table(frame)), "".join(map(table_html, blocks_of(frame)))
+    shown, page = _text(analysis.show_table(frame)), "".join(html_table(*content(block)) for block in blocks_of(frame))
     assert "62.5" in shown
     assert "1234" in shown
     assert "traffic saved" in page
