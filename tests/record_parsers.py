@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness.wandb.sent import mark_sent, sent_marker
 
 import analysis
 from analysis.claims.claim import Benchmark
@@ -27,6 +26,7 @@ from harness.store import ResumePoint, read_state, write_state
 from harness.store.manifest import FileRecord
 from harness.wandb.facts import facts_of, read_facts
 from harness.wandb.history import History
+from harness.wandb.sent import mark_sent, sent_marker
 from tests.damage import Rng
 from tests.made_runs import made_config, made_events, write_run
 from tests.parser import Parser, same
