@@ -152,8 +152,15 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
 
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
     """The first and last hour of the window."""
-    if spec.window is not None and spec.length_h is not None:
-        return _find_window(log, outages, spec.window, spec.length_h, spec.seed)
+    if spec.window is not None and (length_h := spec.length_h) is not None:
+        if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
+            raise TraceError(
+                f"length_h: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
+                f"the length of {log.source}, got {length_h:g}"
+            )
+        hours = [outage.start_h for outage in outages]
+        first_h = find_window(hours, spec.window, length_h=length_h, total_h=log.length_h, seed=spec.seed)
+        return first_h, first_h + length_h
     first_h = 0.0 if spec.from_ is None else _hour(log, "from", spec.from_)
     if spec.to is not None:
         last_h = _hour(log, "to", spec.to)
@@ -184,20 +191,6 @@ def _hour(log: FailureLog, key: str, text: str) -> float:
     if not math.isfinite(hour):
         raise TraceError(f"{key}: expected a finite hour, got {text!r}")
     return hour
-
-
-def _find_window(
-    log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float, seed: int
-) -> tuple[float, float]:
-    """The window of ``length_h`` hours with most, median or fewest failures, or a random one."""
-    if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
-        raise TraceError(
-            f"length_h: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
-            f"the length of {log.source}, got {length_h:g}"
-        )
-    hours = [outage.start_h for outage in outages]
-    first_h = find_window(hours, kind, length_h=length_h, total_h=log.length_h, seed=seed)
-    return first_h, first_h + length_h
 
 
 def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float, seed: int) -> float:

@@ -24,6 +24,7 @@ MAX_TRAINERS = 256
 """The most trainers of a run."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
+_OPTION = re.compile(r"--([a-z-]+) (\S+)")
 _OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
@@ -66,11 +67,15 @@ class Trace:
     def law(self) -> str | None:
         """Digest of the header without what belongs to one draw: equal for all seeds of a law and its settings.
 
-        None where the header has no seed.
+        None where the header has no seed. Parameters of older headers, which are options, count as the words they are.
         """
         if "seed" not in self.header:
             return None
-        of_all = sorted((key, value) for key, value in self.header.items() if key not in _OF_ONE_DRAW)
+        header = dict(self.header)
+        if parameters := header.get("parameters"):
+            words = (f"{option[1].replace('-', '_')}={option[2]}" for option in _OPTION.finditer(parameters))
+            header["parameters"] = " ".join(words) or parameters
+        of_all = sorted((key, value) for key, value in header.items() if key not in _OF_ONE_DRAW)
         return xxhash.xxh3_64_hexdigest(repr(of_all).encode())
 
     @property

@@ -1,5 +1,6 @@
 """Made-up traces have the parameters that were asked for."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,19 @@ def test_a_trace_is_number_zero_of_its_seed_and_says_all_that_makes_it_again() -
     np.testing.assert_allclose([entry.hour for entry in trace.entries], hours, atol=1e-6)
     assert [ps_index(str(entry.who)) for entry in trace.entries] == ranks.tolist()
     assert (trace.header["length_h"], trace.header["ranks"], trace.header["seed"]) == ("56", "8", "3")
+
+
+def test_all_draws_of_a_law_have_its_digest() -> None:
+    """Other settings have another; a header from before, whose parameters are options, has that of the words."""
+    asked = spec("weibull", **GROUPS)
+    trace = generate(asked, 0)
+    assert trace.law == generate(asked, 1).law == generate(asked, 1, is_typical=True).law
+    assert trace.law != generate(asked.changed(mtbf_h=5.0), 0).law
+    options = (
+        "--model weibull --shape 0.7 --ranks 8 --length-h 56 --mtbf-h 4 --per system --start equilibrium "
+        "--group-probability 0.4 --group-sizes 2:3,4:1"
+    )
+    assert replace(trace, header={**trace.header, "parameters": options}).law == trace.law
 
 
 def test_a_typical_trace_has_as_many_failures_as_are_expected() -> None:

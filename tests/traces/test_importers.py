@@ -12,56 +12,42 @@ import pytest
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
 from harness.traces.importers import FORMATS, findings, fta, infinitehbd, lanl, philly, read_log, spot
-from harness.traces.importers.findings import FailureLog
 from tests.traces import made_logs
 from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 
-has_real = pytest.mark.skipif(not REAL.exists(), reason=f"no logs of real clusters at {REAL}")
-
-
-def gaps(log: FailureLog) -> list[float]:
-    """Hours between consecutive failures of any node."""
-    return [after.start_h - before.start_h for before, after in itertools.pairwise(log.outages)]
-
-
 # --- real files -------------------------------------------------------------------------------------------------------
 
 
-@has_real
-def test_infinitehbd() -> None:
-    """584 faults on 231 nodes, a mean gap of 14.2 h and a median of 5.6 h; 14 of no length have no repair time."""
-    log = read_log("infinitehbd", REAL / "infinitehbd" / "fault_trace.json", strict=False)
-    assert (log.num_read, log.num_kept, len(log.outages)) == (584, 584, 584)
-    assert len(log.nodes) == len({outage.node for outage in log.outages}) == 231
-    assert round(statistics.mean(gaps(log)), 1) == 14.2
-    assert round(statistics.median(gaps(log)), 1) == 5.6
-    assert round(log.length_h / 24) == 349
-    assert log.changed == {findings.ZERO: 14, findings.DOWN: 2}
-    assert sum(outage.end_h is None for outage in log.outages) == 14
-
-
-@has_real
-def test_lanl_system_20() -> None:
-    """2,478 records read; a failure every 13.2 h, of those kept as of all."""
-    log = read_log("lanl", REAL / "lanl" / "LA-UR-05-7318-system20.csv", system="20")
-    assert (log.num_read, log.num_kept) == (2478, 2474)
-    assert (log.dropped, log.changed) == ({findings.SAME: 4}, {lanl.DIFFERS: 5, findings.DOWN: 11})
-    assert round(statistics.mean(gaps(log)), 1) == round(sum(gaps(log)) / 2477, 1) == 13.2
-    assert (len(log.nodes), log.began) == (512, "2001-12-20T00:00:00")
-    assert log.outages[0].start_h == 8
-
-
-@has_real
-@pytest.mark.parametrize(("name", "removals", "size", "instances"), [("p3", 167, 32, 177), ("g4dn", 74, 24, 79)])
-def test_bamboo(name: str, removals: int, size: int, instances: int) -> None:
-    """Every removal is a failure; the slots are as many as the cluster was to have."""
-    path = REAL / "bamboo" / f"{name}-trace.csv"
-    by_slot, by_instance = read_log("bamboo", path, strict=True), read_log("bamboo", path, by="instance")
-    assert by_slot.num_kept == by_instance.num_kept == len(by_slot.outages) == removals
-    assert (len(by_slot.nodes), len(by_instance.nodes)) == (size, instances)
-    assert all(outage.end_h is None for outage in by_instance.outages), "no instance comes back under its name"
+@pytest.mark.skipif(not REAL.exists(), reason=f"no logs of real clusters at {REAL}")
+@pytest.mark.parametrize(
+    ("format", "name", "options", "num_read", "num_nodes", "gap_h", "rules"),
+    [
+        ("infinitehbd", "infinitehbd/fault_trace.json", {}, 584, 231, 14.2, {findings.ZERO: 14, findings.DOWN: 2}),
+        (
+            *("lanl", "lanl/LA-UR-05-7318-system20.csv", {"system": "20"}, 2478, 512, 13.2),
+            {findings.SAME: 4, lanl.DIFFERS: 5, findings.DOWN: 11},
+        ),
+        ("bamboo", "bamboo/p3-trace.csv", {}, 167, 32, 0.065, {}),
+        ("bamboo", "bamboo/p3-trace.csv", {"by": "instance"}, 167, 177, 0.065, {}),
+        ("bamboo", "bamboo/g4dn-trace.csv", {}, 74, 24, 0.14, {}),
+        ("bamboo", "bamboo/g4dn-trace.csv", {"by": "instance"}, 74, 79, 0.14, {}),
+    ],
+)
+def test_logs_of_real_clusters(  # noqa: PLR0917
+    format: str, name: str, options: dict[str, Any], num_read: int, num_nodes: int, gap_h: float, rules: dict[str, int]
+) -> None:
+    """Records, nodes, hours between failures and the records of each rule are those of docs/TRACES.md."""
+    log = read_log(format, REAL / name, **options)
+    assert (log.num_read, len(log.nodes)) == (num_read, num_nodes)
+    assert log.num_kept == len(log.outages) == num_read - rules.get(findings.SAME, 0)
+    assert {**log.dropped, **log.changed} == rules
+    gaps = [after.start_h - before.start_h for before, after in itertools.pairwise(log.outages)]
+    assert statistics.mean(gaps) == pytest.approx(gap_h, rel=0.05)
+    num_open = sum(outage.end_h is None for outage in log.outages)
+    assert num_open >= num_read if options == {"by": "instance"} else num_open < num_read
+    assert log.began == ("2001-12-20T00:00:00" if format == "lanl" else None)
 
 
 # --- round trips ------------------------------------------------------------------------------------------------------
