@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from analysis.tables import UNKNOWN
+from harness.core.plans import ps_rank
 from harness.traces.fits import Fit, Interval
 from harness.traces.statistics import Level, TraceStatistics
 from harness.traces.verdict import verdict
@@ -17,6 +18,7 @@ from harness.traces.verdict import verdict
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """Names of the two kinds of gap."""
 _SIGNIFICANT = 0.05
+_NUM_OFFENDERS = 5
 _BOUND = "Goodness of fit: p is a bound that can refute a family, not confirm it."
 
 
@@ -147,17 +149,21 @@ def _doubts(level: Level) -> Iterator[str]:
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:
-    who = stats.concentration
-    if who is None:
+    """The tenth of all ranks that fails most, one at least; and the five worst of those that failed more than once."""
+    num_R, p = stats.num_R, stats.p_alike
+    if num_R is None:
         return
-    top = f"the {who.num_top:,} that {'fails' if who.num_top == 1 else 'fail'} most: {who.top_share:.0%} of all deaths"
+    order_R, num_top = np.argsort(-num_R, kind="stable"), max(1, len(num_R) // 10)
+    share = num_R[order_R[:num_top]].sum() / num_R.sum()
+    top = f"the {num_top:,} that {'fails' if num_top == 1 else 'fail'} most: {share:.0%} of all deaths"
     alike = ""
-    if who.p is not None:
+    if p is not None:
         unlike = "have different rates, and the gaps of 'one rank' mix them"
-        alike = f" Ranks {unlike if who.p < _SIGNIFICANT else 'may have equal rates'} ({p_value(who.p)}, Poisson)."
-    yield f"Who: {who.num_failed:,} of {stats.observed.num_ranks:,} ranks failed; {top}.{alike}"
-    if who.offenders:
-        named = (f"ps{rank}{f' ({node})' if node else ''} {num:,}×" for rank, node, num in who.offenders)
+        alike = f" Ranks {unlike if p < _SIGNIFICANT else 'may have equal rates'} ({p_value(p)}, Poisson)."
+    yield f"Who: {(num_R > 0).sum():,} of {len(num_R):,} ranks failed; {top}.{alike}"
+    worst = [(ps_rank(rank), num_R[rank]) for rank in order_R[:_NUM_OFFENDERS].tolist() if num_R[rank] > 1]
+    if worst:
+        named = (f"{rank}{f' ({stats.nodes[rank]})' if rank in stats.nodes else ''} {num:,}×" for rank, num in worst)
         yield f"Again and again: {', '.join(named)}."
 
 

@@ -12,12 +12,11 @@ import numpy as np
 from scipy import stats
 
 from harness.core.errors import TraceError
-from harness.core.plans import ps_rank
+from harness.core.plans import Rank
 from harness.traces.fits import CONFIDENCE, Fit, Interval, fit_all, mean_interval
 from harness.traces.gaps import F64, I64, First, Observed, Per, Sample, first_of, gaps_of, observe, without_repeats
 from harness.traces.trace import Trace
 
-_NUM_OFFENDERS = 5
 _EVENTS_PER_WINDOW = 5  # on average, for a variance of counts to mean something
 _LEAST_WINDOWS, _MAX_WINDOWS = 5, 50
 
@@ -41,28 +40,13 @@ class Level:
     refused: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Concentration:
-    """How failures are spread over ranks.
-
-    ``top_share``: the share of all deaths that falls on the ``num_top`` ranks that fail most, a tenth of all ranks and
-    one at least. ``p``: the p-value of equal Poisson rates (chi-square test), None for a single rank. ``offenders``:
-    rank, node (its name in the source, empty if unknown) and number of failures of ranks that failed often.
-    """
-
-    num_failed: int
-    num_top: int
-    top_share: float
-    p: float | None
-    offenders: tuple[tuple[int, str, int], ...]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TraceStatistics:
     """All statistics of a trace; None is unknown. ``group_sizes``: the number of instants by ranks that died at them.
 
-    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``repair_K``: the known
-    repair times in hours.
+    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``num_R``: the deaths of
+    each rank. ``p_alike``: the p-value of equal Poisson rates of ranks (chi-square test), None for a single rank.
+    ``nodes``: the name of a rank in the source, where that has names. ``repair_K``: the known repair times in hours.
     """
 
     title: str
@@ -71,7 +55,9 @@ class TraceStatistics:
     rank: Level | None
     system: Level
     group_sizes: Mapping[int, int]
-    concentration: Concentration | None
+    num_R: I64 | None
+    p_alike: float | None
+    nodes: Mapping[Rank | int, str]
     repair_K: F64
     num_unknown_repairs: int
 
@@ -87,7 +73,9 @@ def describe(trace: Trace) -> TraceStatistics:
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; add '# length_h: HOURS' to its header")
     repairs = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
-    is_ranked = observed.rank_E is not None and observed.num_ranks is not None
+    rank_E, num_ranks = observed.rank_E, observed.num_ranks
+    is_ranked = rank_E is not None and num_ranks is not None
+    num_R = np.bincount(rank_E, minlength=num_ranks) if rank_E is not None and len(rank_E) and num_ranks else None
     return TraceStatistics(
         title=trace.header.get("title", "") or trace.source,
         observed=observed,
@@ -95,7 +83,9 @@ def describe(trace: Trace) -> TraceStatistics:
         rank=_level(observed, "rank", first) if is_ranked else None,
         system=_level(observed, "system", first),
         group_sizes=dict(sorted(Counter(observed.instants[1].tolist()).items())),
-        concentration=_concentration(observed, trace) if is_ranked and observed.num_deaths else None,
+        num_R=num_R,
+        p_alike=None if num_R is None or len(num_R) < 2 else float(stats.chisquare(num_R).pvalue),
+        nodes={entry.who: entry.extra["node"] for entry in trace.failures if entry.extra.get("node")},
         repair_K=np.array(repairs),
         num_unknown_repairs=len(trace.failures) - len(repairs),
     )
@@ -136,23 +126,3 @@ def _counts(observed: Observed, per: Per) -> tuple[float, I64]:
     num_windows = min(_MAX_WINDOWS, len(hour_I) // _EVENTS_PER_WINDOW)
     num_windows = num_windows if num_windows >= _LEAST_WINDOWS else 1
     return observed.length_h, np.histogram(hour_I, num_windows, (0, observed.length_h))[0]
-
-
-def _concentration(observed: Observed, trace: Trace) -> Concentration:
-    assert observed.rank_E is not None
-    assert observed.num_ranks is not None
-    num_R = np.bincount(observed.rank_E, minlength=observed.num_ranks)
-    order_R = np.argsort(-num_R, kind="stable")
-    num_top = max(1, observed.num_ranks // 10)
-    nodes = {entry.who: entry.extra.get("node", "") for entry in trace.failures}
-    return Concentration(
-        num_failed=int((num_R > 0).sum()),
-        num_top=num_top,
-        top_share=float(num_R[order_R[:num_top]].sum() / observed.num_deaths),
-        p=float(stats.chisquare(num_R).pvalue) if observed.num_ranks > 1 else None,
-        offenders=tuple(
-            (rank, nodes.get(ps_rank(rank), ""), int(num_R[rank]))
-            for rank in order_R[:_NUM_OFFENDERS].tolist()
-            if num_R[rank] > 1
-        ),
-    )

@@ -69,7 +69,7 @@ def test_a_trace_without_failures_has_a_bound() -> None:
     told = describe(trace_of([], length_h=100, ranks=2))
     assert told.system.mtbf_h == math.inf
     assert told.system.poisson.low == pytest.approx(27.1, abs=0.1)
-    assert (told.system.fits, told.concentration) == ((), None)
+    assert (told.system.fits, told.num_R) == ((), None)
     assert verdict(told.system.fits).startswith("No family can be fitted")
 
 
@@ -85,7 +85,7 @@ def test_few_failures_are_no_obstacle(num: int) -> None:
 def test_counted_deaths_have_no_ranks() -> None:
     """Where a line says how many die but not which, the system's figures stand and those of ranks are unknown."""
     told = describe(parse_trace(["# length_h: 50", "hour,rank", "10,4", "20,1", "40,4"], "counts.csv"))
-    assert (told.rank, told.concentration, told.observed.num_ranks) == (None, None, None)
+    assert (told.rank, told.num_R, told.observed.num_ranks) == (None, None, None)
     assert told.observed.num_deaths == 9
     assert dict(told.group_sizes) == {1: 1, 4: 2}
 
@@ -142,17 +142,14 @@ def test_repairs_are_told_as_far_as_they_are_known() -> None:
 
 def test_a_rank_that_fails_again_and_again_is_named() -> None:
     """The worst comes first, with its node; ranks that are alike give no small p."""
-    told = describe(
-        trace_of([(float(n), 5 if n % 2 else n % 40) for n in range(1, 80)], length_h=80, ranks=40, node="x")
-    )
-    assert told.concentration is not None
-    assert told.concentration.offenders[0] == (5, "x", 40)
-    assert told.concentration.p is not None
-    assert told.concentration.p < 1e-9
-    alike = describe(renewal_trace(np.ones(400), 40, seed=3)).concentration
+    deaths = [(float(n), 5 if n % 2 else n % 40) for n in range(1, 80)]
+    told = describe(trace_of(deaths, length_h=80, ranks=40, node="x"))
+    assert any(line.startswith("Again and again: ps5 (x) 40×, ") for line in remarks(told))
+    assert told.p_alike is not None
+    assert told.p_alike < 1e-9
+    alike = describe(renewal_trace(np.ones(400), 40, seed=3)).p_alike
     assert alike is not None
-    assert alike.p is not None
-    assert alike.p > 0.01
+    assert alike > 0.01
 
 
 def large_trace() -> Trace:
