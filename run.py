@@ -35,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         after += rest  # overrides after an option
     elif rest:
         parser.error(parser.unknown(next((word for word in rest if word.startswith("-")), rest[0]), options.command))
-    path = getattr(options, "config", None)
-    if names := requested(path if isinstance(path, Path) else None, getattr(options, "overrides", ())):
+    words: list[str] = getattr(options, "words", [])
+    path = getattr(options, "config", None) or next((Path(word) for word in words if word.endswith(".yaml")), None)
+    if names := requested(path if isinstance(path, Path) else None, getattr(options, "overrides", words)):
         from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
         from harness.core.errors import ConfigError  # noqa: PLC0415
         from harness.core.strategies import STRATEGIES  # noqa: PLC0415

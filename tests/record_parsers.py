@@ -186,14 +186,14 @@ def _read_marker(path: Path) -> None:
 @cache
 def _results() -> bytes:
     with TemporaryDirectory() as name:
-        run = BenchmarkRun(Benchmark(Path("benchmarks/wire.py")), Path(name) / "it.json", "data")
+        run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), Path(name) / "it.json", "data")
         machine = {"code": None, "time": "2026-11-23", "cpu": "x", "num_cores": 2, "load_average": [0.5]}
         run.keep({"machine": machine, "results": [{"value": 3}]})
         return run.file.read_bytes()
 
 
 def _read_results(path: Path) -> None:
-    run = BenchmarkRun(Benchmark(Path("benchmarks/wire.py")), path, "data")
+    run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), path, "data")
     same([run.results(), run.difference()], [[{"value": 3}], "code not recorded"])
     assert run.machine()
 

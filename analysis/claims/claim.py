@@ -1,39 +1,303 @@
-"""A claim of a paper or of this project, and what it rests on."""
+"""A claim of a paper, of this project or of a user: the section ``claim:`` of a YAML file (docs/EXTENDING.md)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from analysis.claims.figures import Draw
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
+
+from analysis.claims.benchmarks import accesses, power, production
+from analysis.claims.cpr import agreement, healing, quality, resolution, slopes
+from analysis.claims.expect import (
+    EXPECTATIONS,
+    Less,
+    Provided,
+    Scope,
+    Signed,
+    Study,
+    Trend,
+    Within,
+)
+from analysis.claims.figures import Draw, Figure, Line, Panel, drawn
+from analysis.claims.measures import MEASURES, Measure, Model, Names, check_columns
+from analysis.claims.own import pareto, seeds, spread, traces, tracker_part
 from analysis.claims.rows import Row
-from analysis.load import Cell
+from analysis.claims.special_figures import draw_production, front, hours, planning
+from analysis.load import COLUMNS, Cell
+from analysis.stats import STRATEGIES
+from harness.config.experiment import load_experiment
+from harness.config.plugins import imported
+from harness.config.yaml_file import CLAIM, read_claim
+from harness.core.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "experiments" / "claims"
+"""Files of the project's own claims."""
+
+PARTS: Mapping[str, Sequence[str]] = {
+    "CPR": (
+        *("overhead", "quality", "resolution", "pls", "failures", "target", "fraction", "nodes", "poster", "trackers"),
+        "production",
+    ),
+    "Settings of CPR": ("share", "ssu", "eviction", "mtbf", "hour", "placement", "optimizer", "taper"),
+    "Caches": ("accesses", "embedding_share", "lookahead", "cached_trainers", "wire", "staleness"),
+    "Past the papers": (*("mirror", "mirror_size", "pareto", "tracker_part", "breaks", "traces", "seeds", "power"),),
+}
+"""Parts of the page, each with the names of its claims."""
+
+Judge = Callable[[Sequence[Cell]], list[Row]]
+JUDGES: Mapping[str, Judge] = {
+    each.__name__: each
+    for each in (
+        accesses,
+        agreement,
+        healing,
+        pareto,
+        power,
+        production,
+        quality,
+        resolution,
+        seeds,
+        slopes,
+        spread,
+        tracker_part,
+        traces,
+    )
+}
+"""What a claim computes of its results beyond what it expects, by name."""
+FIGURES: Mapping[str, Draw] = {"front": front, "hours": hours, "planning": planning, "production": draw_production}
+"""Figures that a claim cannot describe, by name."""
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A script, its arguments, and the key of the list of results in the JSON file that it writes."""
+class Benchmark(Model):
+    """A script, its arguments as a shell reads them, and the key of the list of results in what it writes (JSON)."""
 
     script: Path
-    arguments: tuple[str, ...] = ()
-    key: str = "results"
+    arguments: str = ""
+    results: str = "results"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim, and how it is judged. ``note``: one paragraph for the reader.
+def _kind(value: Any) -> str | None:
+    """Of an expectation: the name of the class whose key it has."""
+    kinds = [kind.__name__ for key, kind in EXPECTATIONS.items() if isinstance(value, Mapping) and key in value]
+    return kinds[0] if len(kinds) == 1 else None
 
-    ``experiment``: an experiment file, or a benchmark. ``judge`` is given the finished cells of the one, or the results
-    of the other; ``draw`` likewise.
+
+_Expectation = Annotated[
+    Annotated[Within, Tag("Within")]
+    | Annotated[Less, Tag("Less")]
+    | Annotated[Trend, Tag("Trend")]
+    | Annotated[Signed, Tag("Signed")],
+    Discriminator(
+        _kind,
+        custom_error_type="kind",
+        custom_error_message=f"expected a mapping with one of the keys {', '.join(EXPECTATIONS)}",
+    ),
+]
+
+
+def _study(value: Any) -> Any:
+    """Names of measures alone are all of a study."""
+    return {"of": value} if isinstance(value, str | list) else value
+
+
+_FigureOrName = Annotated[
+    Annotated[Figure, Tag("drawn")] | Annotated[str, Tag("named")],
+    Discriminator(lambda value: "named" if isinstance(value, str) else "drawn"),
+]
+
+
+class Section(Model):
+    """The section as it stands in the file. ``study``, ``expect`` and ``judge`` give rows, in this order.
+
+    ``experiment``: a file beside this one; without it, this file is the experiment too. ``by``: the key in which its
+    results differ, with its words ``as`` and the ``names`` of its values. ``judge`` and ``figure`` are names of this
+    project's, or functions of a module beside the file: ``mine.py:function``.
     """
 
     title: str
     source: str
-    experiment: Path | Benchmark
-    judge: Callable[[Sequence[Cell]], list[Row]]
-    note: str
-    draw: Draw | None = None
+    note: str = ""
+    experiment: Path | None = None
+    benchmark: Benchmark | None = None
+    by: str | None = None
+    words: Annotated[str, Field(alias="as")] = ""
+    names: Mapping[str, str] = {}
+    measures: Mapping[str, Measure] = {}
+    study: Annotated[Study | None, BeforeValidator(_study)] = None
+    expect: Sequence[_Expectation] = ()
+    judge: Names = ()
+    figure: _FigureOrName | None = None
     caption: str = ""
 
 
-FOLDER = Path("experiments") / "claims"
-BENCHMARKS = Path("benchmarks")
+@dataclass(frozen=True)
+class Claim:
+    """A claim: its words, what it rests on, and how finished cells, or results of its benchmark, are judged."""
+
+    name: str
+    path: Path
+    section: Section
+    experiment: Path | Benchmark
+    judges: Sequence[Judge]
+    draw: Draw | None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of this project's."""
+        return self.path.parent == FOLDER
+
+    @property
+    def command(self) -> str:
+        """What is typed for it."""
+        return f"run.py reproduce {self.name if self.is_ours else self.path}"
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """By name, with the claim's own."""
+        return {**MEASURES, **self.section.measures}
+
+    def rows(self, results: Sequence[Cell]) -> list[Row]:
+        """What results show. Raises ConfigError for a name that they do not have."""
+        section = self.section
+        done = [each for each in results if each.get("status", "done") == "done"]
+        for own in section.measures.values() if done else ():
+            for formula in own.of:
+                check_columns(formula, done)
+        scope = Scope(done, self.measures, section.by, section.words, section.names)
+        items = [*([section.study] if section.study else []), *section.expect]
+        return [
+            *(row for item in items for row in item.rows(scope)),
+            *(row for judge in self.judges for row in judge(results)),
+        ]
+
+
+def names() -> list[str]:
+    """The project's own claims, in the order of the page."""
+    return [name for part in PARTS.values() for name in part]
+
+
+def find(word: str) -> Claim:
+    """The claim of this name, or of the YAML file ``word``. Raises ConfigError."""
+    if word in names():
+        return read(FOLDER / f"{word}.yaml")
+    if not word.endswith((".yaml", ".yml")):
+        near = difflib.get_close_matches(word, names(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"claim: expected a file FILE.yaml or some of {', '.join(names())}, got {word}{hint}")
+    return read(Path(word))
+
+
+def read(path: Path) -> Claim:
+    """The claim in a file. Raises ConfigError: file, line, what was expected."""
+    value, places, keys = read_claim(path)
+    if value is None:
+        raise ConfigError(f"{path}: expected a section `{CLAIM}:`, got {', '.join(keys)}")
+    try:
+        section = Section.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_complaints(error, places))) from None
+    experiment = section.benchmark or (path.parent / section.experiment if section.experiment else path)
+    check = _Check(path, section, places)
+    check.names(experiment)
+    draw = check.function(("figure",), section.figure, FIGURES) if isinstance(section.figure, str) else None
+    judges = [check.function(("judge", number), name, JUDGES) for number, name in enumerate(section.judge)]
+    claim = Claim(path.stem, path, section, experiment, judges, draw)
+    if isinstance(section.figure, Figure):
+        return replace(claim, draw=drawn(section.figure, claim.measures, section.by, section.names))
+    return claim
+
+
+def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
+    """A line for each mistake."""
+    models = (Section, Study, Within, Less, Trend, Signed, Provided, Figure, Panel, Line, Measure, Benchmark)
+    for each in error.errors():
+        keys: tuple[Any, ...] = ()
+        for key in each["loc"]:  # which names the kinds of expectations too
+            keys = (*keys, key) if (*keys, key) in places else keys
+        where, name = places[keys], ".".join(map(str, (CLAIM, *keys)))
+        if each["type"] == "extra_forbidden":
+            known = {key for model in models for key in _keys(model)}
+            near = difflib.get_close_matches(str(keys[-1]), known - {str(keys[-1])}, n=1)
+            yield f"{where}: {name}: no such key here" + (f"; did you mean {near[0]}?" if near else "")
+        elif each["type"] == "missing":
+            yield f"{where}: {name}: expected a key {each['loc'][-1]}"
+        else:
+            text = each["msg"].removeprefix("Input should be ")
+            text = text if text.startswith("expected") else f"expected {text}, got {each['input']!r}"
+            yield f"{where}: {name}: {text}"
+
+
+def _keys(model: Any) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Names in a section: what they may be. Errors say file and line, and the most similar name."""
+
+    path: Path
+    section: Section
+    places: Mapping[tuple[Any, ...], str]
+
+    def one_of(self, keys: tuple[Any, ...], name: Any, known: Collection[str], what: str) -> None:
+        """Raise ConfigError if ``name``, which stands at ``keys``, is none of ``known``."""
+        if name in known:
+            return
+        place = next(self.places[keys[:end]] for end in range(len(keys), -1, -1) if keys[:end] in self.places)
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}; {hint}")
+
+    def function(self, keys: tuple[Any, ...], name: str, known: Mapping[str, Any]) -> Any:
+        """That of a name, or of ``FILE.py:NAME`` beside the claim."""
+        file, colon, function = name.partition(":")
+        if not colon:
+            self.one_of(keys, name, known, "a name or FILE.py:FUNCTION")
+            return known[name]
+        if not (self.path.parent / file).is_file():
+            self.one_of(keys, file, [each.name for each in self.path.parent.glob("*.py")], "a file beside the claim")
+        module = imported(str(self.path.parent / file), f"{self.path}: {keys[0]}")
+        self.one_of(
+            keys, function, [each for each in vars(module) if not each.startswith("_")], f"a function of {file}"
+        )
+        return getattr(module, function)
+
+    def names(self, source: Path | Benchmark) -> None:
+        """Raise ConfigError for a measure, a strategy or a key that there is not."""
+        section = self.section
+        measures = [*section.measures, *MEASURES]
+        strategies, columns = ([*STRATEGIES], None) if isinstance(source, Benchmark) else _of_experiment(source)
+        for name, own in section.measures.items():
+            for formula in own.of if columns is not None else ():
+                try:
+                    check_columns(formula, [dict.fromkeys(columns or (), 1.0)])
+                except ConfigError as error:
+                    raise ConfigError(f"{self.places['measures', name]}: {CLAIM}.measures.{name}: {error}") from None
+        items: list[tuple[tuple[Any, ...], Any]] = [((), section)]
+        items += [(("study",), section.study)] if section.study else []
+        items += [(("expect", number), each) for number, each in enumerate(section.expect)]
+        if isinstance(section.figure, Figure):
+            items += [(("figure", *keys), panel) for keys, panel in section.figure.places]
+        for keys, item in items:
+            for field in ("of", "also", "y"):
+                for name in getattr(item, field, ()):
+                    self.one_of((*keys, field), name, measures, "a measure")
+            if getattr(item, "provided", None):
+                self.one_of((*keys, "provided", "of"), item.provided.of, measures, "a measure")
+            named = (*(getattr(item, "strategy", None) or ()), *getattr(item, "less", ()), getattr(item, "than", None))
+            for name in (each for each in named if isinstance(each, str)):
+                field = next(each for each in ("strategy", "less", "than") if name in (getattr(item, each, None) or ()))
+                self.one_of((*keys, field), name, strategies, "a strategy of the experiment")
+            for field, known in (("by", columns), ("x", columns and [*columns, *measures])):
+                if known is not None and (name := getattr(item, field, None)) is not None:
+                    self.one_of((*keys, field), name, known, "a key of the experiment's grids")
+
+
+def _of_experiment(path: Path) -> tuple[list[str], list[str]]:
+    """The strategies of an experiment, and the columns of its results."""
+    experiment = load_experiment(path, cell_hash=lambda config: config.model_dump_json())
+    return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], [*COLUMNS, *experiment.axes]

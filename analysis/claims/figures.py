@@ -1,19 +1,21 @@
-"""Figures of claims: AUC loss against lost samples, and measures by the values of a setting."""
+"""The figure of a claim as its YAML file describes it: panels of measures against a key or another measure."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from analysis.claims.measures import LOSS, OVERHEAD, Measure
-from analysis.claims.settings import cells_at, values_of
-from analysis.claims.slopes import points_of, slope
-from analysis.figures import THEMES, colour
+from analysis.claims.cpr import slope
+from analysis.claims.expect import text_of, values_of
+from analysis.claims.measures import MEASURES, Measure, Model, Names, matches
+from analysis.figures import INK, THEMES, colour, log_scale
 from analysis.load import Cell
 from analysis.stats import BASELINE, STRATEGIES, strategy_order
+from harness.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,17 +23,282 @@ if TYPE_CHECKING:
 Draw = Callable[[Sequence["Axes"], Sequence[Cell]], None]
 """Draws into two axes, side by side."""
 
-Scale = Literal["category", "linear", "log"]
-"""Where the values of a setting stand on an axis: side by side, or where their numbers belong."""
-
 LETTERS = 9
 """Size of the letters of legends and labels, in points."""
 
 _MARKS = ".Xs<>^voDP*hp"
+_OTHER_MARKS = "os^Dv"  # of what is no strategy
+_OTHER_COLOURS = ("full", "never_save", "cpr_mfu", "cpr_vanilla", "other")  # a page knows them
 _MOST_LETTERS = 32  # of all labels of an axis, side by side
 _MOST_COLUMNS = 6
-_SPREADS: dict[Scale, float] = {"category": 0.5, "linear": 0.12, "log": 0.25}
-"""Of the least gap between two values: what the strategies at one value take."""
+_SPREADS = {"category": 0.5, "linear": 0.12, "log": 0.25}
+"""Of the least gap between two values: what the groups at one value take."""
+
+Scale = Literal["category", "linear", "log"]
+
+
+class Line(Model):
+    """A dotted line at ``x`` or at ``y``, or a cross at both: a published figure."""
+
+    x: float | None = None
+    y: float | None = None
+    label: str
+
+
+class Panel(Model):
+    """Measures against ``x``, a key or a measure; by default the claim's key. Each group has a colour and a mark.
+
+    Of a key: means with 95 % intervals, or medians with the least and greatest round, side by side at one value.
+    Groups without the key are dashed lines. ``runs``: with a dot for each run. ``flat``: values are lines, not columns.
+
+    Of a measure: a point a result, ``joined`` by lines, or with a ``fit`` through the origin. ``means``: a point for
+    each value of that key instead.
+    """
+
+    y: Names = ()
+    x: str | None = None
+    label: str = ""
+    """Of the axis of ``x``; ``y_label``: of the other, if not the name of the measure."""
+    y_label: str = ""
+    title: str = ""
+    group: str = "strategy"
+    scale: Scale = "category"
+    y_log: bool | float = False
+    """Whether measures are logarithmic; a number: from there on, linear below."""
+    where: Mapping[str, Any] = {}
+    without: Names = ()
+    """Strategies that are not shown."""
+    means: str | None = None
+    runs: bool = False
+    flat: bool = False
+    fit: bool = False
+    joined: bool = False
+    lines: Sequence[Line] = ()
+
+
+class Figure(Panel):
+    """Two panels, which share what the figure gives and they do not; or one for each of two measures ``y``."""
+
+    panels: Sequence[Panel] = ()
+
+    @property
+    def places(self) -> Iterator[tuple[tuple[Any, ...], Panel]]:
+        """Each panel, with the keys at which it stands in the figure."""
+        given = {key: getattr(self, key) for key in self.model_fields_set - {"panels"}}
+        for number, panel in enumerate(self.panels):
+            own = {key: getattr(panel, key) for key in panel.model_fields_set}
+            yield ("panels", number), Panel.model_construct(**{**given, **own})
+        for name in () if self.panels else self.y:
+            yield (), Panel.model_construct(**{**given, "y": [name]})
+
+
+def drawn(figure: Figure, measures: Mapping[str, Measure], by: str | None, names: Mapping[str, str]) -> Draw:
+    """Draws a figure; ``by`` and ``names``: the claim's key, and words for its values."""
+
+    def draw(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
+        done = [each for each in results if each.get("status", "done") == "done"]
+        panels = [panel for _, panel in figure.places]
+        for number, panel in enumerate(panels[: len(axes)]):
+            x = panel.x or by or "strategy"
+            _Drawing(axes[number], panel, done, measures, x, names).draw(is_first=number == 0)
+        if panels and not (panels[0].flat and panels[0].x == panels[0].group):
+            common_legend(axes)
+
+    return draw
+
+
+def draw_panel(axes: "Axes", panel: Panel, results: Sequence[Cell]) -> None:
+    """A panel of the project's measures, without a legend."""
+    done = [each for each in results if each.get("status", "done") == "done"]
+    _Drawing(axes, panel, done, MEASURES, str(panel.x), {}).draw(is_first=True)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """What has a colour and a mark of its own in a panel."""
+
+    label: str
+    measure: Measure
+    results: Sequence[Cell]
+    mark: str
+    hue: str
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """A panel that is drawn. ``done``: all results that measures may need; ``x``: a key or a measure."""
+
+    axes: "Axes"
+    panel: Panel
+    done: Sequence[Cell]
+    measures: Mapping[str, Measure]
+    x: str
+    names: Mapping[str, str]
+
+    def draw(self, *, is_first: bool) -> None:
+        """Series, lines of published figures, names of axes."""
+        panel, axes = self.panel, self.axes
+        label = panel.label or (self.measures[self.x].label if self.x in self.measures else self.x)
+        if self.x in self.measures:
+            for number, series in enumerate(self.series):
+                self._draw_points(series, number)
+            if panel.scale == "log":
+                log_scale(axes, "x")
+        elif panel.flat:
+            self._draw_lines(is_first=is_first)
+        else:
+            self._draw_columns()
+        y_label = panel.y_label or self.measures[panel.y[0]].label
+        self._set_measure_axis("x" if panel.flat else "y", y_label)
+        if not panel.flat:
+            axes.set_xlabel(f"{label} (log)" if panel.scale == "log" else label)
+        axes.set_title(panel.title, fontsize=LETTERS)
+        for line in panel.lines:
+            _draw_published(axes, line)
+
+    @property
+    def series(self) -> list[_Series]:
+        """One for each group and measure."""
+        panel = self.panel
+        shown = [e for e in self.done if matches(e, panel.where) and e.get("strategy") not in panel.without]
+        groups: list[Any] = [*dict.fromkeys(each.get(panel.group) for each in shown)]
+        groups = sorted((each for each in groups if each not in (BASELINE, None)), key=lambda g: strategy_order(str(g)))
+        found: list[_Series] = []
+        for group in groups or [None]:
+            own = [each for each in shown if group is None or each.get(panel.group) == group]
+            for name in panel.y:
+                measure, place = self.measures[name], len(found)
+                label = measure.name if group is None else str(group)
+                is_strategy = group in STRATEGIES
+                symbol = mark(label) if is_strategy else _OTHER_MARKS[place % len(_OTHER_MARKS)]
+                hue = colour(label if is_strategy else _OTHER_COLOURS[place % len(_OTHER_COLOURS)])
+                is_alone = group is None and len(panel.y) == 1
+                found.append(_Series("" if is_alone else label, measure, own, symbol, hue))
+        return found
+
+    def _at(self, series: _Series, value: Any) -> list[Cell]:
+        return [each for each in series.results if each.get(self.x) == value]
+
+    def _name(self, value: Any) -> str:
+        if self.panel.scale == "category":
+            return self.names.get(text_of(value), text_of(value))
+        return f"{_number(value):g}"
+
+    def _draw_points(self, series: _Series, number: int) -> None:
+        """A point for each result, or for each value of the key ``means``."""
+        panel, x = self.panel, self.measures[self.x]
+        if panel.means is not None:
+            for value in values_of(series.results, panel.means):
+                own = [each for each in series.results if each[panel.means] == value]
+                across, up = x.point(own, self.done), series.measure.point(own, self.done) or (0.0, 0.0, 0.0)
+                if across is not None:
+                    errors: dict[str, Any] = {"xerr": _errors([across]), "yerr": _errors([up])}
+                    self.axes.errorbar(across[0], up[0], fmt=series.mark, color=series.hue, capsize=3, **errors)
+                    place = {"xytext": (5, 5), "textcoords": "offset points"}
+                    self.axes.annotate(
+                        self.names.get(text_of(value), text_of(value)), (across[0], up[0]), fontsize=LETTERS, **place
+                    )
+            return
+        both = zip(x.each(series.results, self.done), series.measure.each(series.results, self.done), strict=True)
+        points = [point for (_, xs), (_, ys) in both for point in zip(xs, ys, strict=False)]
+        if not points:
+            return
+        xs_P, ys_P = np.array(points).T
+        line = {"ls": "-" if panel.fit or panel.joined else "none", "color": series.hue, "label": series.label or None}
+        if panel.joined:
+            self.axes.plot(xs_P, ys_P, series.mark, markersize=5, linewidth=1, **line)
+            return
+        moved = 0.03 * xs_P.max() * apart(number, len(self.series))  # groups of equal x
+        self.axes.plot(xs_P + moved, ys_P, series.mark, markersize=3, color=series.hue, alpha=0.7, linewidth=0)
+        self.axes.plot([], [], series.mark, markersize=4, **line)
+        if panel.fit:
+            ends = np.array([0.0, xs_P.max()])
+            self.axes.plot(ends, slope(points) * ends, color=series.hue)
+
+    def _draw_columns(self) -> None:
+        """The values of the key from left to right; points of categories are not joined."""
+        axes, panel = self.axes, self.panel
+        values = values_of([each for series in self.series for each in series.results], self.x)
+        places = _places(values, panel.scale)
+        room = _SPREADS[panel.scale] * min((after - before for before, after in pairwise(places)), default=1.0)
+        for each in self.series:
+            if (reference := each.measure.point(self._at(each, None), self.done)) is not None:
+                axes.axhline(reference[0], color=each.hue, linestyle="--", label=f"{each.label} (dashed)")
+        swept = [each for each in self.series if any(self._at(each, value) for value in values)]
+        for number, series in enumerate(swept):
+            at = [place + room * apart(number, len(swept)) for place in places]
+            points = [series.measure.point(self._at(series, value), self.done) for value in values]
+            known = [(place, point) for place, point in zip(at, points, strict=True) if point is not None]
+            if not known:
+                continue
+            look = {
+                "fmt": series.mark,
+                "color": series.hue,
+                "label": series.label or None,
+                "markersize": 5,
+                "capsize": 3,
+            }
+            line = {"linestyle": "none" if panel.scale == "category" else "-", "linewidth": 1.2}
+            middles = [point[0] for _, point in known]
+            axes.errorbar([x for x, _ in known], middles, yerr=_errors([p for _, p in known]), **look, **line)
+            for x, value in zip(at, values, strict=True) if panel.runs else ():
+                runs = [*series.measure.by_seed(self._at(series, value), self.done).values()]
+                axes.plot(_beside(runs, x + 0.1 * room), runs, ".", color=series.hue, alpha=0.6)
+        labels = [*map(self._name, values)]
+        axes.set_xticks(places, labels, rotation=20 if sum(map(len, labels)) > _MOST_LETTERS else 0)
+        if panel.scale == "category" and values:
+            axes.set_xlim(-0.5, len(values) - (0.35 if panel.runs else 0.5))
+
+    def _draw_lines(self, *, is_first: bool) -> None:
+        """A line for each value of the key, the first on top; groups at one value are below each other."""
+        axes, panel, series = self.axes, self.panel, self.series
+        results = [each for one in series for each in one.results]
+        values = sorted({each.get(self.x) for each in results}, key=lambda value: strategy_order(str(value)))
+        has_bands = self.x != panel.group
+        for number, each in enumerate(series):
+            offset = 0.75 * apart(number, len(series)) if has_bands else 0.0
+            points = [each.measure.point(self._at(each, value), self.done) for value in values]
+            known = [(y + offset, point) for y, point in enumerate(points) if point is not None]
+            ends = _errors([point for _, point in known])
+            if panel.y_log is not False:  # bars are cut at 0
+                ends = [[min(low, point[0]) for low, (_, point) in zip(ends[0], known, strict=True)], ends[1]]
+            look = {"fmt": each.mark, "markersize": 4, "color": each.hue, "label": each.label}
+            axes.errorbar([point[0] for _, point in known], [y for y, _ in known], xerr=ends, **look)
+        labels = [*map(self._name, values)]
+        axes.set_yticks(range(len(labels)), labels if is_first else ["" for _ in labels])
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        if has_bands:
+            axes.grid(visible=False, axis="y")
+            for y in range(0, len(labels), 2):
+                axes.axhspan(y - 0.5, y + 0.5, color=THEMES["grid"][0], alpha=0.5, linewidth=0, zorder=0)
+            if (figure := axes.get_figure(root=True)) is not None:
+                figure.set_figheight(max(figure.get_figheight(), 1.5 + 0.055 * len(labels) * len(series)))
+
+    def _set_measure_axis(self, name: Literal["x", "y"], label: str) -> None:
+        axes, log = self.axes, self.panel.y_log
+        if log is True:
+            log_scale(axes, name)
+            label += " (log)"
+        getattr(axes, f"set_{name}label")(label)
+        if log is not True and log:
+            symlog(axes, name, log, label)
+            if name == "x":
+                axes.set_xlim(-0.02, 1.5 * axes.get_xlim()[1])  # dots at both ends are whole
+
+
+def _draw_published(axes: "Axes", line: Line) -> None:
+    look: dict[str, Any] = {"color": THEMES[INK][0], "label": line.label}
+    if line.x is None and line.y is not None:
+        axes.axhline(line.y, linestyle=":", **look)
+    elif line.x is not None and line.y is None:
+        axes.axvline(line.x, linestyle=":", **look)
+    elif line.x is not None and line.y is not None:
+        axes.plot([line.x], [line.y], "x", markeredgewidth=2, linestyle="none", zorder=3, **look)
+
+
+def _errors(points: Sequence[tuple[float, float, float]]) -> list[list[float]]:
+    """Lengths of bars below and above."""
+    return [[middle - low for middle, low, _ in points], [high - middle for middle, _, high in points]]
 
 
 def mark(strategy: str) -> str:
@@ -39,14 +306,9 @@ def mark(strategy: str) -> str:
     return _MARKS[STRATEGIES.index(strategy)] if strategy in STRATEGIES else "d"
 
 
-def legend_above(axes: "Axes") -> None:
-    """The legend of a panel, above it: it lies over no data."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, fontsize=LETTERS, frameon=False)
-
-
-def common_legend(axes: Sequence["Axes"], columns: int = _MOST_COLUMNS) -> None:
-    """One legend of both panels, above them."""
+def common_legend(axes: Iterable["Axes"], columns: int = _MOST_COLUMNS) -> None:
+    """One legend of all panels, above them."""
+    axes = [*axes]
     found = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     if found and (figure := axes[0].get_figure(root=True)) is not None:
         place = {"loc": "outside upper center", "ncols": min(len(found), columns)}
@@ -65,110 +327,6 @@ def apart(number: int, count: int) -> float:
     return number / (count - 1) - 0.5 if count > 1 else 0.0
 
 
-def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-    """AUC loss of each run against its PLS, and the line of each strategy; on the right of those that save.
-
-    Strategies of equal PLS are moved apart by a little.
-    """
-    done = [cell for cell in cells if cell["status"] == "done"]
-    names = sorted({cell["strategy"] for cell in done} - {BASELINE}, key=strategy_order)
-    for panel, skipped in zip(axes, (set[str](), {"never_save"}), strict=True):
-        shown = [name for name in names if name not in skipped]
-        points = {
-            name: [each for own in points_of([c for c in done if c["strategy"] == name], done).values() for each in own]
-            for name in shown
-        }
-        most_pct = 100 * max((pls for own in points.values() for pls, _ in own), default=0.0)
-        for number, (name, own) in enumerate(points.items()):
-            if not own:
-                continue
-            pls_P, loss_P = np.array(own).T
-            moved_P = 100 * pls_P + 0.03 * most_pct * apart(number, len(shown))
-            panel.plot(moved_P, 1e3 * loss_P, mark(name), markersize=3, color=colour(name), alpha=0.7, linewidth=0)
-            ends = np.array([0.0, pls_P.max()])
-            panel.plot(100 * ends, 1e3 * slope(own) * ends, color=colour(name))
-            panel.plot([], [], mark(name), ls="-", markersize=4, color=colour(name), label=name)
-        panel.set_xlabel("lost samples (PLS), %")
-        panel.set_ylabel(LOSS.label)
-    common_legend(axes)
-
-
-def sweep(
-    key: str,
-    what: str,
-    measures: Sequence[Measure] = (OVERHEAD, LOSS),
-    *,
-    scale: Scale = "category",
-    has_runs: bool = False,
-    without: Sequence[Sequence[str]] = ((), ()),
-) -> Draw:
-    """Two measures of each strategy by the values of ``key``, with 95 % intervals; without the key, a dashed line.
-
-    ``has_runs``: with each run of the first measure as a dot. ``without``: strategies that a panel does not show.
-    """
-
-    def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-        for number, measure in enumerate(measures):
-            own = [cell for cell in cells if cell["strategy"] not in without[number]]
-            draw_sweep(axes[number], own, key, what, measure, scale=scale, has_runs=has_runs and number == 0)
-        common_legend(axes)
-
-    return draw
-
-
-def draw_sweep(
-    axes: "Axes",
-    cells: Sequence[Cell],
-    key: str,
-    what: str,
-    measure: Measure,
-    *,
-    scale: Scale = "category",
-    has_runs: bool = False,
-) -> None:
-    """A measure of each strategy by the values of ``key``: one panel of :func:`sweep`, without its legend.
-
-    Strategies at one value stand side by side. Points of categories are not joined.
-    """
-    done = [cell for cell in cells if cell["status"] == "done"]
-    values = values_of(done, key)
-    places = _places(values, scale)
-    room = _SPREADS[scale] * min((after - before for before, after in pairwise(places)), default=1.0)
-    names = sorted({cell["strategy"] for cell in done} - {BASELINE}, key=strategy_order)
-    for name in names:
-        if (reference := measure.mean(cells_at(done, name, key, None), done)) is not None:
-            axes.axhline(reference.mean, color=colour(name), linestyle="--", label=f"{name} (dashed)")
-    swept = [name for name in names if any(cells_at(done, name, key, value) for value in values)]
-    for number, name in enumerate(swept):
-        estimates = [measure.mean(cells_at(done, name, key, value), done) for value in values]
-        at = [place + room * apart(number, len(swept)) for place in places]
-        shown = [(x, each) for x, each in zip(at, estimates, strict=True) if each is not None]
-        if not shown:
-            continue
-        axes.errorbar(
-            [x for x, _ in shown],
-            [each.mean for _, each in shown],
-            yerr=[each.half_width or 0.0 for _, each in shown],
-            color=colour(name),
-            label=name,
-            fmt=mark(name),
-            linestyle="none" if scale == "category" else "-",
-            linewidth=1.2,
-            markersize=5,
-            capsize=3,
-        )
-        for x, value in zip(at, values if has_runs else (), strict=has_runs):
-            runs = [*measure.by_seed(cells_at(done, name, key, value), done).values()]
-            axes.plot(_beside(runs, x + 0.1 * room), runs, ".", color=colour(name), alpha=0.6)
-    labels = [str(value) if scale == "category" else f"{_number(value):g}" for value in values]
-    turn = 20 if sum(map(len, labels)) > _MOST_LETTERS else 0
-    axes.set_xticks(places, labels, rotation=turn)
-    axes.set_xlabel(f"{what} (log)" if scale == "log" else what)
-    axes.set_ylabel(measure.label)
-    if scale == "category" and values:
-        axes.set_xlim(-0.5, len(values) - (0.35 if has_runs else 0.5))
-
-
 def _places(values: Sequence[Any], scale: Scale) -> list[float]:
     if scale == "category":
         return [float(place) for place in range(len(values))]
@@ -180,7 +338,8 @@ def _number(value: Any) -> float:
     """A number, or the first one in a text, such as ``at:13`` or ``1 of 8``."""
     if isinstance(value, str):
         found = re.search(r"\d+(\.\d+)?", value)
-        assert found is not None, f"a number in {value}"
+        if found is None:
+            raise ConfigError(f"figure.scale: expected category, as the value {value} has no number")
         value = found[0]
     return float(value)
 
@@ -190,59 +349,3 @@ def _beside(values: Sequence[float], x: float) -> list[float]:
     near = 0.02 * (max(values, default=0.0) - min(values, default=0.0))
     before = (sum(abs(other - value) <= near for other in values[:number]) for number, value in enumerate(values))
     return [x + 0.018 * (1 + count) for count in before]
-
-
-def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:
-    """Two measures, a line of dots for each of ``places``, a colour for each strategy; bars are cut at 0 if ``log``.
-
-    ``log``: the panels with an axis that begins at 0, is linear up to 0.1 and logarithmic from there on.
-    """
-
-    def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-        done = [cell for cell in cells if cell["status"] == "done"]
-        shown = [cell for cell in done if cell["strategy"] != BASELINE]
-        names = sorted({cell["strategy"] for cell in shown}, key=strategy_order)
-        lines = sorted(set(map(places, shown)), key=lambda line: strategy_order(str(line)))
-        has_own_line = len(lines) == len(names)
-        for panel, measure in enumerate(measures):
-            for number, name in enumerate(names):
-                own = [[c for c in shown if (c["strategy"], places(c)) == (name, line)] for line in lines]
-                found = [(y, measure.mean(cells_of_line, done)) for y, cells_of_line in enumerate(own)]
-                offset = 0.0 if has_own_line else 0.75 * apart(number, len(names))
-                known = [(y + offset, value) for y, value in found if value is not None]
-                halves = [value.half_width or 0.0 for _, value in known]
-                lower = [
-                    min(half, value.mean) if panel in log else half
-                    for half, (_, value) in zip(halves, known, strict=True)
-                ]
-                axes[panel].errorbar(
-                    [value.mean for _, value in known],
-                    [y for y, _ in known],
-                    xerr=[lower, halves],
-                    fmt=mark(name),
-                    markersize=4,
-                    color=colour(name),
-                    label=name,
-                )
-            _line_ticks(axes[panel], lines if panel == 0 else ["" for _ in lines], has_bands=not has_own_line)
-            axes[panel].set_xlabel(measure.label)
-            if panel in log:
-                symlog(axes[panel], "x", 0.1, measure.label)
-                axes[panel].set_xlim(-0.02, 1.5 * axes[panel].get_xlim()[1])  # dots at both ends are whole
-        if not has_own_line:
-            if (figure := axes[0].get_figure(root=True)) is not None:
-                figure.set_figheight(max(figure.get_figheight(), 1.5 + 0.055 * len(lines) * len(names)))
-            common_legend(axes)
-
-    return draw
-
-
-def _line_ticks(axes: "Axes", lines: Iterable[Any], *, has_bands: bool) -> None:
-    """A tick for each line, the first on top. ``has_bands``: every other line has a grey ground."""
-    labels = [*map(str, lines)]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    if has_bands:
-        axes.grid(visible=False, axis="y")
-        for y in range(0, len(labels), 2):
-            axes.axhspan(y - 0.5, y + 0.5, color=THEMES["grid"][0], alpha=0.5, linewidth=0, zorder=0)

@@ -1,8 +1,8 @@
-"""The page of all claims: Markdown for the repository, and HTML that opens from disk."""
+"""The page of claims: Markdown for the repository, and HTML that opens from disk."""
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from analysis.claims.claim import Claim
-from analysis.claims.claims import CLAIMS, GROUPS
+from analysis.claims.claim import PARTS, Claim
 from analysis.claims.figures import Draw
-from analysis.claims.rows import Row, Verdict
+from analysis.claims.rows import Row, verdict_of
 from analysis.figures import style, to_svg
 from analysis.load import Cell
 from analysis.report import figure_html, page
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Claims, reproduced"
+_OWN = "Claims of your own"
 
 _HEADINGS = (
     Heading("quantity", is_text=True),
@@ -33,15 +33,17 @@ _HEADINGS = (
     Heading("verdict", is_text=True),
     Heading("why", is_text=True),
 )
-_CLASSES: Mapping[Verdict, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
+_CLASSES: Mapping[str, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
     "Of papers, [read] is in the paper, [recalled] is from memory of its text, [2nd] from others' notes, and "
     "[derived] is computed here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, "
     "each with a failure trace of its own; of times the median (least–greatest); n: runs, pairs. Verdicts: "
     "reproduced: the whole interval agrees; not reproduced: none of it does; cannot be told: only a part of it does, "
     "or these data cannot decide; calibrated: constants were chosen so that it comes out, which confirms nothing; "
-    "ours: no paper has the number. PLS is the portion of lost samples, AUC loss that to the run of the same seed "
-    "without failures. Lost updates are those that no save held when their rank died. Overhead is the part of an "
+    "identity: a formula is compared with itself; study: nobody has published the number. The last three judge "
+    "nothing; the verdict of a claim is the worst of its other rows. PLS is the portion of lost samples, AUC loss that "
+    "to the run of the same seed without failures. Lost updates are those that no save held when their rank died. "
+    "Overhead is the part of an "
     "emulated job's hours that saves, loads, lost work and rescheduling add. `cpr56` and `poster50` are CPR's two "
     "jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: STRATEGIES.md."
 )
@@ -51,21 +53,27 @@ _EXPLANATION = (
 class Finding:
     """What is known of a claim: its rows, its figure, and where its times were measured."""
 
-    rows: Sequence[Row]
+    claim: Claim
+    rows: Sequence[Row] = ()
     figure: "Figure | None" = None
     machine: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """One for the claim."""
+        return verdict_of(self.rows)
 
-Found = Mapping[str, Finding]
-"""By the name of the claim; one that was not run is absent."""
+    @property
+    def caption(self) -> str:
+        """Of the figure, with the command."""
+        return f"{self.claim.section.caption} Command: {self.claim.command}.".strip()
 
 
-def finding(name: str, results: Sequence[Cell], machine: str = "") -> Finding:
+def finding(claim: Claim, results: Sequence[Cell], machine: str = "") -> Finding:
     """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there is something."""
-    claim = CLAIMS[name]
     has_results = any(result.get("status", "done") == "done" for result in results)
     drawn = None if claim.draw is None or not has_results else _drawn(claim.draw, results)
-    return Finding(claim.judge(results), drawn, machine)
+    return Finding(claim, claim.rows(results), drawn, machine)
 
 
 def _drawn(draw: Draw, results: Sequence[Cell]) -> "Figure":
@@ -77,40 +85,50 @@ def _drawn(draw: Draw, results: Sequence[Cell]) -> "Figure":
     return figure
 
 
-def write_figures(found: Found, folder: Path) -> None:
+def write_figures(found: Iterable[Finding], folder: Path) -> None:
     """Write the figure of each claim as ``NAME.svg`` into ``folder``, on white. Raises StoreError."""
     with store_errors(folder, "written"), style():
         folder.mkdir(parents=True, exist_ok=True)
-        for name, each in found.items():
+        for each in found:
             if each.figure is not None:
-                each.figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+                each.figure.savefig(folder / f"{each.claim.name}.svg", metadata={"Date": None}, facecolor="white")
 
 
-def claim_table(name: str, rows: Sequence[Row]) -> Table:
+def claim_table(found: Finding) -> Table:
     """The rows of one claim for the console."""
-    headings = _headings(rows)
-    cells = ([cell.replace("`", "") for cell in _cells(row)][: len(headings)] for row in rows)
-    return rich_table(headings, cells, CLAIMS[name].title)
+    headings = _headings(found.rows)
+    cells = ([cell.replace("`", "") for cell in _cells(row)][: len(headings)] for row in found.rows)
+    return rich_table(headings, cells, f"{found.claim.section.title}: {found.verdict}".replace("`", ""))
 
 
-def markdown(found: Found, machine: str, folder: str) -> str:
+def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
+    """The findings of each part of the page; those of a user's claims are the last."""
+    parts = {name: part for part, own in PARTS.items() for name in own}
+    heading = {each.claim.name: parts.get(each.claim.name, _OWN) if each.claim.is_ours else _OWN for each in found}
+    for part in (*PARTS, _OWN):
+        if own := [each for each in found if heading[each.claim.name] == part]:
+            yield part, own
+
+
+def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
     """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
-    lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`make reproduce` writes this page. {machine}", ""]
-    for heading, claims in GROUPS.items():
+    lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`run.py reproduce` writes this page. {machine}", ""]
+    for heading, own in _parts(found):
         lines += [f"* {heading}"]
-        for name, claim in claims.items():
-            entry = f"  * [{claim.title}](#{name}): {_summary(found.get(name))}"
+        for each in own:
+            entry = f"  * [{each.claim.section.title}](#{each.claim.name}): {_summary(each)}"
             lines += textwrap.wrap(
                 entry, 120, subsequent_indent=" " * 4, break_on_hyphens=False, break_long_words=False
             )
-    for name, claim in CLAIMS.items():
-        each = found.get(name, Finding([]))
-        lines += ["", f'<a id="{name}"></a>', "", f"## {claim.title}", ""]
-        lines += [_filled(f"Claim `{name}`. Source: {claim.source}. {claim.note}"), "", f"    {_command(name)}", ""]
+    for each in found:
+        name, section = each.claim.name, each.claim.section
+        lines += ["", f'<a id="{name}"></a>', "", f"## {section.title}", ""]
+        lines += [_filled(f"Claim `{name}`: {each.verdict}. Source: {section.source}. {section.note}".strip())]
+        lines += ["", f"    {each.claim.command}", ""]
         lines += [f"Measured: {each.machine}.", ""] if each.machine else []
         lines += _markdown_table(each.rows)
         if each.figure is not None:
-            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", _filled(f"*{_caption(name)}*")]
+            lines += ["", f"![{section.title}]({folder}/{name}.svg)", "", _filled(f"*{each.caption}*")]
     return "\n".join(lines) + "\n"
 
 
@@ -118,25 +136,25 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
-def html(found: Found, machine: str) -> str:
+def html(found: Sequence[Finding], machine: str) -> str:
     """The page as one HTML file without references."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{_prose(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
     parts.append("<nav>")
-    for heading, claims in GROUPS.items():
+    for heading, own in _parts(found):
         items = (
-            f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name)))}</li>'
-            for name, claim in claims.items()
+            f'<li><a href="#{each.claim.name}">{_prose(each.claim.section.title)}</a>: {escape(_summary(each))}</li>'
+            for each in own
         )
         parts.append(f"<b>{escape(heading)}</b><ul>{''.join(items)}</ul>")
     parts.append("</nav>")
-    for name, claim in CLAIMS.items():
-        parts += _html_section(name, claim, found.get(name, Finding([])))
-    return page(TITLE, parts)
+    return page(TITLE, [*parts, *(part for each in found for part in _html_section(each))])
 
 
-def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
-    yield f'<h2 id="{name}">{_prose(claim.title)}</h2>'
-    yield f"<p>Source: {escape(claim.source)}. {_prose(claim.note)}</p><p><code>{_command(name)}</code></p>"
+def _html_section(each: Finding) -> Iterator[str]:
+    name, section = each.claim.name, each.claim.section
+    yield f'<h2 id="{name}">{_prose(section.title)}</h2>'
+    yield f"<p>{_marked(each.verdict)}. Source: {_prose(section.source)}. {_prose(section.note)}</p>"
+    yield f"<p><code>{escape(each.claim.command)}</code></p>"
     if each.machine:
         yield f'<p class="note">Measured: {escape(each.machine)}.</p>'
     if each.rows:
@@ -146,22 +164,13 @@ def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
         yield '<p class="note">Not run here.</p>'
     if each.figure is not None:
         with style():
-            svg = to_svg(each.figure, name, claim.title)
-        yield figure_html(svg, caption=Html(_prose(_caption(name))), is_broad=True)
-
-
-def _caption(name: str) -> str:
-    """Of the figure, with its command."""
-    return f"{CLAIMS[name].caption} Command: {_command(name)}."
+            svg = to_svg(each.figure, name, section.title)
+        yield figure_html(svg, caption=Html(_prose(each.caption)), is_broad=True)
 
 
 def _prose(text: str) -> str:
     """Markdown's code spans as HTML."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _command(name: str) -> str:
-    return f"run.py reproduce {name}"
 
 
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
@@ -179,9 +188,8 @@ def _minus(text: str) -> str:
 
 def _html_cells(row: Row) -> list[str]:
     what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
-    marked = f'<span class="{_CLASSES.get(row.verdict, "")}">{verdict}</span>'
     ours = ours.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")  # on one line
-    return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, marked, why)]
+    return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, _marked(verdict), why)]
 
 
 def _markdown_table(rows: Sequence[Row]) -> list[str]:
@@ -195,7 +203,13 @@ def _markdown_table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _summary(found: Finding | None) -> str:
-    """How many rows have each verdict."""
-    words = [row.verdict for row in found.rows] if found else []
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "not run"
+def _marked(verdict: str) -> str:
+    """A verdict in its colour."""
+    return f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>'
+
+
+def _summary(found: Finding) -> str:
+    """The verdict of the claim, and how many rows have each one."""
+    words = [row.verdict for row in found.rows]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    return found.verdict if len({*words}) < 2 else f"{found.verdict} ({counts})"

@@ -7,9 +7,13 @@ from typing import Literal
 
 from analysis.stats import Estimate
 
-Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "ours"]
-"""``calibrated``: constants were chosen so that it comes out, which confirms nothing. ``ours``: no paper has it."""
+Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "identity", "study"]
+"""The last three judge nothing. ``calibrated``: constants were chosen so that it comes out. ``identity``: a formula is
+compared with itself. ``study``: nobody has published the number."""
 
+_JUDGED: Sequence[Verdict] = ("not reproduced", "cannot be told", "reproduced")  # the worst first
+
+UNPUBLISHED = "–"
 NO_RUN = "no finished run"
 _ONE_VALUE = "one value has no interval"
 _MOST_DIGITS = 4
@@ -27,14 +31,28 @@ class Row:
     why: str = ""
 
 
-def within(what: str, paper: str, value: Estimate | None, low: float, high: float, *, why: str = "") -> Row:
+def verdict_of(rows: Sequence[Row]) -> str:
+    """The verdict of a claim: the worst of its judged rows; of a claim without one, what its rows are."""
+    found = [row.verdict for row in rows]
+    return next((verdict for verdict in (*_JUDGED, "study", "calibrated", "identity") if verdict in found), "not run")
+
+
+def study(what: str, ours: str, num: int, why: str = "") -> Row:
+    """A number that nobody has published."""
+    return Row(what, UNPUBLISHED, ours, num, "study", why)
+
+
+def within(
+    what: str, paper: str, value: Estimate | None, low: float, high: float, *, digits: int = 2, why: str = ""
+) -> Row:
     """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
+    ours = shown(value, digits=digits)
     if value.interval is None:
-        return Row(what, paper, shown(value), value.num, "cannot be told", joined(_ONE_VALUE, why))
+        return Row(what, paper, ours, value.num, "cannot be told", joined(_ONE_VALUE, why))
     verdict, reason = _placed("the interval", *value.interval, low, high)
-    return Row(what, paper, shown(value), value.num, verdict, joined(reason, why))
+    return Row(what, paper, ours, value.num, verdict, joined(reason, why))
 
 
 def signed(
@@ -42,11 +60,11 @@ def signed(
 ) -> Row:
     """Reproduced where our 95 % interval lies on the expected side of 0, not where it lies on the other; else open.
 
-    ``paper`` ``–``: no paper has the number.
+    ``paper`` ``–``: a study.
     """
     ours = shown(value, scale, digits)
-    if paper == "–":
-        return Row(what, paper, ours, value.num, "ours", why)
+    if paper == UNPUBLISHED:
+        return study(what, ours, value.num, why)
     if value.interval is None:
         return Row(what, paper, ours, value.num, "cannot be told", joined(_ONE_VALUE, why))
     low, high = sorted(sign * end for end in value.interval)
@@ -70,24 +88,28 @@ def _placed(what: str, first: float, last: float, low: float, high: float) -> tu
     return "cannot be told", f"{what} contains {' and '.join(met)}"
 
 
-def measured(what: str, paper: str, values: Sequence[float], low: float, high: float, *, why: str = "") -> Row:
+def measured(
+    what: str, paper: str, values: Sequence[float], low: float, high: float, *, digits: int = 2, why: str = ""
+) -> Row:
     """Median with least and greatest of what a machine was measured at; reproduced where all lie in the range.
 
     Not reproduced where all lie on one side of it. Open between, and where they spread wider than the range: then the
-    machine was too noisy to tell. ``paper`` ``–``: no paper has the number.
+    machine was too noisy to tell. ``paper`` ``–``: a study.
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")
-    if paper == "–":
-        return Row(what, paper, middle(values), len(values), "ours", why)
+    if paper == UNPUBLISHED:
+        return study(what, middle(values, digits), len(values), why)
     verdict, reason = _placed("the span of the rounds", min(values), max(values), low, high)
     if verdict == "not reproduced" and max(values) - min(values) > high - low:
         verdict, reason = "cannot be told", f"{reason}, and spreads wider than the range"
-    return Row(what, paper, middle(values), len(values), verdict, joined(reason, why))
+    return Row(what, paper, middle(values, digits), len(values), verdict, joined(reason, why))
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:
-    """Median, least and greatest of at least one value."""
+    """Median, least and greatest of several values; a single value as it is."""
+    if len(values) == 1:
+        return f"{values[0]:,.{digits}f}"
     return f"{median(values):.{digits}f} ({between(min(values), max(values), digits)})"
 
 
@@ -101,9 +123,9 @@ def joined(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def calibrated(row: Row) -> Row:
-    """``row`` of a number for which constants were chosen: that it comes out confirms nothing."""
-    return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict="calibrated")
+def confirms_nothing(row: Row, kind: Literal["calibrated", "identity"]) -> Row:
+    """``row`` of a number that had to come out; that it did not is said all the same."""
+    return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict=kind)
 
 
 def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:

@@ -15,6 +15,7 @@ from analysis.stats.blocks import (
 )
 from analysis.stats.estimates import (
     BASELINE,
+    DRAWN,
     SETTING,
     Estimate,
     Pair,

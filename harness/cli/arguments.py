@@ -105,15 +105,21 @@ def _add_reproduce(commands: argparse._SubParsersAction) -> None:
         """\
   run.py reproduce                 all claims; writes the page
   run.py reproduce overhead pls    these claims; shows their rows
+  run.py reproduce mine.yaml       a claim of your own, and its page (docs/EXTENDING.md)
   run.py reproduce --dry-run       what each claim rests on, and what of it is done
   run.py reproduce --no-run        judges what was run, also by other code
   run.py reproduce pls 'seed=[0,1]' out=runs/try    with other values: the page's numbers are those without
   run.py reproduce target --scale paper data.path=kaggle    real data, whole epochs; says first what that needs
 
-Claims and their experiments: docs/REPRODUCTION.md, experiments/claims/. Missing synthetic data is made
+Claims, each a file with its experiment: docs/REPRODUCTION.md, experiments/claims/. Missing synthetic data is made
 first. Finished cells and benchmarks are not run again.""",
     )
-    reproduce.add_argument("words", nargs="*", metavar="CLAIM | key=value", help="claims (default: all); overrides")
+    reproduce.add_argument(
+        "words",
+        nargs="*",
+        metavar="CLAIM | FILE.yaml | key=value",
+        help="claims (default: all of this project); overrides",
+    )
     reproduce.add_argument("--jobs", type=count, metavar="N", help="cells at once (default: one per core)")
     reproduce.add_argument(
         "--scale",
@@ -123,7 +129,8 @@ first. Finished cells and benchmarks are not run again.""",
         "(default: %(default)s)",
     )
     page = (
-        "the page, as Markdown, and as HTML beside it (default: runs/claims/REPRODUCTION.md, where all claims are run)"
+        "the page, as Markdown, and as HTML beside it (default: runs/claims/REPRODUCTION.md where all claims are run, "
+        "runs/claims/NAME.md where claims of your own are)"
     )
     reproduce.add_argument("--page", type=Path, metavar="FILE.md", help=page)
     reproduce.add_argument("--dry-run", action="store_true", help="list claims, and what is done; run nothing")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ class BenchmarkRun:
     @property
     def arguments(self) -> list[str]:
         """Of the script, ``--json`` aside."""
-        return [argument.format(data=self.data) for argument in self.benchmark.arguments]
+        return [word.format(data=self.data) for word in shlex.split(self.benchmark.arguments)]
 
     @property
     def is_done(self) -> bool:
@@ -55,7 +56,7 @@ class BenchmarkRun:
 
     def results(self) -> Sequence[Mapping[str, Any]]:
         """What a claim is judged by; nothing where the benchmark could not run on this machine."""
-        return self._kept()[self.benchmark.key] if self.is_done else []
+        return self._kept()[self.benchmark.results] if self.is_done else []
 
     def machine(self) -> str:
         """Where and when the results were measured, in words."""

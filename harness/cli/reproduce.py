@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
@@ -22,6 +22,7 @@ from harness.record.files import write_text
 from harness.record.folder import claim_grid
 
 if TYPE_CHECKING:
+    from analysis.claims.claim import Claim
     from analysis.claims.page import Finding
 
 _DATA = "demo/data"
@@ -54,15 +55,17 @@ class _Evidence:
 
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
-    from analysis.claims.claims import CLAIMS
+    from analysis.claims.claim import find, names
     from harness.run.spec import cell_hash, check
 
     overrides = [word for word in options.words if "=" in word]
     asked = [word for word in options.words if "=" not in word]
-    if unknown := [name for name in asked if name not in CLAIMS]:
-        raise ConfigError(f"claim: expected some of {', '.join(CLAIMS)}, got {', '.join(unknown)}")
-    names = asked or [*CLAIMS]
-    evidence = _evidence(names, overrides, options.scale, Config.model_dump_json)  # before there is data
+    claims: dict[str, Claim] = {}
+    for word in dict.fromkeys(asked or names()):
+        claim = find(word)
+        if (other := claims.setdefault(claim.name, claim)) is not claim:
+            raise ConfigError(f"{claim.path}: expected claims of different names, got two of {other.name}")
+    evidence = _evidence(claims, overrides, options.scale, Config.model_dump_json)  # before there is data
     jobs = options.jobs
     if options.scale == "paper":
         jobs = scales.say_needs(evidence.cells, jobs, scales.value(overrides, "data.path"))
@@ -70,36 +73,36 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         for folder in missing:
             console.say(f"{folder}: {scales.LOGS[folder].rows:,} synthetic rows, to be made")
-        _say_plan(evidence if missing else _evidence(names, overrides, options.scale, cell_hash))
+        _say_plan(evidence if missing else _evidence(claims, overrides, options.scale, cell_hash))
         return OK
     scales.make(missing)
-    evidence = _evidence(names, overrides, options.scale, cell_hash)
+    evidence = _evidence(claims, overrides, options.scale, cell_hash)
     for cell in evidence.cells:
         check(cell.config)  # raises UserError before anything is run
     code = OK if options.no_run else _run_benchmarks(evidence.benchmarks)
     if evidence.experiments and not options.no_run:
         code = max(code, run_experiments(evidence.unique, LocalPool(run_assembled, jobs)))
-    found = _findings(evidence)
+    found = _findings(claims, evidence)
     from analysis.claims.page import claim_table
 
-    for name, finding in found.items():
-        console.show(claim_table(name, finding.rows))
-    if options.page is not None or not options.words:
-        _write_page(options.page or _OUT[options.scale] / "REPRODUCTION.md", found)
+    for finding in found:
+        console.show(claim_table(finding))
+    own = [claim.name for claim in claims.values() if not claim.is_ours]
+    if options.page is not None or own or not options.words:
+        _write_page(options.page or _OUT[options.scale] / f"{'-'.join(own) or 'REPRODUCTION'}.md", found)
     return code
 
 
 def _evidence(
-    names: Sequence[str], overrides: Sequence[str], scale: scales.Scale, cell_hash: Callable[[Config], str]
+    claims: Mapping[str, "Claim"], overrides: Sequence[str], scale: scales.Scale, cell_hash: Callable[[Config], str]
 ) -> _Evidence:
     """The experiments and benchmarks of these claims. Raises UserError."""
     from analysis.claims.claim import Benchmark
-    from analysis.claims.claims import CLAIMS
 
     if scale == "paper":
         overrides = scales.paper_overrides(overrides)
     data = scales.value(overrides, "data.path") or _DATA
-    sources = {name: CLAIMS[name].experiment for name in names}
+    sources = {name: claim.experiment for name, claim in claims.items()}
     benchmarks = {
         name: BenchmarkRun(source, _OUT[scale] / "benchmarks" / f"{name}.json", data)
         for name, source in sources.items()
@@ -151,29 +154,28 @@ def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
     return OK if all(results) else FAILED
 
 
-def _findings(evidence: _Evidence) -> dict[str, "Finding"]:
-    """Rows and figure of each claim, in the order of the page."""
+def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Finding"]:
+    """Rows and figure of each claim; a claim that this scale leaves out has none."""
     import analysis
-    from analysis.claims.claims import CLAIMS
-    from analysis.claims.page import finding
+    from analysis.claims.page import Finding, finding
     from analysis.load import cells_of
 
     frames = {
         experiment.out: cells_of(analysis.load(experiment.out, experiment.axes)) for experiment in evidence.unique
     }
-    found: dict[str, Finding] = {}
-    for name in [name for name in CLAIMS if name in evidence.experiments.keys() | evidence.benchmarks.keys()]:
-        results: Sequence[Mapping[str, Any]]
+    found: list[Finding] = []
+    for name, claim in claims.items():
         if name in evidence.experiments:
-            results, machine = frames[evidence.experiments[name].out], ""
-        else:
+            found.append(finding(claim, frames[evidence.experiments[name].out]))
+        elif name in evidence.benchmarks:
             run = evidence.benchmarks[name]
-            results, machine = run.results(), run.machine() if run.is_done else ""
-        found[name] = finding(name, results, machine)
+            found.append(finding(claim, run.results(), run.machine() if run.is_done else ""))
+        else:
+            found.append(Finding(claim))
     return found
 
 
-def _write_page(page: Path, found: Mapping[str, "Finding"]) -> None:
+def _write_page(page: Path, found: Sequence["Finding"]) -> None:
     """The page as Markdown, HTML beside it, and its figures in a folder of its name."""
     from analysis.claims.page import html, markdown, write_figures
     from harness.record.environment import environment, utc_now

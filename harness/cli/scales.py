@@ -19,9 +19,9 @@ from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 Scale = Literal["small", "paper"]
 
 STEP_MS = 1.3
-"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/PERFORMANCE.md."""
+"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/performance/step.md."""
 MEMORY_FACTOR = 2.3
-"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/PERFORMANCE.md)."""
+"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/BENCHMARKS.md)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ def paper_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def samples_factor(overrides: Sequence[str], small: str) -> float:
-    """Rows of the data that ``overrides`` name, or of Kaggle's, over those of the folder ``small``, one of ``LOGS``."""
+    """Rows of the data that ``overrides`` name, or Kaggle's, over those of ``small``; 1 if that is none of ``LOGS``."""
+    if small not in LOGS:
+        return 1.0
     folder = value(overrides, "data.path")
     return (KAGGLE_ROWS if folder is None else read_meta(Path(folder)).num_rows) / LOGS[small].rows
 

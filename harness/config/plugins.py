@@ -42,17 +42,18 @@ def load(names: Sequence[str]) -> None:
             continue
         if _MODELS in sys.modules:
             raise ConfigError(f"plugins: {name}: expected before any configuration is made, got it afterwards")
-        module = _imported(name)
+        module = imported(name, "plugins")
         if _MODELS in sys.modules and OPTIONS.keys() != STRATEGIES.keys():
             raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a strategy; expected it afterwards")
         LOADED[name] = Path(str(module.__file__)).resolve()
     name_options()
 
 
-def _imported(name: str) -> ModuleType:
+def imported(name: str, key: str) -> ModuleType:
+    """The module of an entry point, a dotted name or a path. Raises ConfigError that begins with ``key``."""
     is_path = name.endswith(".py")
     if is_path and not Path(name).is_file():
-        raise ConfigError(f"plugins: {name}: no such file; a path is relative to the working directory")
+        raise ConfigError(f"{key}: {name}: no such file; a path is relative to the working directory")
     found = () if is_path else entry_points(group=ENTRY_POINTS, name=name)
     module = next(iter(found)).module if found else name
     try:
@@ -60,8 +61,8 @@ def _imported(name: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             expected = "expected an entry point, a module or a path that ends in .py, got no such module"
-            raise ConfigError(f"plugins: {name}: {expected}") from error
-        raise ConfigError(f"plugins: {name}: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"{key}: {name}: {expected}") from error
+        raise ConfigError(f"{key}: {name}: {type(error).__name__}: {error}") from error
 
 
 def _from_file(path: Path) -> ModuleType:

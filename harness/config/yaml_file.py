@@ -9,7 +9,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
 from harness.core.errors import ConfigError, printable
+
+CLAIM = "claim"
+"""The section of an experiment file that only `run.py reproduce` reads."""
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
 _MAX_CHARACTERS = 2**20  # of a text; the library reads 100,000 a second, and a grid file has a few thousand
@@ -53,6 +56,33 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 
     A mapping is flattened while its dotted key is one of ``groups``. Raises ConfigError, with the line if there is one.
     """
+    document, root = _document(path, groups)
+    settings: list[Setting] = []
+    grids: list[list[Setting]] | None = None
+    for key, node in document.pairs(root):
+        if key == "grids":
+            grids = document.grids(node)
+        elif key != CLAIM:
+            settings += document.settings(key, node)
+    for group in (settings, *(grids or [])):
+        refuse_twice(group)
+    return settings, grids
+
+
+def read_claim(path: Path) -> tuple[Any, Mapping[tuple[Any, ...], str], Collection[str]]:
+    """The value of the section ``claim:`` of the YAML file ``path``, None if it has none; and its other keys.
+
+    The place (``file:line``) of each value within the section is given by its keys and numbers from the section on.
+    Raises ConfigError.
+    """
+    document, root = _document(path, ())
+    sections = dict(document.pairs(root))
+    node = sections.pop(CLAIM, None)
+    return document.value(CLAIM, node), dict(document.places(node, ())) if node else {}, [*sections]
+
+
+def _document(path: Path, groups: Collection[str]) -> "tuple[_Document, MappingNode]":
+    """The nodes of a file, and the mapping at its top. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -70,16 +100,7 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
         raise ConfigError(f"{path}: expected a mapping of keys to values, got an empty file")
     if not isinstance(document.root, MappingNode):
         raise document.error(document.root, "expected a mapping of keys to values at the top of the file")
-    settings: list[Setting] = []
-    grids: list[list[Setting]] | None = None
-    for key, node in document.pairs(document.root):
-        if key == "grids":
-            grids = document.grids(node)
-        else:
-            settings += document.settings(key, node)
-    for group in (settings, *(grids or [])):
-        refuse_twice(group)
-    return settings, grids
+    return document, document.root
 
 
 def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
@@ -224,6 +245,13 @@ class _Document:
         if isinstance(value, ConfigError):  # a node that contains itself
             raise value
         return value
+
+    def places(self, node: Node, keys: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+        """``file:line`` of a node and of each one within it, by the keys and numbers that lead to it."""
+        yield keys, self.where(node)
+        inner = self.pairs(node) if isinstance(node, MappingNode) else ()
+        for key, value in inner if not isinstance(node, SequenceNode) else enumerate(node.value):
+            yield from self.places(value, (*keys, key))
 
     def _scalar(self, node: ScalarNode) -> Any:
         text = node.value

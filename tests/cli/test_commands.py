@@ -612,30 +612,31 @@ def test_a_damaged_cell_is_not_done(cli: Cli) -> None:
     assert again.errors[-1].startswith(f"damaged: {events}: expected what the run wrote")
 
 
-def test_a_claim_is_run_judged_and_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cells, its rows; the page when all are asked for; a second time nothing is run. A wrong name is one line."""
-    from analysis.claims import claims
-
-    Path("grid.yaml").write_text(
-        CONFIG.replace("out: out", "out: runs/emulation")
-        + "grids:\n- {seed: [0, 1], profile: [cpr56], trace.law: ['fixed:2'], strategy.name: [none, full, cpr_mfu]}\n"
-    )
-    only = replace(claims.CLAIMS["overhead"], experiment=Path("grid.yaml"))
-    monkeypatch.setattr(claims, "CLAIMS", {"overhead": only})
-    monkeypatch.setattr("analysis.claims.page.CLAIMS", {"overhead": only})
-    first = cli("reproduce", "--jobs", "1")
+def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
+    """The file of docs/EXTENDING.md: its cells, a row for each expectation, the page with figure; then nothing is run."""
+    page = (ROOT / "docs" / "EXTENDING.md").read_text()
+    (example,) = re.findall(r"```yaml\n# fewer_saves.yaml\n(.*?)```", page, re.DOTALL)
+    assert example.count("\n") <= 25
+    Path("fewer_saves.yaml").write_text(example)
+    words = ("reproduce", "fewer_saves.yaml", "data.path=data", "trainer.batch_size=32", "seed=[0, 1]", "--jobs", "1")
+    first = cli(*words)
     assert first.code == 0
-    assert "overhead of full, % of the job (cpr56)" in first.out
-    assert "6 cells: 6 run, 0 done before, 0 failed" in first.errors[-1]
-    page = Path("runs/claims/REPRODUCTION.md").read_text()
-    assert "overhead of `cpr_mfu`" in page
-    again = cli("reproduce", "overhead")
-    assert "6 cells: 0 run, 6 done before, 0 failed" in again.errors[-1]
-    assert Path("runs/claims/REPRODUCTION.md").read_text() == page
-    two = {"overhead": only, "pls": replace(only, experiment=Path("one.yaml"))}
-    monkeypatch.setattr(claims, "CLAIMS", two)
-    assert (
-        cli("reproduce", "out=runs/try").errors[0].startswith("error: out: expected one experiment, got grid.yaml, one")
-    )
-    monkeypatch.setattr(claims, "CLAIMS", {"overhead": only})
-    assert cli("reproduce", "overhaed").errors == ["error: claim: expected some of overhead, got overhaed"]
+    assert "8 cells: 8 run, 0 done before, 0 failed" in first.errors[-1]
+    text = Path("runs/claims/fewer_saves.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `") and "recalled" in line]
+    rows += [line.split(" | ") for line in text.splitlines() if line.startswith("| `") and "(own claim)" in line]
+    verdicts = {"reproduced", "not reproduced", "cannot be told"}
+    assert [row[4] in verdicts for row in rows] == [True] * 3
+    assert "| study |" in text
+    assert re.search(r"Claim `fewer_saves`: (not reproduced|cannot be told|reproduced)\.", text)
+    assert "(fewer_saves/fewer_saves.svg)" in text
+    assert Path("runs/claims/fewer_saves/fewer_saves.svg").read_text().startswith("<?xml")
+    again = cli(*words)
+    assert "8 cells: 0 run, 8 done before, 0 failed" in again.errors[-1]
+    assert Path("runs/claims/fewer_saves.md").read_text() == text
+    assert cli("reproduce", "overhaed").errors[0].endswith("got overhaed; did you mean overhead?")
+    Path("sub").mkdir()
+    Path("sub/fewer_saves.yaml").write_text(example)
+    assert "names, got two of fewer_saves" in cli("reproduce", "fewer_saves.yaml", "sub/fewer_saves.yaml").errors[0]
+    refused = cli("reproduce", "overhead", "pls", "out=runs/try").errors[0]
+    assert refused.startswith("error: out: expected one experiment, got ")

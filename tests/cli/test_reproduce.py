@@ -1,6 +1,7 @@
 """What `run.py reproduce` rests on besides cells: benchmarks that are run once, and the scale of the data."""
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -51,7 +52,9 @@ CELLS = load_experiment(FILE, ["model.size=kaggle"], cell_hash=lambda config: co
 
 def made(script: Path, folder: Path, *arguments: str) -> BenchmarkRun:
     """The run of the benchmark with these arguments."""
-    return BenchmarkRun(Benchmark(script, arguments), folder / "claims" / "it.json", "demo/data")
+    return BenchmarkRun(
+        Benchmark(script=script, arguments=shlex.join(arguments)), folder / "claims" / "it.json", "demo/data"
+    )
 
 
 def test_results_of_a_benchmark_stand_until_it_changes(script: Path, tmp_path: Path) -> None:

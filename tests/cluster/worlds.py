@@ -135,6 +135,11 @@ def hang_while_joining(cluster: Cluster, effects: Effects) -> None:
     effects.record({"served": pids_of(cluster), "before": served})
 
 
+def die(cluster: Cluster, effects: Effects) -> None:
+    """A trainer that is killed at work."""
+    os.kill(os.getpid(), 9)
+
+
 def fail(cluster: Cluster, effects: Effects) -> None:
     """A trainer that fails on purpose."""
     raise RunFailed("on purpose")

@@ -11,6 +11,7 @@ import analysis
 from harness.cluster.protocol import Request, Restore, Save
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
+from harness.core.errors import ConfigError
 from harness.core.events import Recovered, Saved
 from harness.core.placement import MIRROR_INDEX_BYTES, budget_rows, num_mirrored
 from harness.core.plans import Rank
@@ -138,3 +139,10 @@ def test_a_fallback_keeps_no_mirror(mirrored: Config, tmp_path: Path) -> None:
     finished, _ = run(fallen, tmp_path / "fallen")
     assert (finished.mirror, finished.lost_updates) == (None, 0)
     RunSpec(changed(fallen, cache__mode="stale")).validate()
+
+
+def test_bounded_staleness_is_refused(mirrored: Config) -> None:
+    """In one line that names the key."""
+    expected = r"^cache.mode: expected none or lookahead for strategy cpr_mirror, got stale"
+    with pytest.raises(ConfigError, match=expected):
+        RunSpec(changed(mirrored, cache__mode="stale")).validate()

@@ -7,6 +7,7 @@ import pytest
 import analysis
 from harness.cluster.replica import num_copied_bytes
 from harness.config.model import Config
+from harness.core.errors import ConfigError
 from harness.core.events import Recovered
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
@@ -89,3 +90,9 @@ def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path)
     assert failed.wire_bytes == failed.payload_bytes + loaded + failed.replica_bytes
     assert quiet.memory_bytes == max(num_copied_bytes(*shape, has_counts=True) for shape in shards.values())
     assert without.replica_bytes is None
+
+
+def test_a_single_rank_has_no_buddy(config: Config, tmp_path: Path) -> None:
+    """One line, before anything runs."""
+    with pytest.raises(ConfigError, match=r"^strategy.name: buddy needs cluster.num_ps >= 2, got 1$"):
+        run(changed(config, strategy__name="buddy", cluster__num_ps=1, trace__path=None), tmp_path / "run")

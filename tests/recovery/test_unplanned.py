@@ -215,15 +215,6 @@ def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path) -> No
         run_mortal(changed(config, strategy__name="partial"), tmp_path / "run", doom)
 
 
-def test_an_unplanned_death_counts_only_if_it_is_allowed(config: Config, tmp_path: Path) -> None:
-    """The run goes on to its end, and has no result."""
-    MortalRanks.begin({("ps2", 9, Exchange): "after"})
-    config = changed(config, strategy__name="partial", trace__path=None, data__max_train_samples=NUM_SAMPLES)
-    with pytest.raises(RunFailed, match="expected only planned deaths of ranks, got 1 others"):
-        run(config, tmp_path / "run", Parts(make_ranks=MortalRanks))
-    assert not (tmp_path / "run" / "DONE").exists()
-
-
 @pytest.mark.parametrize("number", range(20, 25))
 def test_what_is_due_at_the_boundary_of_a_rollback_takes_place(config: Config, tmp_path: Path, number: int) -> None:
     """A death detected by any request around a boundary where a save and an evaluation are due: both are on record."""

@@ -10,6 +10,7 @@ import pytest
 
 import analysis
 from harness.config.model import Config
+from harness.core.errors import ConfigError
 from harness.core.events import Event, Injected, Recovered, Saved
 from harness.core.faults import FaultTime
 from harness.core.plans import Progress
@@ -18,7 +19,7 @@ from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
 from harness.run.boundaries import Boundaries
-from harness.run.spec import RunSpec
+from harness.run.spec import RunSpec, check
 from tests.injected import is_loss
 from tests.known_jobs import job_of
 from tests.runs import changed, facts, run, saving_every
@@ -173,3 +174,9 @@ def test_a_rank_that_dies_during_a_recovery_makes_no_later_kill_late(wall: Confi
 def with_clock(plain: dict[str, Any], clock: str) -> dict[str, Any]:
     """The plain config with another clock."""
     return {**plain, "trace": {**plain["trace"], "clock": clock}}
+
+
+def test_a_save_in_the_background_has_no_hours_yet(wall: Config) -> None:
+    """It is refused in one line, which says why."""
+    with pytest.raises(ConfigError, match=r"trace.clock: expected samples with save.mode=async, got wall; "):
+        check(changed(wall, save__mode="async"))

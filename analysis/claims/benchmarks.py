@@ -1,0 +1,116 @@
+"""What results of benchmarks show where it has to be computed: skew of accesses, populations of jobs, power."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.claims.rows import Row, Verdict, confirms_nothing, joined, shown, study, within
+from analysis.load import Cell
+from analysis.stats import Estimate, estimate
+
+_SHOWN_FRACS = (0.001, 0.01, 0.1)
+_PAPER_FRAC, _PAPER_SHARE = 0.01, 0.92
+_PAPER = "over 92 [read]"
+_LEAST_SAMPLES = 1_000_000  # of real data, for a share below the published one to count: it grows with the samples
+_ASKED_FOR = "the generator was asked for the skew of each large table"
+
+
+def accesses(results: Sequence[Cell]) -> list[Row]:
+    """Shares of the most accessed rows. Synthetic data decide nothing, above or below: their skew was asked for."""
+    rows: list[Row] = []
+    for each in results:
+        if each["tables"] != "all" or each["frac"] not in _SHOWN_FRACS:
+            continue
+        kind = "synthetic" if each["is_synthetic"] else "real"
+        what = f"accesses of the top {100 * each['frac']:g} % of rows, % (`{each['data']}`, {kind})"
+        ours, num = f"{100 * each['share']:.1f}", each["num_samples"]
+        why = f"{each['num_rows']:,} rows, {num:,} samples"
+        if each["frac"] != _PAPER_FRAC:
+            rows.append(study(what, ours, num, why))
+            continue
+        verdict, reason = _share_verdict(each)
+        rows.append(Row(what, _PAPER, ours, num, verdict, joined(reason, why)))
+    return rows or [Row("accesses of the top 1 % of rows, %", _PAPER, "–", 0, "cannot be told", "no data")]
+
+
+def _share_verdict(each: Cell) -> tuple[Verdict, str]:
+    if each["is_synthetic"]:
+        return "cannot be told", _ASKED_FOR
+    if each["share"] > _PAPER_SHARE:
+        return "reproduced", ""
+    if each["num_samples"] < _LEAST_SAMPLES:
+        return "cannot be told", f"fewer than {_LEAST_SAMPLES:,} samples, and the share grows with them"
+    return "not reproduced", "the share is 92 % or less"
+
+
+def production(results: Sequence[Cell]) -> list[Row]:
+    """Whether a spread of costs over jobs has the published mean and P90, and what CPR would cost the same jobs."""
+    rows: list[Row] = []
+    for length_h in dict.fromkeys(each["length_h"] for each in results):
+        own = [each for each in results if each["length_h"] == length_h]
+        where = f"median job {length_h:g} h"
+        tail = f"P90 of the overhead of `full`, % ({where})"
+        drawn = [each for each in own if each["what"] == "population"]
+        if not drawn:
+            most = f"at most {max(100 * each['p90'] for each in own):.1f}"
+            rows.append(Row(tail, "over 30 [read]", most, 1, "not reproduced", "no spread that was tried has it"))
+            continue
+        why = f"costs {drawn[0]['scale']:.2f} times those of `cpr56`; sigma {drawn[0]['sigma']:g}"
+        mean = f"mean overhead of `full`, % ({where})"
+        rows.append(
+            confirms_nothing(
+                within(mean, "13 (12 to 14) [read]", _over(drawn, "full", np.mean), 12, 14, why=why), "calibrated"
+            )
+        )
+        found = within(tail, "over 30 [read]", _over(drawn, "full", _p90), 30, math.inf, why=why)
+        rows.append(confirms_nothing(found, "calibrated") if found.verdict == "reproduced" else found)
+        for name in dict.fromkeys(each["strategy"] for each in drawn if each["strategy"] != "full"):
+            for what, measure in (("mean", np.mean), ("P90", _p90)):
+                if (value := _over(drawn, name, measure)) is not None:
+                    text = f"{what} overhead of `{name}` on the same jobs, % ({where})"
+                    rows.append(study(text, shown(value), value.num))
+    return rows
+
+
+def _over(drawn: Sequence[Cell], strategy: str, measure: Callable[[Any], Any]) -> Estimate | None:
+    """A measure of the overheads of a population's jobs, percent: its estimate from all populations."""
+    return estimate(100 * float(measure(each["overheads"])) for each in drawn if each["strategy"] == strategy)
+
+
+def _p90(values: Sequence[float]) -> float:
+    """The value that a tenth of the jobs exceed."""
+    return float(np.quantile(values, 0.9))
+
+
+_TOLERANCE = 0.06
+
+
+def power(studies: Sequence[Cell]) -> list[Row]:
+    """A row for each kind of study: the share of studies that find the difference, within 80 ± 6 % or not."""
+    rows: list[Row] = []
+    for each in studies:
+        share = each["found"] / each["studies"]
+        half_width = 1.96 * math.sqrt(share * (1 - share) / each["studies"])
+        unit = "standard deviation" + "s" * (each["difference"] != 1)
+        what = (
+            f"studies that find a difference of {each['difference']:g} {unit}, % "
+            f"({each['noise']} differences; spread {each['spread']}; pairs {each['pairs']})"
+        )
+        over = share - each["promised"]
+        is_kept = abs(over) <= _TOLERANCE
+        why = "judged by the share, not by its interval"
+        if not is_kept:
+            why += f"; {100 * abs(over):.1f} points {'above' if over > 0 else 'below'}"
+        rows.append(
+            Row(
+                what,
+                f"{100 * each['promised']:g} ± {100 * _TOLERANCE:g} (own claim)",
+                f"{100 * share:.1f} ± {100 * half_width:.1f}",
+                each["studies"],
+                "reproduced" if is_kept else "not reproduced",
+                why,
+            )
+        )
+    return rows

@@ -1,0 +1,225 @@
+"""What runs of CPR's emulations show: quality, whether a loss would be seen, slopes over lost samples, healing.
+
+S seeds, T points of the curve after the failure.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.claims.expect import values_of
+from analysis.claims.measures import LOSS
+from analysis.claims.rows import NO_RUN, UNPUBLISHED, Row, Verdict, shown, signed, study
+from analysis.load import Cell
+from analysis.stats import BASELINE, DEFAULT_MARGIN, Estimate, estimate, regimes, strategy_order, verdicts
+from harness.core.events import Evaluated
+from harness.record.event_log import EventLog
+from harness.record.rundir import RunDir
+
+_LEAST_CELLS = 3  # of one seed, that a slope needs
+_DIVIDES = "strategy.interval_counts_ranks"
+_LAW = "trace.law"
+
+
+def quality(cells: Sequence[Cell]) -> list[Row]:
+    """CPR's variants against the run without failures, to which full recovery is equal by construction."""
+    rows: list[Row] = []
+    for block in regimes(cells):
+        where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
+        for each in verdicts(block):
+            if not each.strategy.startswith("cpr_"):
+                continue
+            words: Mapping[str, Verdict] = {"inferior": "not reproduced", "open": "cannot be told"}
+            what = f"AUC loss of `{each.strategy}`, 10⁻³ ({where}; margin {1e3 * DEFAULT_MARGIN:g})"
+            verdict: Verdict = words.get(each.verdict, "reproduced")
+            shown_loss = shown(each.loss, 1e3)
+            rows.append(
+                Row(what, "on par with full recovery [read]", shown_loss, each.loss.num, verdict, each.sentence)
+            )
+    return rows
+
+
+def resolution(cells: Sequence[Cell]) -> list[Row]:
+    """Whether the means to tell differences apart suffice: a control that must lose, against the width of intervals."""
+    rows: list[Row] = []
+    for profile in ("cpr56", "poster50"):
+        own = [cell for cell in cells if (cell["status"], cell["profile"]) == ("done", profile)]
+        own = [cell for cell in own if cell.get(_DIVIDES) is not False]
+        control, other = (
+            LOSS.mean([cell for cell in own if cell["strategy"] == name], cells) for name in ("never_save", "cpr_mfu")
+        )
+        if control is None or other is None or not other.half_width:
+            continue
+        ratio = control.mean / other.half_width
+        rows.append(
+            Row(
+                f"AUC loss of `never_save` in half-widths of the interval of `cpr_mfu` (`{profile}`)",
+                f"{UNPUBLISHED} (aim: at least 10)",
+                f"{ratio:.1f}",
+                control.num,
+                "reproduced" if ratio >= 10 else "not reproduced",
+                f"`never_save` loses {shown(control)}, `cpr_mfu` {shown(other)} (10⁻³)",
+            )
+        )
+    return rows
+
+
+_OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_frac", "payload_bytes", "num_lost_ranks")
+
+
+def agreement(cells: Sequence[Cell]) -> list[Row]:
+    """Of the cells that were run on both engines, how many have equal results, to the last bit."""
+    what = "runs of 4 + 6 processes (`rpc`) equal to those of `local` to the last bit, of all"
+    by_cell: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
+    for cell in cells:
+        if cell["status"] == "done":
+            results = [cell.get(name) for name in _OF_RESULT]
+            by_cell.setdefault((cell["profile"], cell["strategy"], cell["seed"]), {})[cell["engine"]] = results
+    both = [[*results.values()] for results in by_cell.values() if len(results) > 1]
+    num_equal = sum(results[0] == results[1] for results in both)
+    verdict: Verdict = "cannot be told" if not both else "reproduced" if num_equal == len(both) else "not reproduced"
+    why = {"cannot be told": NO_RUN, "not reproduced": "results differ"}.get(verdict, "")
+    return [Row(what, "all (own claim)", f"{num_equal} of {len(both)}", len(both), verdict, why)]
+
+
+def slopes(cells: Sequence[Cell]) -> list[Row]:
+    """The slope of AUC loss over PLS of each strategy, and how much lower those of priority saves are."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    rows: list[Row] = []
+    by_name: dict[str, dict[int, float]] = {}
+    for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
+        points = _points_of([cell for cell in done if cell["strategy"] == name], done)
+        by_name[name] = by_seed = {seed: slope(own) for seed, own in points.items() if len(own) >= _LEAST_CELLS}
+        value = estimate(by_seed.values())
+        if value is None:
+            continue
+        every = [point for own in points.values() for point in own]
+        what = f"AUC loss for each percent of lost samples, 10⁻³, `{name}`"
+        why = f"correlation {_correlation(every):.2f}, residual {_residual(every):.2f}·10⁻³; {value.num} seeds"
+        paper = UNPUBLISHED
+        if name == "cpr_vanilla":
+            paper, why = "linear, correlation about 0.88 [recalled]", f"judged: that the slope is above 0; {why}"
+        rows.append(replace(signed(what, paper, value, sign=1, why=why), num=len(every)))
+    for name in ("cpr_mfu", "cpr_ssu"):
+        both = by_name.get(name, {}).keys() & by_name.get("cpr_vanilla", {}).keys()
+        value = estimate([by_name[name][seed] - by_name["cpr_vanilla"][seed] for seed in sorted(both)])
+        if value is not None:
+            what = f"slope of `{name}` less that of `cpr_vanilla`"
+            rows.append(signed(what, "lower [recalled]", value, sign=-1, why="paired by seed"))
+    return rows
+
+
+Point = tuple[float, float]
+"""PLS and AUC loss of a run, in percent and thousandths."""
+
+
+def _points_of(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
+    """Of each run, by seed."""
+    found: dict[int, list[Point]] = {}
+    for cell, losses in LOSS.each(own, cells):
+        if losses:
+            found.setdefault(cell["seed"], []).append((100 * cell["pls"], losses[0]))
+    return found
+
+
+def slope(points: Sequence[Point]) -> float:
+    """Least squares through the origin, where nothing is lost."""
+    squares = math.fsum(pls * pls for pls, _ in points)
+    return math.fsum(pls * loss for pls, loss in points) / squares if squares else 0.0
+
+
+def _residual(points: Sequence[Point]) -> float:
+    """Root of the mean squared distance from the line of all points."""
+    rate = slope(points)
+    return math.sqrt(math.fsum((loss - rate * pls) ** 2 for pls, loss in points) / len(points))
+
+
+def _correlation(points: Sequence[Point]) -> float:
+    losses_AP = np.array(points).T
+    return float(np.corrcoef(losses_AP)[0, 1]) if losses_AP.std(axis=1).all() else math.nan
+
+
+@dataclass(frozen=True)
+class Healing:
+    """AUC lost to the run without failures of the same seed, at points after a failure."""
+
+    strategy: str
+    law: str
+    job_h: float
+    hours_T: NDArray[np.float64]
+    """Hours of training since the failure."""
+    losses_ST: NDArray[np.float64]
+
+    @property
+    def half_h(self) -> Estimate | None:
+        """Hours from the first point until the mean loss is half of what it was there, by the jackknife over seeds.
+
+        None where the mean of some seeds does not fall to its half, or is not above 0 at the first point.
+        """
+        num = len(self.losses_ST)
+        whole = self._half_h(self.losses_ST)
+        without_S = [self._half_h(np.delete(self.losses_ST, s, axis=0)) for s in range(num)] if num > 1 else []
+        if whole is None or None in without_S:
+            return None
+        return estimate([num * whole - (num - 1) * other for other in without_S if other is not None] or [whole])
+
+    def _half_h(self, losses_ST: NDArray[np.float64]) -> float | None:
+        means_T = losses_ST.mean(axis=0)
+        below = np.flatnonzero(means_T <= means_T[0] / 2)
+        if means_T[0] <= 0 or not len(below):
+            return None
+        last = below[0]
+        part = (means_T[last - 1] - means_T[0] / 2) / (means_T[last - 1] - means_T[last])
+        return float(self.hours_T[last - 1] + part * (self.hours_T[last] - self.hours_T[last - 1]) - self.hours_T[0])
+
+
+def healings(cells: Sequence[Cell]) -> list[Healing]:
+    """Of each strategy and hour, with the seeds that have a run without failures."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    reference = {cell["seed"]: _points(cell) for cell in done if cell["strategy"] == BASELINE}
+    found: list[Healing] = []
+    for name in sorted({cell["strategy"] for cell in done} - {BASELINE}, key=strategy_order):
+        for law in values_of(done, _LAW):
+            own = [c for c in done if (c["strategy"], c[_LAW]) == (name, law) and c["seed"] in reference]
+            if not own:
+                continue
+            job_h, curves = own[0]["job_h"], [(_points(cell), reference[cell["seed"]]) for cell in own]
+            hour = float(hour_of(law))
+            total = max(curves[0][0])
+            after = [at for at in sorted(curves[0][0]) if job_h * at / total > hour]
+            losses_ST = np.array([[other[at] - points[at] for at in after] for points, other in curves])
+            found.append(Healing(name, law, job_h, job_h * np.array(after) / total - hour, losses_ST))
+    return found
+
+
+def _points(cell: Cell) -> dict[int, float]:
+    """AUC of a run by the samples before the evaluation."""
+    events = EventLog.of(RunDir(Path(cell["path"]))).events
+    return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
+
+
+def healing(cells: Sequence[Cell]) -> list[Row]:
+    """How long it takes until half of the loss after a failure is gone."""
+    rows: list[Row] = []
+    for each in healings(cells):
+        first, half = estimate(each.losses_ST[:, 0]), each.half_h
+        if first is None or len(each.hours_T) < 2:
+            continue
+        what = f"`{each.strategy}`, failure {each.law}: hours until half of the loss is gone"
+        why = f"{shown(first, 1e3)}·10⁻³ at {each.hours_T[0]:.1f} h"
+        if half is None:
+            rows.append(Row(what, "–", "–", len(each.losses_ST), "cannot be told", f"{why}; not halved for all seeds"))
+        else:
+            why += f"; {shown(half, 100 / each.job_h, 1)} % of the job"
+            rows.append(study(what, shown(half), half.num, f"{why}; jackknife over seeds"))
+    return rows
+
+
+def hour_of(law: str) -> str:
+    """Of ``at:HOUR``."""
+    return law.partition(":")[2]

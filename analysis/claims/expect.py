@@ -1,0 +1,357 @@
+"""What a claim expects of its results, and what it studies; each gives rows. The YAML keys are those of the fields.
+
+Results are finished cells, with strategies and seeds, or the entries of a benchmark, with rounds.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from analysis.claims.measures import Measure, Model, Names, matches
+from analysis.claims.rows import (
+    NO_RUN,
+    UNPUBLISHED,
+    Row,
+    Verdict,
+    confirms_nothing,
+    joined,
+    measured,
+    shown,
+    signed,
+    study,
+    within,
+)
+from analysis.load import Cell
+from analysis.stats import BASELINE, Estimate, estimate
+
+FLAT = 0.1
+"""A change that is smaller, in the measure's unit, is none."""
+
+Values = Annotated[Sequence[Any], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Results of a claim, the measures that it may name, and the key that its results differ in, with its words.
+
+    ``results``: finished cells, or what a benchmark wrote. ``names``: of values of the key, by their text.
+    """
+
+    results: Sequence[Cell]
+    measures: Mapping[str, Measure]
+    by: str | None = None
+    words: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> list[Any]:
+        """Those of the key, in order."""
+        return values_of(self.results, self.by) if self.by else []
+
+    @property
+    def strategies(self) -> list[str]:
+        """All but ``none``, in the order of the results."""
+        return [
+            *dict.fromkeys(each["strategy"] for each in self.results if each.get("strategy") not in (None, BASELINE))
+        ]
+
+    def at(self, strategy: str | None, value: Any, where: Mapping[str, Any] | None = None) -> list[Cell]:
+        """Results of a strategy at one value of the key, if there is a key."""
+        own = {**(where or {}), **({} if strategy is None else {"strategy": strategy})}
+        own |= {} if self.by is None else {self.by: value}
+        return [each for each in self.results if matches(each, own)]
+
+    def text(self, value: Any) -> str:
+        """A value of the key in words."""
+        name = self.names.get(text_of(value), text_of(value))
+        return self.words.format(name) if "{}" in self.words else spaced(self.words, name)
+
+
+class Item(Model):
+    """What all items have: measures, strategies, and which results."""
+
+    of: Names
+    """Names of measures."""
+    strategy: Names | None = None
+    by: str | None = None
+    """A key that the results differ in, if not that of the claim; null: all its values together."""
+    words: Annotated[str, Field(alias="as")] = ""
+    where: Mapping[str, Any] = {}
+    """Values of columns."""
+
+    def within_scope(self, scope: Scope) -> Scope:
+        """The scope with the key of this item, and only its results."""
+        own = replace(scope, results=[each for each in scope.results if matches(each, self.where)])
+        return replace(own, by=self.by, words=self.words) if "by" in self.model_fields_set else own
+
+
+class Study(Item):
+    """Measures of each strategy at each value of the key; nothing is judged.
+
+    ``against``: columns of the results, of the same strategy and value if it does not name them, with which they are
+    compared by seed.
+    """
+
+    against: Mapping[str, Any] = {}
+    what: str = "{}"
+    """The words of a row, with ``{}`` in the place of strategy and value."""
+
+    def rows(self, scope: Scope) -> Iterator[Row]:
+        """See the class."""
+        scope = self.within_scope(scope)
+        measures = [scope.measures[name] for name in self.of]
+        for strategy in self.strategy or scope.strategies or [None]:
+            for value in (*scope.values, None):
+                if own := scope.at(strategy, value):
+                    words = [f"`{strategy}`"] if strategy else []
+                    words += [] if value is None else [scope.text(value)]
+                    ours = "; ".join(filter(None, (measure.text(own, scope.results) for measure in measures)))
+                    yield study(
+                        self.what.format(", ".join(words)), ours, len(own), self._compared(scope, own, measures)
+                    )
+
+    def _compared(self, scope: Scope, own: Sequence[Cell], measures: Sequence[Measure]) -> str:
+        """The differences to the reference; empty without one, and for the reference itself."""
+        if not self.against:
+            return ""
+        same = {} if "strategy" in self.against else {"strategy": own[0]["strategy"]}
+        others = [each for each in scope.results if matches(each, {**same, **self.against})]
+        found = [] if own == others else [(measure, measure.difference(own, others)) for measure in measures]
+        return "; ".join(measure.change_text(value) for measure, value in found if value)
+
+
+class Expected(Item):
+    """What all expectations have: the published words, and how a row is shown.
+
+    ``what``: the words of a row, with ``{strategy}``, ``{measure}``, ``{at}``. ``also``: measures that are
+    shown beside, as the remark ``why`` is. ``calibrated``, ``identity``: that it comes out confirms nothing.
+    """
+
+    at: Values | None = None
+    """Values of the key, if not all."""
+    paper: str = UNPUBLISHED
+    what: str = ""
+    also: Names = ()
+    why: str = ""
+    digits: int = 2
+    calibrated: bool = False
+    identity: bool = False
+
+    def rows(self, scope: Scope) -> Iterator[Row]:
+        """A row for each measure, strategy and value."""
+        scope = self.within_scope(scope)
+        for strategy in self.strategy or scope.strategies or [None]:
+            for name in self.of:
+                for row in self._rows(scope, strategy, scope.measures[name]):
+                    kind: Literal["calibrated", "identity"] = "identity" if self.identity else "calibrated"
+                    yield confirms_nothing(row, kind) if self.identity or self.calibrated else row
+
+    def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
+        raise NotImplementedError
+
+    def _at(self, scope: Scope) -> Sequence[Any]:
+        """The values of the key for which there is a row; None is that of results without a key."""
+        return (self.at or scope.values) if scope.by else [None]
+
+    def _what(self, strategy: str | None, measure: Measure, at: str, *, against: str = "") -> str:
+        subject = "`{strategy}`" * bool(strategy) + f" less `{against}`" * bool(against)
+        text = self.what or f"{subject}: " * bool(subject) + "{measure}" + "; {at}" * bool(at)
+        for name, word in (("strategy", str(strategy)), ("measure", measure.label), ("at", at)):
+            text = text.replace(f"{{{name}}}", word)
+        return text
+
+
+class Provided(Model):
+    """A side condition: a value counts where the 95 % interval of a measure lies below a bound."""
+
+    of: str
+    below: float
+
+    def holds(self, scope: Scope, own: Sequence[Cell]) -> bool | None:
+        """Whether; None where it cannot be told. Results that are the measure's reference meet it."""
+        value = scope.measures[self.of].mean(own, scope.results)
+        if value is None:
+            return True
+        low, high = value.interval or (-math.inf, math.inf)
+        return True if high < self.below else False if low > self.below else None
+
+
+class Within(Expected):
+    """A measure lies in a range: its whole 95 % interval, or all rounds that a machine was measured at.
+
+    ``best``: of the values of the key only that with the least or the most. ``provided``: what a value must keep, so
+    that a bound is not met at any cost. ``noise_below``: rounds below it say that the machine was not quiet.
+    """
+
+    within: tuple[float, float]
+    best: Literal["least", "most"] | None = None
+    provided: Provided | None = None
+    noise_below: float = -math.inf
+
+    def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
+        found = {value: own for value in self._at(scope) if (own := scope.at(strategy, value))}
+        if self.best or self.provided:
+            yield self._best_row(scope, strategy, measure, found)
+            return
+        for value in self._at(scope):
+            what = self._what(strategy, measure, "" if value is None else scope.text(value))
+            also = (scope.measures[name].text(found.get(value, []), scope.results) for name in self.also)
+            yield self._row(scope, what, measure, found.get(value, []), joined(*also, self.why))
+
+    def _row(self, scope: Scope, what: str, measure: Measure, own: Sequence[Cell], why: str) -> Row:
+        low, high = self.within
+        if not own or "status" in own[0]:
+            value = measure.mean(own, scope.results) if own else None
+            return within(what, self.paper, value, low, high, digits=measure.digits, why=why)
+        values = measure.rounds(own, scope.results)
+        row = measured(what, self.paper, values, low, high, digits=measure.digits, why=why)
+        is_noise = bool(values) and min(values) < self.noise_below and row.verdict != "study"
+        noise = f"a round is below {self.noise_below:g}: the machine was not quiet"
+        return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
+
+    def _best_row(
+        self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Sequence[Cell]]
+    ) -> Row:
+        """The row of the best value among those that are shown to keep the side condition.
+
+        What only others reach is said, with the least that does: it cannot be told where one of them may keep the
+        condition, else not reproduced.
+        """
+        kept = {value: self.provided is None or self.provided.holds(scope, own) for value, own in found.items()}
+        points = {value: measure.point(own, scope.results) for value, own in found.items()}
+        sign = -1 if self.best == "least" else 1
+        order = sorted((v for v in found if points[v]), key=lambda v: sign * (points[v] or (0,))[0], reverse=True)
+        best = next((value for value in order if kept[value]), None)
+        what = self._what(strategy, measure, "" if best is None else scope.text(best))
+        row = self._row(scope, what, measure, [] if best is None else found[best], self.why)
+        if row.verdict == "reproduced" or self.provided is None:
+            return row
+        rows = {value: self._row(scope, "", measure, found[value], "") for value in order}
+        better = [value for value in order if rows[value].verdict == "reproduced"]
+        if not better:
+            return row
+        beside = scope.measures[self.provided.of].text(found[better[-1]], scope.results)
+        why = f"{scope.text(better[-1])} reaches {rows[better[-1]].ours}, at {beside}"
+        may_keep = any(kept[value] is None for value in better)
+        verdict: Verdict = "cannot be told" if may_keep or row.verdict == "cannot be told" else "not reproduced"
+        return replace(row, verdict=verdict, why=joined(row.why, why))
+
+
+class Less(Expected):
+    """At each value of the key, a measure of a strategy less that of another is below 0, by seed.
+
+    The other may have run without the key.
+    """
+
+    less: Names
+    than: str
+
+    def rows(self, scope: Scope) -> Iterator[Row]:
+        """A row for each strategy, measure and value."""
+        scope = self.within_scope(scope)
+        for strategy in self.less:
+            for name in self.of:
+                measure = scope.measures[name]
+                for value in self._at(scope):
+                    at = "" if value is None else scope.text(value)
+                    text = self._what(strategy, measure, at, against=self.than)
+                    other = scope.at(self.than, value) or scope.at(self.than, None)
+                    change = _difference(measure, scope.at(strategy, value), other, scope.results)
+                    if change is None:
+                        yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
+                    else:
+                        yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
+
+
+class Trend(Expected):
+    """A measure of a strategy rises, falls or stays from one value of the key to others, by seed.
+
+    The values are the first and the last, unless named. To stay is to change by less than ``FLAT``.
+    """
+
+    trend: Literal["rises", "falls", "stays"]
+    since: Annotated[Any, Field(alias="from")] = None
+    until: Values = (None,)
+
+    def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
+        label, values = spaced(f"`{strategy}`:" if strategy else "", measure.label), scope.values
+        for last in self.until:
+            if not values:
+                yield Row(label, self.paper, "–", 0, "cannot be told", NO_RUN)
+                continue
+            since, until = (
+                end if given is None else given for end, given in ((values[0], self.since), (values[-1], last))
+            )
+            change = _difference(measure, scope.at(strategy, until), scope.at(strategy, since), scope.results)
+            text = spaced(f"{label};", scope.words, f"{until} less {since}")
+            if change is None:
+                yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
+            elif self.trend == "stays" and self.paper != UNPUBLISHED:
+                verdict, why = _flat(change)
+                yield Row(text, self.paper, shown(change), change.num, verdict, why)
+            else:
+                yield signed(text, self.paper, change, sign=-1 if self.trend == "falls" else 1, digits=self.digits)
+
+
+class Signed(Expected):
+    """A measure of a strategy is above or below 0, at each value of the key."""
+
+    signed: Literal["above", "below"]
+
+    def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
+        for value in self._at(scope):
+            what = self._what(strategy, measure, "" if value is None else scope.text(value))
+            change = measure.mean(scope.at(strategy, value), scope.results)
+            if change is None:
+                yield Row(what, self.paper, "–", 0, "cannot be told", NO_RUN)
+            else:
+                yield signed(what, self.paper, change, sign=1 if self.signed == "above" else -1, digits=self.digits)
+
+
+EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "trend": Trend, "signed": Signed}
+"""By the key that only this kind has."""
+
+
+def _difference(
+    measure: Measure, own: Sequence[Cell], others: Sequence[Cell], cells: Sequence[Cell]
+) -> Estimate | None:
+    """``own`` less ``others``, paired by seed; None without a common seed."""
+    left, right = measure.by_seed(own, cells), measure.by_seed(others, cells)
+    return estimate([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
+
+
+def _flat(change: Estimate) -> tuple[Verdict, str]:
+    """Whether the interval of a change lies within ``FLAT`` of 0, and the rule, or why not."""
+    low, high = change.interval or (-math.inf, math.inf)
+    if low > -FLAT and high < FLAT:
+        return "reproduced", f"flat: within {FLAT}"
+    if low > FLAT or high < -FLAT:
+        return "not reproduced", f"flat: within {FLAT}, and the interval lies outside"
+    return "cannot be told", f"flat: within {FLAT}, and the interval lies in part outside"
+
+
+def values_of(results: Sequence[Cell], key: str) -> list[Any]:
+    """The values of ``key``, in order."""
+    return sorted({each[key] for each in results if each.get(key) is not None}, key=_natural)
+
+
+def _natural(value: Any) -> tuple[float, str]:
+    """Numbers by size, also at the beginning of a text."""
+    text = str(value)
+    try:
+        return float(text.split(maxsplit=1)[0]), text
+    except ValueError:
+        return math.inf, text
+
+
+def text_of(value: Any) -> str:
+    """A value of a key: ``200`` for 200.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def spaced(*words: str) -> str:
+    """Those words that are not empty."""
+    return " ".join(filter(None, words))

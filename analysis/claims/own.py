@@ -1,0 +1,320 @@
+"""What runs show past the papers: dominance, a tracker's part, the best by trace, pairs needed, spread of failures."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.claims.expect import values_of
+from analysis.claims.measures import (
+    HOURS,
+    LOSS,
+    LOST,
+    LOST_TRACKED,
+    MEMORY,
+    NODE_HOURS,
+    OVERHEAD,
+    PLS,
+    WRITTEN,
+    Measure,
+    matches,
+)
+from analysis.claims.rows import UNPUBLISHED, Row, between, joined, shown, signed, study
+from analysis.load import Cell
+from analysis.stats import (
+    BASELINE,
+    REPLICATE_KEYS,
+    Estimate,
+    condition,
+    estimate,
+    pairs_for_power,
+    pairs_for_width,
+    pairs_of,
+    rounding_of,
+    strategy_order,
+)
+
+F64 = NDArray[np.float64]
+DIFFERENCES = (1e-3, 1e-4)
+PAIRED_STRATEGY = "cpr_mfu"
+"""Of which the pairs are counted."""
+_PLACEMENT = "cluster.placement"
+_LEAST_SPREAD = 1e-9  # of AUC: equal runs need pairs, too
+_COPIES = {"buddy"}  # strategies whose price is memory, which neither measure of `traces` has
+_ALL, _RANDOM = "cpr_vanilla", "cpr_random"
+_PAPER = {"cpr_mfu": "above 0 [recalled]", "cpr_ssu": "above 0 [recalled]"}
+_DOMINATED = {
+    "in everything": (HOURS, WRITTEN, MEMORY, LOST, LOSS),
+    "in overhead and lost updates": (HOURS, LOST),
+    "in overhead and AUC": (HOURS, LOSS),
+}
+_PARTS = {
+    "between traces": 0,
+    "between seeds": 1,
+    "of seed and trace together": 2,
+    "of one pair of a new seed and a new trace": 3,
+}
+"""Places in ``spreads``."""
+
+
+def arms_of(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
+    """The finished cells of all strategies but ``none`` by name, such as ``differential (bits 8)``, in tables' order.
+
+    An option is named where it has several values within the strategy.
+    """
+    done = [cell for cell in cells if cell["status"] == "done" and cell["strategy"] != BASELINE]
+    found: dict[str, list[Cell]] = {}
+    for strategy in sorted({cell["strategy"] for cell in done}, key=strategy_order):
+        own = [cell for cell in done if cell["strategy"] == strategy]
+        keys = [key for key in own[0] if key.startswith("strategy.") and len({cell[key] for cell in own}) > 1]
+        for cell in own:
+            options = ", ".join(f"{key.removeprefix('strategy.')} {cell[key]}" for key in keys)
+            found.setdefault(f"{strategy} ({options})" if options else strategy, []).append(cell)
+    return found
+
+
+def _means(text: str, own: Sequence[Cell], cells: Sequence[Cell], measures: Sequence[Measure], why: str = "") -> Row:
+    """A row of the means of ``own``, which are among ``cells``."""
+    return study(text, "; ".join(filter(None, (measure.text(own, cells) for measure in measures))), len(own), why)
+
+
+def dominates(left: Sequence[Cell], right: Sequence[Cell], measures: Sequence[Measure]) -> bool:
+    """Whether paired 95 % intervals show ``left`` below ``right`` in a measure, and above in none is possible.
+
+    Of each measure the interval of the difference ends at 0 or below; of one at least, below 0.
+    """
+    ends = [_upper_end(measure.difference(left, right)) for measure in measures]
+    return all(end <= 0 for end in ends) and any(end < 0 for end in ends)
+
+
+def _upper_end(value: Estimate | None) -> float:
+    """Infinity for one pair, which has no interval, and for none."""
+    return float("inf") if value is None or value.interval is None else value.interval[1]
+
+
+def pareto(cells: Sequence[Cell]) -> list[Row]:
+    """A row for each strategy, with those that dominate it in all measures, and in overhead and one loss alone."""
+    arms = arms_of(cells)
+    done = [cell for cell in cells if cell["status"] == "done"]
+    rows: list[Row] = []
+    for name, own in arms.items():
+        found = {part: dominating(name, arms, measures) for part, measures in _DOMINATED.items()}
+        why = [f"dominated {part} by {', '.join(map(_quoted, names))}" for part, names in found.items() if names]
+        measures = (HOURS, NODE_HOURS, WRITTEN, MEMORY, LOST, LOSS)
+        rows.append(_means(_quoted(name), own, done, measures, "; ".join(why) or "not dominated"))
+    return rows
+
+
+def _quoted(name: str) -> str:
+    strategy, space, options = name.partition(" ")
+    return f"`{strategy}`{space}{options}"
+
+
+def dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequence[Measure]) -> list[str]:
+    """Arms that dominate the one of this name."""
+    return [other for other, own in arms.items() if other != name and dominates(own, arms[name], measures)]
+
+
+def tracker_part(cells: Sequence[Cell]) -> list[Row]:
+    """What each strategy loses at the same bytes; then what is gained on saving all rows, in two parts."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    arms = arms_of(cells)
+    rows = [_means(f"`{name}`", own, done, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
+    if not {_ALL, _RANDOM} <= arms.keys():
+        return rows
+    for measure in (LOST_TRACKED, LOSS):
+        rows += _gain(f"by parts of random rows, `{_RANDOM}` on `{_ALL}`", arms[_RANDOM], arms[_ALL], measure)
+        for name in [name for name in arms if name not in {_ALL, _RANDOM}]:
+            rows += _gain(f"by the tracker, `{name}` on `{_RANDOM}`", arms[name], arms[_RANDOM], measure)
+            for row in _gain(
+                f"in all, `{name}` on `{_ALL}`", arms[name], arms[_ALL], measure, _PAPER.get(name, UNPUBLISHED)
+            ):
+                part, whole = (measure.differences(arms[other], arms[name]) for other in (_RANDOM, _ALL))
+                rows.append(replace(row, why=joined(row.why, _share(part, whole))))
+    return rows
+
+
+def _gain(
+    text: str, own: Sequence[Cell], others: Sequence[Cell], measure: Measure, paper: str = UNPUBLISHED
+) -> list[Row]:
+    """How much less ``own`` loses than ``others``, paired."""
+    value = measure.difference(others, own)
+    if value is None:
+        return []
+    what = f"gain {text}: {measure.name}"
+    return [signed(what, paper, value, sign=1)]
+
+
+def _share(part: Mapping[int, float], whole: Mapping[int, float]) -> str:
+    """The tracker's share of a gain that is shown to be one; over 100 % where random rows lose more than all rows."""
+    gain = estimate(whole.values())
+    if gain is None or gain.interval is None or gain.interval[0] <= 0:
+        return "the gain is not shown"
+    value = ratio([part[seed] for seed in whole], [*whole.values()])
+    return f"the tracker's share: {shown(value, 100, 0)} % of the whole gain"
+
+
+def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
+    """The ratio of two means of pairs, with the interval of its linear approximation (delta method)."""
+    mean = math.fsum(wholes) / len(wholes)
+    value = math.fsum(parts) / len(parts) / mean
+    found = estimate([value + (part - value * whole) / mean for part, whole in zip(parts, wholes, strict=True)])
+    assert found is not None, "there is a pair"
+    return found
+
+
+def traces(cells: Sequence[Cell]) -> list[Row]:
+    """Two rows for each trace: the least overhead of strategies that save, and the least lost updates of the lossy."""
+    rows: list[Row] = []
+    for trace, own in _by_trace(cells).items():
+        arms: dict[str, list[Cell]] = {}
+        for cell in own:
+            if cell["strategy"] not in _COPIES:
+                arms.setdefault(cell["strategy"], []).append(cell)
+        lossy = {name: each for name, each in arms.items() if any(LOST.rounds(each))}
+        rows += [*_best(f"`{trace}`: least", arms, OVERHEAD), *_best(f"`{trace}`: fewest", lossy, LOST)]
+    return rows
+
+
+def _best(text: str, arms: Mapping[str, Sequence[Cell]], measure: Measure) -> Iterator[Row]:
+    means = {name: value for name, own in arms.items() if (value := measure.mean(own, own)) is not None}
+    if len(means) < 2:
+        return
+    first, *others = sorted(means, key=lambda name: means[name].mean)
+    margins = {other: measure.difference(arms[other], arms[first]) for other in others}
+    equal = [other for other, margin in margins.items() if not _is_above(margin)]
+    why = f"`{others[0]}` more by {_text(margins[others[0]])}"
+    if equal:
+        why += f"; not shown to be less than {', '.join(f'`{name}`' for name in equal)}"
+    what = f"{text} {measure.name}"
+    yield study(what, f"`{first}` {shown(means[first], digits=3)}", len(arms[first]), why)
+
+
+def _is_above(value: Estimate | None) -> bool:
+    return value is not None and value.interval is not None and value.interval[0] > 0
+
+
+def _text(value: Estimate | None) -> str:
+    return "–" if value is None else shown(value, digits=3)
+
+
+def _by_trace(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
+    """Finished cells by trace, without its draw."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell["status"] == "done":
+            found.setdefault(condition(cell, "trace"), []).append(cell)
+    return found
+
+
+def seeds(cells: Sequence[Cell]) -> list[Row]:
+    """The spread of differences by origin, and the numbers of pairs; none without a finished cell of every pair."""
+    table_ST = table_of(cells)
+    if table_ST is None or min(table_ST.shape) < 3:
+        return []
+    rows: list[Row] = []
+    what = f"standard deviation of the AUC of `{PAIRED_STRATEGY}` less that of `none`, 10⁻³"
+    for part, place in _PARTS.items():
+        value = _jackknife(table_ST if part != "between traces" else table_ST.T, _spread_of(place, part))
+        rows.append(study(f"{what}: {part}", _spread_text(value), table_ST.size, _groups(table_ST)))
+    rows += _rounding(cells)
+    total = _jackknife(table_ST, _spread_of(3, ""))
+    mean, low, high = (max(spread, _LEAST_SPREAD) for spread in (total.mean, *(total.interval or 2 * [total.mean])))
+    for text, number in (("a half-width of", pairs_for_width), ("80 % power for", pairs_for_power)):
+        for difference in DIFFERENCES:
+            first, last = number(low, difference), number(high, difference)
+            found = f"{number(mean, difference)} ({first}–{last})"
+            rows.append(study(f"pairs for {text} {1e3 * difference:g}·10⁻³", found, table_ST.size))
+    return rows
+
+
+def _spread_text(value: Estimate) -> str:
+    """A standard deviation with its interval, cut at 0, in thousandths of AUC."""
+    low, high = value.interval or (value.mean, value.mean)
+    return f"{1e3 * value.mean:.2f} ({between(max(0.0, 1e3 * low), 1e3 * high)})"
+
+
+def _groups(table_ST: F64) -> str:
+    return f"{table_ST.shape[0]} seeds, each under {table_ST.shape[1]} traces"
+
+
+def table_of(cells: Sequence[Cell]) -> F64 | None:
+    """Paired differences of AUC, S seeds x T traces; None unless every seed ran under every trace."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    pairs = pairs_of([cell for cell in done if cell["strategy"] == PAIRED_STRATEGY], done, "auc")
+    by_place = {(pair.seed, pair.trace): pair.difference for pair in pairs}
+    seeds_S = sorted({seed for seed, _ in by_place})
+    traces_T = sorted({trace for _, trace in by_place}, key=str)
+    if not by_place or len(by_place) < len(seeds_S) * len(traces_T):
+        return None
+    return np.array([[by_place[seed, trace] for trace in traces_T] for seed in seeds_S])
+
+
+def spreads(table_ST: F64) -> tuple[float, float, float, float]:
+    """Standard deviations between traces, between seeds, of their interaction, and of a pair that shares neither.
+
+    Analysis of variance, two ways, one value in each place; components below 0 are 0.
+    """
+    num_seeds, num_traces = table_ST.shape
+    mean = table_ST.mean()
+    by_trace_T, by_seed_S = table_ST.mean(axis=0) - mean, table_ST.mean(axis=1) - mean
+    rest_ST = table_ST - mean - by_trace_T - by_seed_S[:, None]
+    rest = float((rest_ST**2).sum()) / ((num_seeds - 1) * (num_traces - 1))
+    trace = max(0.0, float(by_trace_T.var(ddof=1)) - rest / num_seeds)
+    seed = max(0.0, float(by_seed_S.var(ddof=1)) - rest / num_traces)
+    return math.sqrt(trace), math.sqrt(seed), math.sqrt(rest), math.sqrt(trace + seed + rest)
+
+
+def _spread_of(place: int, part: str) -> Callable[[F64], float]:
+    """A spread of a table; of one whose rows are traces, for the part between traces."""
+    return lambda table: spreads(table.T if part == "between traces" else table)[place]
+
+
+def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
+    """``of`` the whole table, with the 95 % interval of its pseudo-values: each row is left out once."""
+    whole, num = of(table), len(table)
+    values = [num * whole - (num - 1) * of(np.delete(table, place, axis=0)) for place in range(num)]
+    found = estimate(values)
+    assert found is not None, "a table has rows"
+    return Estimate(num, whole, found.half_width, found.standard_error, found.degrees)
+
+
+def _rounding(cells: Sequence[Cell]) -> list[Row]:
+    """The spread of a difference between two runs of ``none`` that differ in the order of sums alone."""
+    families: dict[int, dict[tuple[object, ...], float]] = {}
+    done = [cell for cell in cells if (cell["strategy"], cell["status"]) == (BASELINE, "done")]
+    for cell in done:
+        families.setdefault(cell["seed"], {})[tuple(cell.get(key) for key in REPLICATE_KEYS)] = cell["auc"]
+    several = [[*values.values()] for values in families.values() if len(values) > 1]
+    floor = rounding_of(done, cells)
+    if floor is None or len(several) < 3 or len({len(values) for values in several}) > 1:
+        return []
+    value = _jackknife(np.array(several), lambda table: math.sqrt(2 * float(table.var(axis=1, ddof=1).mean())))
+    what = "standard deviation of the AUC of `none` less that of another `none`, 10⁻³: by rounding"
+    why = f"runs of a seed that differ in {' and '.join(f'`{key}`' for key in REPLICATE_KEYS)}; at most "
+    why += f"{1e3 * floor.largest:.2f}"
+    return [study(what, _spread_text(value), sum(map(len, several)), why)]
+
+
+def spread(cells: Sequence[Cell]) -> list[Row]:
+    """How much the ranks of a placement differ in what their failure loses.
+
+    How far a failure is from the median one, as in Brown and Forsythe's test of variances.
+    """
+    done = [cell for cell in cells if cell["status"] == "done"]
+    rows: list[Row] = []
+    for name in ("cpr_vanilla", "cpr_mfu"):
+        for measure in (PLS, LOST):
+            for value in values_of(done, _PLACEMENT):
+                own = [cell for cell in done if matches(cell, {"strategy": name, _PLACEMENT: value})]
+                found = [*measure.by_seed(own, done).values()]
+                distance = estimate([abs(each - median(found)) for each in found])
+                if distance is not None:
+                    what = (
+                        f"`{name}`, placement {value}: mean distance of failures from the median one; {measure.label}"
+                    )
+                    rows.append(study(what, shown(distance), len(found), f"from {min(found):.2f} to {max(found):.2f}"))
+    return rows

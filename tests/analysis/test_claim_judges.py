@@ -1,0 +1,242 @@
+"""What judges compute: dominance, a tracker's part, other regimes, the best by trace, pairs needed, healing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.claims.benchmarks import power
+from analysis.claims.claim import find
+from analysis.claims.cpr import Healing, healing
+from analysis.claims.measures import HOURS, LOSS, WRITTEN
+from analysis.claims.own import arms_of, dominates, pareto, ratio, seeds, spread, spreads, traces, tracker_part
+from analysis.claims.page import finding, write_figures
+from analysis.stats import pairs_for_power, pairs_for_width
+from harness.core.events import Evaluated
+from harness.record.recorder import Recorder
+from tests.analysis.drawn import figure_of
+from tests.analysis.test_claims import cell, claim
+from tests.made_runs import made_config, made_events
+
+BYTES: dict[str, Any] = {"payload_bytes": 10**6, "memory_bytes": 0, "node_h": 90.0, "update_pls": 0.1}
+
+
+def test_a_strategy_dominates_only_where_no_measure_may_be_worse() -> None:
+    """Equal in one and lower in another is enough; a difference whose interval reaches above 0 is not."""
+    base = [cell("full", seed, overhead_frac=0.1 + 0.01 * seed, **BYTES) for seed in range(4)]
+    cheaper = [c | {"overhead_frac": c["overhead_frac"] - 0.01} for c in base]
+    noisy = [c | {"auc": c["auc"] - 0.001 * (c["seed"] % 2) + 0.0004} for c in cheaper]
+    assert dominates(cheaper, base, (HOURS, WRITTEN, LOSS))
+    assert not dominates(base, cheaper, (HOURS, WRITTEN, LOSS))
+    assert not dominates(base, base, (HOURS, WRITTEN, LOSS))
+    assert dominates(noisy, base, (HOURS, WRITTEN))
+    assert not dominates(noisy, base, (HOURS, LOSS))
+
+
+def test_a_dominated_strategy_is_named_with_who_dominates_it() -> None:
+    """Options that several arms of a strategy differ in are part of the name."""
+    cells = [cell("none", seed, **{"strategy.bits": None}) for seed in range(3)]
+    for seed in range(3):
+        for bits, overhead in ((8, 0.1), (32, 0.2)):
+            values = {**BYTES, "strategy.bits": bits, "overhead_frac": overhead + 0.001 * seed}
+            cells.append(cell("differential", seed, **values))
+    assert [*arms_of(cells)] == ["differential (bits 8)", "differential (bits 32)"]
+    rows = {row.what: row for row in pareto(cells)}
+    assert rows["`differential` (bits 8)"].why == "not dominated"
+    assert "dominated in everything by `differential` (bits 8)" in rows["`differential` (bits 32)"].why
+    assert "overhead 5.66 ± 0.14 h" in rows["`differential` (bits 8)"].ours
+
+
+def test_both_parts_of_a_gain_add_up_to_it() -> None:
+    """Random rows lose 2 % more than all rows, chosen ones 4 % less: 6 % of the 4 % are the tracker's, 150 %."""
+    cells = [cell("none", seed) for seed in range(4)]
+    for seed in range(4):
+        for name, lost in (("cpr_vanilla", 0.10), ("cpr_random", 0.12), ("cpr_mfu", 0.06)):
+            shift = 0.001 * seed * (name == "cpr_mfu")
+            cells.append(cell(name, seed, **{**BYTES, "update_pls_tracked": lost + shift}))
+    rows = {row.what: row for row in tracker_part(cells)}
+    unit = "lost updates of tracked tables, %"
+    assert rows[f"gain by parts of random rows, `cpr_random` on `cpr_vanilla`: {unit}"].ours == "-2.00 ± 0.00"
+    assert rows[f"gain by the tracker, `cpr_mfu` on `cpr_random`: {unit}"].ours.startswith("5.85")
+    whole = rows[f"gain in all, `cpr_mfu` on `cpr_vanilla`: {unit}"]
+    assert (whole.ours.partition(" ")[0], whole.verdict) == ("3.85", "reproduced")
+    assert whole.why.startswith("the tracker's share: 152 ±")
+    assert rows["gain in all, `cpr_mfu` on `cpr_vanilla`: AUC loss, 10⁻³"].why.endswith("the gain is not shown")
+
+
+def test_a_ratio_of_proportional_pairs_is_certain() -> None:
+    """The interval of the ratio of means is 0 where each part is the same share of its whole."""
+    value = ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert (value.mean, value.half_width) == (0.5, pytest.approx(0, abs=1e-12))
+
+
+def test_a_regime_is_compared_with_the_base_in_pairs() -> None:
+    """Whatever the seeds' own level; the base has no difference to itself."""
+    study = {"of": ["overhead", "lost"], "against": {"profile": "base"}}
+    of_regimes = claim(by="profile", study=study, expect=[{"trend": "rises", "of": "lost", "strategy": "full"}])
+    cells: list[dict[str, Any]] = []
+    for seed in range(3):
+        lost, overhead = 0.01 * seed, 0.1 * seed
+        cells.append(cell("full", seed, profile="base", update_pls=lost, overhead_frac=overhead))
+        cells.append(cell("full", seed, profile="worse", update_pls=lost + 0.02, overhead_frac=overhead + 0.01))
+    base, worse, trend = of_regimes.rows(cells)
+    assert base.why == ""
+    assert worse.why == "overhead +1.00 ± 0.00 %; lost updates +2.00 ± 0.00 %"
+    assert trend.ours.startswith("2.00")
+
+
+def test_the_best_strategy_of_a_trace_is_shown_with_the_next() -> None:
+    """By overhead of those that save; of lost updates, without those that lose none; a tie is named."""
+    cells: list[dict[str, Any]] = []
+    for seed in range(3):
+        for name, overhead, lost in (("full", 0.3, 0.0), ("cpr_mfu", 0.1, 0.2), ("cpr_ssu", 0.1, 0.3), ("buddy", 0, 0)):
+            noise = 0.001 * (seed - 1) * (name == "cpr_ssu")
+            cells.append(cell(name, seed, trace_law="busy", overhead_frac=overhead + noise, update_pls=lost))
+    cheap, few = traces(cells)
+    assert cheap.what == "`busy`: least overhead, %"
+    assert cheap.ours == "`cpr_mfu` 10.000 ± 0.000"
+    assert "not shown to be less than `cpr_ssu`" in cheap.why
+    assert (few.ours, few.why) == ("`cpr_mfu` 20.000 ± 0.000", "`cpr_ssu` more by 10.000 ± 0.000")
+
+
+def test_spreads_are_those_of_the_effects() -> None:
+    """Of a sum of a seed's and a trace's effect no interaction is left; of a table of noise nothing else."""
+    seeds_S, traces_T = np.array([0.0, 1.0, 2.0]), np.array([0.0, 4.0])
+    trace, seed, rest, total = spreads(seeds_S[:, None] + traces_T)
+    assert (trace, seed, rest) == (pytest.approx(8**0.5), pytest.approx(1.0), pytest.approx(0.0, abs=1e-9))
+    assert total == pytest.approx(3.0)
+    noise_ST = np.random.default_rng(0).standard_normal((40, 40))
+    assert spreads(noise_ST) == pytest.approx((0, 0, 1, 1), abs=0.15)
+
+
+def test_the_number_of_pairs_is_the_least_that_is_enough() -> None:
+    """34 pairs for half a standard deviation, a textbook value (Cohen 1988); a width by the quantile for 17."""
+    assert pairs_for_power(2.0, 1.0) == 34
+    assert [pairs_for_power(spread, 1.0) for spread in (0.01, 0.1, 0.13, 0.2)] == [2, 3, 3, 3]
+    assert pairs_for_width(1.0, 2.11991 / 17**0.5) == 17
+    assert pairs_for_width(1.0, 2.1 / 17**0.5) == 18
+
+
+def test_crossed_runs_say_how_many_pairs_are_needed() -> None:
+    """A spread of a thousandth and a half asks for 20 pairs; replicates of `none` say what rounding does."""
+    rng = np.random.default_rng(1)
+    keys: dict[str, Any] = {"trainer.backend": "compiled", "trace.seed": None}
+    cells = [cell("none", seed, **keys) for seed in range(8)]
+    cells += [cell("none", seed, **{**keys, "trainer.backend": "torch"}, auc=0.7501 + 1e-5 * seed) for seed in range(8)]
+    for seed in range(8):
+        for draw in range(8):
+            values = {
+                **keys,
+                "trace.seed": draw,
+                "trace": f"fixed2-{draw}",
+                "auc": 0.75 - 1.5e-3 * rng.standard_normal(),
+            }
+            cells.append(cell("cpr_mfu", seed, **values))
+    rows = {row.what: row for row in seeds(cells)}
+    low, high = 17, 24
+    assert low <= int(rows["pairs for 80 % power for 1·10⁻³"].ours.partition(" ")[0]) <= high
+    rounding = next(row for what, row in rows.items() if what.endswith("by rounding"))
+    assert rounding.ours.startswith("0.14 (")
+    spreads_of = [row.ours for what, row in rows.items() if what.startswith("standard deviation")]
+    assert all(" (" in ours and "-" not in ours for ours in spreads_of), "a spread has no interval below 0"
+    assert figure_of(finding(find("seeds"), cells)).axes
+
+
+@pytest.mark.parametrize(("found", "verdict"), [(160, "reproduced"), (149, "reproduced"), (147, "not reproduced")])
+def test_a_power_is_kept_within_six_points(found: int, verdict: str) -> None:
+    """Of 200 studies."""
+    study = {"difference": 0.5, "noise": "normal", "spread": "known", "pairs": "34", "studies": 200, "found": found}
+    (row,) = power([study | {"promised": 0.8}])
+    assert row.verdict == verdict
+
+
+def test_figures_past_the_papers_are_drawn(tmp_path: Path) -> None:
+    """Dots by trace and by regime, a front, and a sweep of two other measures; equal bytes need no legend."""
+    keys: dict[str, Any] = {"strategy.share": None, **BYTES, "update_pls_tracked": 0.1}
+    cells = [cell("none", seed, **keys) for seed in range(3)]
+    for seed in range(3):
+        cells += [cell("full", seed, **keys)]
+        cells += [cell("cpr_mirror", seed, **{**keys, "strategy.share": share, "auc": 0.74}) for share in (0.01, 0.1)]
+    names = ("pareto", "tracker_part", "mirror_size", "breaks", "traces")
+    found = [finding(find(name), cells) for name in names]
+    assert all(figure_of(each).axes for each in found)
+    write_figures(found, tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(names)
+    assert "cpr_mirror (share 0.1)" in (tmp_path / "pareto.svg").read_text()
+    assert "lost updates, %" in (tmp_path / "breaks.svg").read_text()
+
+
+def test_a_strategy_is_compared_with_another_at_each_value() -> None:
+    """Paired by seed: 2 · 10⁻³ less at the first value, as much at the second; one that ran without the key is met."""
+    key = "strategy.period"
+    cells = [cell(name, seed, **{key: None}) for name in ("none", "cpr_mfu") for seed in range(4)]
+    for seed in range(4):
+        for value, gain in ((1, 0.002), (2, 0.0)):
+            noise = 0.01 * seed + 1e-5 * (-1) ** seed
+            cells.append(cell("cpr_vanilla", seed, auc=0.7 + 0.01 * seed, **{key: value}))
+            cells.append(cell("cpr_ssu", seed, auc=0.7 + noise + gain, **{key: value}))
+    expect: list[dict[str, Any]] = [
+        {"less": "cpr_ssu", "than": "cpr_vanilla", "of": "auc_loss", "paper": "lower"},
+        {"less": "cpr_ssu", "than": "cpr_mfu", "of": "auc_loss"},
+        {"trend": "rises", "of": "auc_loss", "strategy": "cpr_ssu", "from": 2, "until": 1, "paper": "rises"},
+        {"signed": "above", "of": "auc_loss", "strategy": "cpr_ssu", "at": 2, "paper": "loses"},
+    ]
+    of_period = claim(by=key, **{"as": "period"}, expect=expect)
+    first, second, _, against, trend, above = of_period.rows(cells)
+    assert (first.ours, first.verdict) == ("-2.00 ± 0.02", "reproduced")
+    assert second.verdict == "cannot be told"
+    assert against.num == 4  # its reference ran without the key
+    assert (trend.what, trend.verdict) == ("`cpr_ssu`: AUC lost to none, 10⁻³; period 1 less 2", "not reproduced")
+    assert (above.what, above.num) == ("`cpr_ssu`: AUC lost to none, 10⁻³; period 2", 4)
+
+
+def test_half_of_a_loss_is_gone_after_its_half_life() -> None:
+    """Of losses that halve every 8 h, of whatever size; of one that does not, it is not known."""
+    hours_T = np.arange(1.0, 40.0, 2.0)
+    sizes_S = np.array([1.0, 2.0, 5.0])
+    healing = Healing("never_save", "at:13", 56.0, hours_T, np.outer(sizes_S, 0.5 ** (hours_T / 8)))
+    half = healing.half_h
+    assert half is not None
+    assert half.mean == pytest.approx(8, abs=0.1)  # the curve is linear between points
+    assert half.num == 3
+    flat = Healing("never_save", "at:13", 56.0, hours_T, np.outer(sizes_S, np.ones(len(hours_T))))
+    assert flat.half_h is None
+    assert Healing("never_save", "at:13", 56.0, hours_T, -healing.losses_ST).half_h is None
+
+
+def test_a_loss_is_read_from_the_curves_of_a_run_and_its_reference(tmp_path: Path) -> None:
+    """Points after the failure alone count; its loss is that to the same seed without failures."""
+    cells: list[dict[str, Any]] = []
+    for seed in range(3):
+        for name in ("none", "never_save"):
+            path = tmp_path / f"{name}{seed}"
+            config = made_config(name, seed=seed)
+            with Recorder(path, config) as recorder:
+                recorder.record(made_events(config)[0])
+                for h in range(2, 57, 2):
+                    loss = 0.01 * 0.5 ** ((h - 14) / 6) * (name != "none") * (h > 13)
+                    auc = 0.7 + 0.01 * seed - loss
+                    quality: dict[str, Any] = {"auc": auc, "log_loss": 0.5, "accuracy": 0.7, "num_samples": 100}
+                    recorder.record(Evaluated(step=h, samples=100 * h, final=h == 56, **quality))
+            cells.append(cell(name, seed, path=str(path), **{"trace.law": "at:13"}))
+    (row,) = healing(cells)
+    assert row.what == "`never_save`, failure at:13: hours until half of the loss is gone"
+    assert (row.ours, row.num) == ("6.00 ± 0.00", 3)
+    assert row.why.startswith("10.00 ± 0.00·10⁻³ at 1.0 h")
+
+
+def test_the_spread_of_a_placement_is_that_of_its_failures() -> None:
+    """Equal ranks have none; where a rank has all, a failure is 5 % from the median one on average."""
+    cells: list[dict[str, Any]] = []
+    for seed in range(4):
+        for value, pls in (("row", 0.05), ("table", 0.1 * (seed % 2))):
+            cells += [
+                cell(name, seed, pls=pls, update_pls=pls, **{"cluster.placement": value})
+                for name in ("none", "cpr_vanilla", "cpr_mfu")
+            ]
+    rows = {row.what: row for row in spread(cells)}
+    what = "`cpr_mfu`, placement {}: mean distance of failures from the median one; lost updates, %"
+    assert rows[what.format("row")].ours == "0.00 ± 0.00"
+    assert rows[what.format("table")].ours == "5.00 ± 0.00"
+    assert rows[what.format("table")].why == "from 0.00 to 10.00"
