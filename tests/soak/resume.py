@@ -33,17 +33,8 @@ from harness.core.events import Event, Recovered
 from harness.core.names import CLIENT_NAMES
 from harness.core.strategies import STRATEGIES
 from harness.run.verify import compare_records
+from tests.soak import rounds
 from tests.soak.attempt import POLL_S, Attempt
-from tests.soak.rounds import (
-    BATCH_SIZE,
-    DEADLINE_S,
-    JOB_H,
-    NUM_STEPS,
-    Verdict,
-    carried_out,
-    rounds_parser,
-    write_config,
-)
 
 COVERED: Mapping[str, Sequence[str]] = {
     "strategy": [*STRATEGIES],
@@ -54,27 +45,19 @@ _GOES_ON = re.compile(r"goes on from step (\d+)")
 
 
 @dataclass(frozen=True)
-class Ending:
-    """A signal, once the record has reached ``step``."""
-
-    number: signal.Signals
-    step: int
-
-
-@dataclass(frozen=True)
 class Round:
-    """What a round tries."""
+    """What a round tries. ``endings``: signals, each sent once the record has reached its step."""
 
     settings: Mapping[str, Any]
     kills: tuple[tuple[float, str], ...]
     clock: str
-    endings: tuple[Ending, ...]
+    endings: tuple[tuple[signal.Signals, int], ...]
 
     def __str__(self) -> str:
         """In words."""
         modes = [self.settings[group]["mode"] for group in ("cache", "save")]
         names = (self.settings["strategy"]["name"], self.settings["engine"], *modes, self.clock)
-        return f"{' '.join(names)} ({', '.join(f'{end.number.name} at {end.step}' for end in self.endings)})"
+        return f"{' '.join(names)} ({', '.join(f'{number.name} at {step}' for number, step in self.endings)})"
 
     def covered(self) -> dict[str, str]:
         """What of each kind in ``COVERED`` it has."""
@@ -88,13 +71,13 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     strategy = COVERED["strategy"][number % len(STRATEGIES)]
     caches = ["none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
     mode = str(rng.choice(["sync", "async"]))
-    kills = [] if strategy == "none" else sorted(rng.uniform(0, JOB_H, rng.integers(0, 5)).round(3).tolist())
+    kills = [] if strategy == "none" else sorted(rng.uniform(0, rounds.JOB_H, rng.integers(0, 5)).round(3).tolist())
     settings = {
         "engine": str(rng.choice(["local", "rpc"])),
         "seed": int(rng.integers(1000)),
         "strategy": {"name": strategy},
         "trainer": {
-            "batch_size": BATCH_SIZE,
+            "batch_size": rounds.BATCH_SIZE,
             "optimizer": str(rng.choice(["sgd", "adagrad"])),
             "dense_optimizer": str(rng.choice(["sgd", "adagrad"])),
         },
@@ -110,26 +93,26 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "resume": {"every_s": float(rng.choice([0.0, 1e-9, 0.05]))},
     }
     endings = [
-        Ending(signal.SIGKILL if rng.random() < 2 / 3 else signal.SIGTERM, int(rng.integers(1, NUM_STEPS)))
+        (signal.SIGKILL if rng.random() < 2 / 3 else signal.SIGTERM, int(rng.integers(1, rounds.NUM_STEPS)))
         for _ in range(int(rng.integers(1, 4)))
     ]
     return Round(
         settings,
         tuple((hour, f"ps{rng.integers(num_ps)}") for hour in kills),
         "wall" if mode == "sync" and rng.random() < 0.3 else "samples",
-        tuple(sorted(endings, key=lambda ending: ending.step)),
+        tuple(sorted(endings, key=lambda ending: ending[1])),
     )
 
 
-def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> Verdict:
+def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> rounds.Verdict:
     """Carry out a round in ``folder``."""
-    each, verdict = drawn(rng, number), Verdict()
+    each, verdict = drawn(rng, number), rounds.Verdict()
     write_trace(folder / "trace.csv", each.kills)
     trace = {"path": str(folder / "trace.csv"), "clock": each.clock}
-    config = write_config(folder, settings, each.settings, {"trace": trace})
+    config = rounds.write_config(folder, settings, each.settings, {"trace": trace})
     (folder / "whole").mkdir()
     whole = Attempt(config, folder / "whole", "engine=local", "resume.every_s=null")
-    if not whole.wait(whole.began_s + DEADLINE_S) or whole.code:
+    if not whole.wait(whole.began_s + rounds.DEADLINE_S) or whole.code:
         verdict.wrong.append(f"whole run: exit code {whole.code}: {whole.last_line()}")
         whole.end()
         return verdict
@@ -148,36 +131,36 @@ def _ended_and_run_again(
 ) -> tuple[Attempt, list[str]]:
     """The last attempt, and what is wrong with those before it and with how they went on."""
     wrong: list[str] = []
-    last: Ending | None = None
+    last: signal.Signals | None = None
     attempt = Attempt(config, folder)
-    for ending in each.endings:
-        if not _ended(attempt, ending):
+    for number, step in each.endings:
+        if not _ended(attempt, number, step):
             break
-        last = ending
-        counts["ended by", ending.number.name] += 1
-        if ending.number == signal.SIGTERM:
+        last = number
+        counts["ended by", number.name] += 1
+        if number == signal.SIGTERM:
             wrong += judged_stop(attempt.last_line(), attempt.events())
         attempt = Attempt(config, folder)
-    if not attempt.wait(time.monotonic() + DEADLINE_S) or attempt.code:
+    if not attempt.wait(time.monotonic() + rounds.DEADLINE_S) or attempt.code:
         return attempt, [*wrong, f"exit code {attempt.code}: {attempt.last_line()}"]
     said = attempt.output.read_text(errors="replace")
     if last is not None:
         went_on = bool(_GOES_ON.search(said))
         counts["went on", "from a resume point" if went_on else "afresh"] += 1
         counts.update(each.covered().items())
-        if last.number == signal.SIGTERM and not went_on:
+        if last == signal.SIGTERM and not went_on:
             wrong.append("it started afresh after SIGTERM")
     return attempt, wrong + [f"unusable: {line}" for line in said.splitlines() if line.endswith("; not used")]
 
 
-def _ended(attempt: Attempt, ending: Ending) -> bool:
+def _ended(attempt: Attempt, number: signal.Signals, step: int) -> bool:
     """End the command once it has recorded that step or a later one; False if it ended before."""
-    while (last := attempt.last_event()) is None or last[1] < ending.step:
-        if attempt.wait(time.monotonic() + POLL_S) or time.monotonic() > attempt.began_s + DEADLINE_S:
+    while (last := attempt.last_event()) is None or last[1] < step:
+        if attempt.wait(time.monotonic() + POLL_S) or time.monotonic() > attempt.began_s + rounds.DEADLINE_S:
             return False
     with suppress(ProcessLookupError):
-        os.kill(attempt.pid, ending.number)
-    return attempt.wait(time.monotonic() + DEADLINE_S) and attempt.code != 0
+        os.kill(attempt.pid, number)
+    return attempt.wait(time.monotonic() + rounds.DEADLINE_S) and attempt.code != 0
 
 
 def judged_stop(line: str, events: Sequence[Event]) -> list[str]:
@@ -200,8 +183,8 @@ def not_covered(counts: Counter[tuple[str, ...]]) -> list[str]:
 
 def main() -> None:
     """Carry out the rounds, print counts, what was wrong and what is missing; exit code 1 if anything was wrong."""
-    options = rounds_parser(__doc__, rounds=50).parse_args()
-    total = carried_out(options, "resume", tried)
+    options = rounds.rounds_parser(__doc__, rounds=50).parse_args()
+    total = rounds.carried_out(options, "resume", tried)
     lines = table(("what", "", "rounds"), [[*what, number] for what, number in sorted(total.counts.items())])
     summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(total.wrong)} wrong; never ended: "
     summary += ", ".join(not_covered(total.counts)) or "none"
