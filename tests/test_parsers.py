@@ -11,7 +11,7 @@ from harness.core.seeds import generator
 from tests.damage import mutate
 from tests.parsers import PARSERS, judge
 
-NUM_INPUTS = 60
+NUM_INPUTS = 30
 
 
 @pytest.mark.parametrize("name", PARSERS)

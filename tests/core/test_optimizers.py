@@ -55,18 +55,6 @@ def test_twenty_steps_are_torchs(name: str, torch_name: str) -> None:
     torch.testing.assert_close(trained(name, 20), table.weight.detach(), rtol=0, atol=1e-6)
 
 
-def test_twenty_rowwise_steps_are_those_of_the_definition() -> None:
-    """One sum a row, of the mean of the squared gradient; in float64, row by row, to 1e-6."""
-    values = make_shard("rowwise_adagrad").rows_MD[:, :DIM].double().numpy().copy()
-    sums = np.zeros(NUM_ROWS)
-    for rows_N, grads_ND in updates(20):
-        for row, gradient in zip(rows_N.tolist(), grads_ND.double().numpy(), strict=True):
-            sums[row] += np.mean(gradient**2)
-            values[row] -= RATE * gradient / (np.sqrt(sums[row]) + EPS)
-    torch.testing.assert_close(trained("rowwise_adagrad", 20), torch.from_numpy(values).float(), rtol=0, atol=1e-6)
-    assert not torch.equal(trained("rowwise_adagrad", 20), trained("adagrad", 20))
-
-
 def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.float32) -> np.ndarray:
     """The twin of the compiled loop: float32, one rounding an operation."""
     dim = grads_ND.shape[1]

@@ -41,22 +41,10 @@ def test_young_s_interval_is_where_full_recovery_costs_least() -> None:
     assert least_h / COSTS.job_h == pytest.approx(math.sqrt(2 * 0.1 / 20) + (0.2 + 0.3) / 20, rel=1e-12)
 
 
-def test_partial_recovery_saves_exactly_the_lost_computation() -> None:
-    """At any interval O_full - O_part is half an interval per failure."""
-    assert o_full_h(COSTS, 7) - o_part_h(COSTS, 7) == pytest.approx(7 / 2 * 100 / 20, rel=1e-12)
-
-
 def test_the_partial_interval_meets_the_target() -> None:
     """E[PLS] at T_save,part is the target with k in it, and k times the target without."""
     assert expected_pls(COSTS, t_save_part_h(COSTS)) == pytest.approx(0.05, rel=1e-12)
     assert expected_pls(COSTS, t_save_part_h(COSTS, counts_ranks=False)) == pytest.approx(0.10, rel=1e-12)
-
-
-def test_free_saves_are_made_at_every_boundary() -> None:
-    """With O_save = 0 the best interval is 0 hours, one sample, and full recovery costs load and reschedule alone."""
-    free = dataclasses.replace(COSTS, o_save_h=0.0)
-    assert interval_in_samples(t_save_full_h(free), free) == 1
-    assert o_full_h(free, t_save_full_h(free)) == pytest.approx(0.5 * 5, rel=1e-12)
 
 
 def test_the_interval_in_samples_is_the_nearest_whole_number() -> None:
@@ -71,13 +59,6 @@ def test_the_profile_gives_the_published_levels() -> None:
     assert t_save_full_h(costs) == pytest.approx(2.29, abs=0.005)
     assert t_save_part_h(costs) == pytest.approx(44.8, rel=1e-12)
     assert expected_pls(costs, 44.8) == pytest.approx(0.1, rel=1e-12)
-
-
-def test_keys_of_the_run_override_the_profile() -> None:
-    """cluster.num_ps and strategy.pls_target win over the profile's."""
-    config = Config.model_validate({"cluster": {"num_ps": 3}, "strategy": {"name": "cpr_mfu", "pls_target": 0.02}})
-    costs = job_costs(config, total_samples=10)
-    assert (costs.num_ps, costs.pls_target, costs.total_samples) == (3, 0.02, 10)
 
 
 def test_a_save_costs_by_its_bytes() -> None:
@@ -100,13 +81,6 @@ def test_buckets_of_evenly_spread_failures_match_the_closed_form() -> None:
     assert ledger.num_failures == 5
     assert ledger.total_h == pytest.approx(o_full_h(COSTS, 5), rel=1e-12)
     assert ledger.overhead_frac == pytest.approx(o_full_h(COSTS, 5) / 100, rel=1e-12)
-
-
-def test_partial_recovery_loses_no_computation() -> None:
-    """Without samples to run again the lost bucket stays exactly 0."""
-    ledger = OverheadLedger(COSTS)
-    ledger.charge_failure()
-    assert (ledger.lost_h, ledger.load_h, ledger.reschedule_h) == (0.0, 0.2, 0.3)
 
 
 def test_the_death_of_some_trainers_costs_rescheduling_and_by_a_key_a_load() -> None:
@@ -245,11 +219,3 @@ def test_node_hours_count_every_node_of_the_job() -> None:
         ledger = OverheadLedger(costs)
         ledger.charge_failure()
         assert ledger.node_h == (expected if expected is None else pytest.approx(expected, rel=1e-12))
-
-
-def test_bytes_on_the_wire_are_those_of_saves_and_loads() -> None:
-    """Each is counted once."""
-    ledger = OverheadLedger(COSTS)
-    ledger.charge_save(100, 1000)
-    ledger.charge_failure(load_bytes=20, bytes_full=1000)
-    assert ledger.payload_bytes + ledger.load_bytes == 120

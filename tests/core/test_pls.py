@@ -1,68 +1,40 @@
 """The two ledgers of what partial recovery loses."""
 
 import random
+from typing import Literal
 
 import pytest
 
-from harness.core.placement import Placement
-from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
+from harness.core.pls import PlsLedger, UpdateLedger
 
 QUARTERS: dict[str, float] = dict.fromkeys(("ps0", "ps1", "ps2", "ps3"), 0.25)
 
 
-def test_weights_are_equal_for_row_placement_and_shares_for_table_placement() -> None:
-    """1/N though 10 rows do not divide by 4; by rows where a rank has whole tables."""
-    assert rank_weights(Placement("row", (7, 3), 4)) == QUARTERS
-    assert rank_weights(Placement("table", (7, 3), 2)) == {"ps0": 0.7, "ps1": 0.3}
-
-
-def test_a_death_loses_what_came_since_the_last_save() -> None:
-    """(1000 - 600) / 4000 of the samples, of a quarter of the model."""
-    ledger = PlsLedger(QUARTERS, 4000)
-    ledger.saved(600)
-    assert ledger.lost("ps2", 1000) == pytest.approx(0.1 / 4, rel=1e-12)
-    assert ledger.total == pytest.approx(0.1 / 4, rel=1e-12)
-
-
-def test_samples_are_charged_once_to_a_rank_that_dies_twice() -> None:
-    """Two deaths between two saves cost together what the later alone would: the losses telescope."""
-    ledger = PlsLedger(QUARTERS, 4000)
-    for samples in (1000, 1500):
-        ledger.lost("ps1", samples)
-    assert ledger.total == pytest.approx(1500 / 4000 / 4, rel=1e-12)
-
-
-def test_since_save_charges_the_second_death_from_the_save() -> None:
-    """With ``pls_since=save`` a restore does not count."""
-    ledger = PlsLedger(QUARTERS, 4000, "save")
-    for samples in (1000, 1500):
-        ledger.lost("ps1", samples)
-    assert ledger.total == pytest.approx(2500 / 4000 / 4, rel=1e-12)
-
-
 @pytest.mark.parametrize("since", ["save_or_restore", "save"])
-def test_a_later_save_is_what_counts_after_a_restore(since: str) -> None:
-    """The later of save and restore: here the save."""
-    ledger = PlsLedger(QUARTERS, 4000, since)  # pyright: ignore[reportArgumentType]  # both are of the Literal
-    ledger.lost("ps0", 1000)
-    ledger.saved(2000)
-    assert ledger.lost("ps0", 2400) == pytest.approx(0.1 / 4, rel=1e-12)
-
-
-def test_ranks_that_survive_are_charged_nothing_new() -> None:
-    """A restore of ps0 leaves ps1's count from the last save."""
-    ledger = PlsLedger(QUARTERS, 4000)
-    ledger.lost("ps0", 1000)
-    assert ledger.lost("ps1", 1200) == pytest.approx(0.3 / 4, rel=1e-12)
-
-
-def test_full_recovery_adds_nothing() -> None:
-    """A rollback leaves PLS as it was, and every shard as if saved where it went back to."""
-    ledger = PlsLedger(QUARTERS, 4000)
-    ledger.saved(800)
-    ledger.rolled_back(800)
-    assert ledger.total == 0
-    assert ledger.lost("ps3", 1200) == pytest.approx(0.1 / 4, rel=1e-12)
+def test_a_loss_is_what_came_since_the_last_save_or_restore(since: Literal["save_or_restore", "save"]) -> None:
+    """Random saves, deaths and rollbacks, against one list of samples a rank; a rollback adds nothing."""
+    rng, ledger = random.Random(2), PlsLedger(QUARTERS, 4000, since)
+    from_R, samples, total = dict.fromkeys(QUARTERS, 0), 0, 0.0
+    saved = 0
+    for _ in range(300):
+        samples += rng.randrange(1, 20)
+        action = rng.choice(["save", "die", "die", "roll back"])
+        if action == "save":
+            ledger.saved(samples)
+            saved = samples
+            from_R = dict.fromkeys(QUARTERS, samples)
+        elif action == "die":
+            rank = rng.choice([*QUARTERS])
+            lost = (samples - from_R[rank]) / 4000 / 4
+            assert ledger.lost(rank, samples) == pytest.approx(lost, rel=1e-12)
+            total += lost
+            if since == "save_or_restore":
+                from_R[rank] = samples
+        else:
+            ledger.rolled_back(saved)
+            samples, from_R = saved, dict.fromkeys(QUARTERS, saved)
+        assert ledger.total == pytest.approx(total, rel=1e-12)
+    assert total > 0
 
 
 def test_lost_updates_are_those_neither_persisted_nor_already_lost() -> None:

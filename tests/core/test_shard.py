@@ -94,25 +94,6 @@ def test_initialising_again_restores_the_values_and_forgets_the_counts() -> None
     assert shard.take_pending(slice(None)) == 0
 
 
-def test_spans_tile_the_flat_array() -> None:
-    """The tables of a shard follow each other without a gap, each with its local rows."""
-    shard = make_shard(rank_index=2)
-    spans = [shard.span(table) for table in range(len(CARDINALITIES))]
-    assert [row for span in spans for row in range(span.start, span.stop)] == list(range(len(shard.rows_MD)))
-    assert [span.stop - span.start for span in spans] == [shard.placement.local_rows(2, t) for t in range(4)]
-
-
-def test_apply_is_sgd_on_the_named_rows_alone() -> None:
-    """Named rows move by learning rate times gradient; not a bit of any other row changes."""
-    shard, before = make_shard(), make_shard().rows_MD
-    assert push(shard, 1, [1, 3, 20])
-    grads_ND = torch.arange(1, 13, dtype=torch.float32).view(3, DIM)
-    assert torch.equal(shard.rows_MD[[1, 3, 20]], before[[1, 3, 20]] - 0.5 * grads_ND)
-    others = torch.ones(len(before), dtype=torch.bool)
-    others[[1, 3, 20]] = False
-    assert torch.equal(shard.rows_MD[others], before[others])
-
-
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_step_sent_again_counts_once(step: int) -> None:
     """Applying the last step or an earlier one again says so and changes neither rows, counters nor the step."""
@@ -137,16 +118,6 @@ def test_a_step_that_leaves_one_out_is_a_bug() -> None:
     assert push(shard, 1, [])
     assert shard.applied_step == 1
     assert push(shard, 2, [0])
-
-
-def test_gather_gives_a_copy_in_the_order_asked() -> None:
-    """Looked-up rows do not move with the shard."""
-    shard = make_shard()
-    rows_ND = shard.gather(torch.tensor([7, 2]))
-    expected_ND = shard.rows_MD[[7, 2]].clone()
-    push(shard, 1, [2, 7])
-    assert torch.equal(rows_ND, expected_ND)
-    assert not torch.equal(shard.gather(torch.tensor([7, 2])), expected_ND)
 
 
 def test_pending_counts_updates_until_they_are_taken() -> None:

@@ -102,13 +102,6 @@ def test_full_and_partial_save_everything_at_young_s_interval(name: str) -> None
     assert strategy.saves_initially
 
 
-def test_vanilla_saves_everything_at_the_partial_interval() -> None:
-    """cpr56's one save falls at 44.8 of 56 h."""
-    strategy = make("cpr_vanilla")
-    assert strategy.interval.samples == 16_000
-    assert saves(strategy) == {1600: SavePlan(kind="full", closes_interval=True)}
-
-
 @pytest.mark.parametrize("name", PRIORITY)
 @pytest.mark.parametrize("batch", [1, 7, 10, 128, 1000, 3000])
 def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(name: str, batch: int) -> None:
@@ -179,14 +172,6 @@ def test_nothing_is_saved_at_the_last_step(name: str, whole: dict[str, Any]) -> 
     assert late.next_save(at(99, total=1000)) == 995
 
 
-@pytest.mark.parametrize("name", ["full", "cpr_vanilla", "cpr_random"])
-def test_an_interval_below_a_batch_saves_once_at_every_boundary(name: str) -> None:
-    """Many due samples within one batch are one save."""
-    made = saves(make(name, interval_samples=1), total=100)
-    assert list(made) == list(range(1, 10))
-    assert all(plan.closes_interval for plan in made.values())
-
-
 def test_the_override_is_recorded_and_keeps_a_cpr_strategy_from_falling_back() -> None:
     """With a target that would fall back, a given interval still means partial recovery."""
     costs = dataclasses.replace(COSTS, pls_target=0.0001)
@@ -209,6 +194,16 @@ def test_on_fallback_a_cpr_strategy_decides_as_full_does(name: str) -> None:
     assert strategy.plan_recovery(DEAD, at(9)) == full.plan_recovery(DEAD, at(9))
 
 
+def test_cpr_strategies_take_the_partial_interval() -> None:
+    """cpr56's one save falls at 44.8 of 56 h; k = 4 quarters the interval unless told otherwise; 1/r is the divisor."""
+    assert saves(make("cpr_vanilla")) == {1600: SavePlan(kind="full", closes_interval=True)}
+    costs = dataclasses.replace(COSTS, ranks_per_failure=4)
+    assert make("cpr_vanilla", costs).interval.samples == 4000
+    assert make("cpr_vanilla", costs, interval_counts_ranks=False).interval.samples == 16_000
+    made = (make("full"), make("cpr_mfu"), make("cpr_mfu", r=0.5))
+    assert [strategy.interval.divisor for strategy in made] == [1, 8, 2]
+
+
 def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
     """The decision is O_part(T_save,part) >= O_full(T_save,full); for cpr56 the turn is near a target of 0.0026."""
     decisions = {}
@@ -219,21 +214,6 @@ def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
         assert decisions[target] == costs_more
     assert decisions[0.0024]
     assert not decisions[0.0027]
-
-
-def test_the_interval_counts_ranks_unless_told_otherwise() -> None:
-    """k = 4 quarters the interval; ``interval_counts_ranks: false`` leaves it."""
-    costs = dataclasses.replace(COSTS, ranks_per_failure=4)
-    assert make("cpr_vanilla", costs).interval.samples == 4000
-    assert make("cpr_vanilla", costs, interval_counts_ranks=False).interval.samples == 16_000
-
-
-def test_priority_strategies_cut_the_interval_by_r() -> None:
-    """divisor = 1/r for priority strategies and 1 for all others; the interval itself is vanilla's."""
-    assert make("cpr_mfu").interval.divisor == 8
-    assert make("cpr_mfu", r=0.5).interval.divisor == 2
-    assert make("cpr_mfu").interval.samples == make("cpr_vanilla").interval.samples
-    assert make("cpr_vanilla").interval.divisor == make("full").interval.divisor == 1
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"none"}))

@@ -1,6 +1,5 @@
 """Laws of what a priority save writes. N rows of a request, K rows chosen, M rows of the shard."""
 
-import copy
 from collections.abc import Iterator
 from itertools import product
 
@@ -133,22 +132,6 @@ def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
             assert chosen_K.tolist() == sorted(order[:k]), (counts, k)
 
 
-def test_mfu_chooses_by_accesses_since_the_last_save() -> None:
-    """Over many steps and saves, MFU's choice equals a sort of naive counters, cleared for the rows that were saved."""
-    rank = Rank("mfu")
-    counters = dict.fromkeys(range(len(rank.shard.rows_MD)), 0)
-    for rows, counts, sampled in random_steps(60, seed=0):
-        step = rank.touch(rows, counts=counts, sampled=sampled)
-        for row, count in zip(rows, counts, strict=True):
-            counters[row] += count
-        if step % 7 == 0:
-            for table in TRACKED:
-                touched = [row for row in rank.rows_of(table) if counters[row]]
-                expected = sorted(touched, key=lambda row: (-counters[row], row))[: rank.budgets[table]]
-                assert rank.save(table) == sorted(expected)
-                counters |= dict.fromkeys(expected, 0)
-
-
 @EVERY_TRACKER
 @EVERY_POOL
 def test_no_tracker_saves_more_than_its_budget_nor_an_untouched_row(kind: str, pool: str) -> None:
@@ -228,12 +211,6 @@ def test_ssu_keeps_rows_that_a_save_left_out() -> None:
     assert rank.choose(2) == [*rank.rows_of(2)][:2]
 
 
-def test_ssu_refuses_to_be_copied() -> None:
-    """A copy would write to the lists of the first."""
-    with pytest.raises(TypeError, match="addresses"):
-        copy.deepcopy(Rank("ssu").tracker)
-
-
 @pytest.mark.parametrize("rows_per_step", [40, 250])
 def test_ssu_can_evict_the_row_that_joined_first(rows_per_step: int) -> None:
     """The list is the last K newcomers, in order of step and row, also after a save of some of them."""
@@ -252,27 +229,7 @@ def test_ssu_can_evict_the_row_that_joined_first(rows_per_step: int) -> None:
                 lists[table] = [row for row in lists[table] if row not in saved]
 
 
-def ssu_history(seed: int) -> list[list[int]]:
-    """SSU's lists of both tables at every fifth step, with a save at every tenth."""
-    rank = Rank("ssu", seed=seed)
-    history = []
-    for rows, counts, sampled in random_steps(30, seed=3):
-        step = rank.touch(rows, counts=counts, sampled=sampled)
-        if step % 5 == 0:
-            history += [rank.choose(table) for table in TRACKED]
-        if step % 10 == 0:
-            for table in TRACKED:
-                rank.save(table)
-    return history
-
-
-def test_ssu_is_a_function_of_the_seed() -> None:
-    """Same seed, same lists over many steps and saves; another seed, other lists."""
-    assert ssu_history(0) == ssu_history(0)
-    assert ssu_history(0) != ssu_history(1)
-
-
-@pytest.mark.parametrize("rows_per_step", [40, 250])
+@pytest.mark.parametrize("rows_per_step", [5, 40, 250])  # 250: one step meets more rows than the list holds
 def test_ssu_keeps_the_lists_that_plain_code_keeps(rows_per_step: int) -> None:
     """Newcomers, row by row: appended while there is room, then where their words of (seed, rank, step) say."""
     rank = Rank("ssu", seed=9)
@@ -293,6 +250,9 @@ def test_ssu_keeps_the_lists_that_plain_code_keeps(rows_per_step: int) -> None:
                     members[(word >> 32) * budget >> 32] = row
         for table in TRACKED:
             assert rank.choose(table) == sorted(lists[table]), (step, table)
+            if step % 10 == 0:
+                rank.save(table)
+                lists[table] = []
 
 
 @pytest.mark.parametrize("num_rows", [400, 20_000])
@@ -310,76 +270,6 @@ def test_ssu_lists_do_not_hang_on_how_steps_are_told(num_rows: int) -> None:
     for table in (0, 1):
         assert len(every.choose(table, 300)) == num_rows // 8
         assert every.choose(table, 300).equal(some.choose(table, 300))
-
-
-def survivors(*, seed: int = 0, index: int = 0, table: int = 0, step: int = 2) -> list[int]:
-    """What is left of the first 20 rows of ``table`` after 10 more: two tables and two ranks that are just alike."""
-    shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, count_updates=True)
-    tracker = TRACKERS["ssu"](shard, TrackerSpec("ssu", (0, 1), {"r": R}))
-    start = shard.span(table).start
-    all_30 = torch.ones(30, dtype=torch.bool)
-    tracker.sampled(1, torch.arange(start, start + 20), all_30[:20])
-    tracker.sampled(step, torch.arange(start + 20, start + 30), all_30[:10])
-    held_K = tracker.choose(table, step) - start
-    return held_K[held_K < 20].tolist()
-
-
-def test_ssu_evictions_are_keyed_by_seed_rank_table_and_step() -> None:
-    """Another of the four, and others are evicted, all else being equal; the same four, the same."""
-    assert 10 <= len(survivors()) < 20
-    assert survivors() == survivors()
-    others = [survivors(seed=1), survivors(index=1), survivors(table=1), survivors(step=3)]
-    assert survivors() not in others
-
-
-def test_ssu_needs_no_chance_before_its_list_is_full() -> None:
-    """With room for all, the list is every sampled row, whatever the seed."""
-    for seed in (0, 1):
-        rank = Rank("ssu", seed=seed, r=1.0)
-        met: set[int] = set()
-        for rows, _, sampled in random_steps(5, seed=4):
-            rank.touch(rows, sampled=sampled)
-            met |= {row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled}
-        assert rank.choose(0) == sorted(met & set(rank.rows_of(0)))
-
-
-@pytest.mark.parametrize("rows_per_step", [5, 40, 250])  # 250: one step meets more rows than the list holds
-def test_ssu_holds_a_full_budget_of_rows_sampled_since_the_last_save(rows_per_step: int) -> None:
-    """The list holds min(K, rows met) rows, all met by a sampled input since the last save, the newest among them."""
-    rank = Rank("ssu")
-    met: dict[int, set[int]] = {table: set() for table in TRACKED}
-    for rows, _, sampled in random_steps(40, seed=5, rows_per_step=rows_per_step):
-        step = rank.touch(rows, sampled=sampled)
-        for table, budget in rank.budgets.items():
-            own = set(rank.rows_of(table))
-            newest = {row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled and row in own}
-            met[table] |= newest
-            held = set(rank.choose(table))
-            assert held <= met[table]
-            assert len(held) == min(budget, len(met[table]))
-            assert len(held & newest) >= min(budget, len(newest), 1)
-        if step % 10 == 0:
-            for table in TRACKED:
-                rank.save(table)
-                assert rank.choose(table) == []
-                met[table] = set()
-
-
-def test_ssu_evicts_at_random() -> None:
-    """Over many seeds every early row survives about equally often, each newcomer drawing: chi-square over K rows."""
-    num_seeds, budget = 300, 25
-    survived = np.zeros(budget, dtype=int)
-    for seed in range(num_seeds):
-        rank = Rank("ssu", seed=seed)
-        assert rank.budgets[0] == budget
-        rank.touch([*range(budget)])
-        rank.touch([*range(budget, budget + 12)])
-        held = rank.choose(0)
-        assert len(held) == budget
-        survived[[row for row in held if row < budget]] += 1
-    p = (24 / 25) ** 12  # each of 12 newcomers takes one of 25 places
-    assert abs(survived.mean() - num_seeds * p) < 4 * np.sqrt(num_seeds * p * (1 - p) / budget)
-    assert ((survived - num_seeds * p) ** 2 / (num_seeds * p * (1 - p))).sum() < 24 + 4 * np.sqrt(2 * 24)
 
 
 @EVERY_POOL

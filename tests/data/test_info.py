@@ -61,9 +61,3 @@ def test_any_flipped_bit_is_found(tmp_path: Path) -> None:
     (tmp_path / "out" / "records.bin").write_bytes(records)
     with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest .* of meta\.json, got [0-9a-f]{32};"):
         info(tmp_path / "out")
-
-
-def test_a_folder_that_is_no_data_is_refused(tmp_path: Path) -> None:
-    """The same line as when a run opens it."""
-    with pytest.raises(DataError, match=r"meta\.json: missing"):
-        info(tmp_path)

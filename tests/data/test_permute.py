@@ -37,13 +37,3 @@ def test_leaves_no_trace_of_the_order() -> None:
     assert abs(np.corrcoef(items, positions)[0, 1]) < bound
     assert abs(np.corrcoef(items[1:], items[:-1])[0, 1]) < bound
     assert np.sum(np.abs(np.diff(items)) == 1) < 20  # expected 2
-
-
-def test_every_block_draws_from_the_whole_range_evenly() -> None:
-    """Blocks of a thousand positions spread over ten equal ranges as chance would have it (chi-square)."""
-    num_items = 100_000
-    blocks = (_all(num_items, 2).reshape(100, 1_000) * 10 // num_items).astype(np.int64)
-    counts = np.stack([np.bincount(block, minlength=10) for block in blocks])
-    chi_square = float(((counts - 100.0) ** 2 / 100).sum())
-    # 900 degrees of freedom, a little under for drawing without replacement: mean about 891, deviation about 42.
-    assert 680 < chi_square < 1_100

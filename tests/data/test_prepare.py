@@ -1,5 +1,4 @@
 import gzip
-import json
 import os
 import re
 import signal
@@ -14,7 +13,6 @@ import pytest
 import xxhash
 
 from harness.core.errors import DataError
-from harness.data.dataset import Dataset
 from harness.data.digest import refuse_other
 from harness.data.info import info
 from harness.data.leftovers import sweep, temporary_beside
@@ -24,7 +22,6 @@ from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
 
-REAL = Path(__file__).parents[3] / "shared/data/terabyte_day0_first10000.tsv"
 SMALL_CHUNK = 3_000  # bytes: about ten rows
 
 
@@ -81,6 +78,7 @@ def test_hashed_tables_may_have_sizes_of_their_own(tmp_path: Path, rows: list[Ro
 def test_labels_and_integers(tmp_path: Path, rows: list[Row]) -> None:
     """Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0."""
     source = _write(tmp_path / "a.tsv", to_text(rows))
+    (tmp_path / "out").mkdir()
     meta = prepare([source], tmp_path / "out")
     labels, integers, _ = naive_values(rows)
     floats = _words(tmp_path / "out")[:, :14].view(np.float32)
@@ -279,80 +277,46 @@ def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row])
     assert _left_over(tmp_path / "home") == ["letter.txt"]
 
 
-def test_an_empty_folder_may_be_filled(tmp_path: Path, rows: list[Row]) -> None:
-    """A folder made beforehand is as good as none."""
-    (tmp_path / "out").mkdir()
-    prepare([_write(tmp_path / "a", to_text(rows))], tmp_path / "out")
-    assert read_meta(tmp_path / "out").num_rows == len(rows)
+ONE_OF = "--max-ind-range, --table-rows: expected one of them for --categories hash"
+WRONG: list[tuple[bytes | None, dict[str, Any], str]] = [
+    *((content, {}, "a: expected at least one row") for content in (b"", gzip.compress(b""))),
+    (gzip.compress(b"0\t" * 1_000)[:-9], {}, "a: damaged gzip file"),
+    (gzip.compress(b"x")[:5], {}, "a: damaged gzip file"),
+    (b"x" * 100_000, {}, "a:1: expected a row of 40 columns, got over 65536 bytes"),
+    (b"\xff\xfe" * 50, {}, "a:1: 1 columns, expected 40"),
+    (None, {}, "a: no such file"),
+    (None, {"sources": []}, "expected at least one file"),
+    (None, {"sources": [Path(__file__).parent]}, "is not a file"),
+    (
+        b"",
+        {"categories": "hash"},
+        f"{ONE_OF}, got none",
+    ),
+    (
+        b"",
+        {"categories": "hash", "max_ind_range": 5, "table_sizes": [5] * NUM_TABLES},
+        f"{ONE_OF}, got both",
+    ),
+    (b"", {"table_sizes": [5] * NUM_TABLES}, "--table-rows: expected with --categories hash only"),
+    *(
+        (b"", {"categories": "hash", "max_ind_range": wrong}, f"--max-ind-range: expected 1 to 2147483648, got {wrong}")
+        for wrong in (0, -5, 2**31 + 1)
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", r"a: expected at least one row"),
-        (gzip.compress(b""), r"a: expected at least one row"),
-        (gzip.compress(b"0\t" * 1_000)[:-9], r"a: damaged gzip file"),
-        (gzip.compress(b"x")[:5], r"a: damaged gzip file"),
-        (b"x" * 100_000, r"a:1: expected a row of 40 columns, got over 65536 bytes"),
-        (b"\xff\xfe" * 50, r"a:1: 1 columns, expected 40"),
-    ],
-    ids=["empty", "empty gz", "gz cut in its end", "gz cut in its header", "one long line", "binary"],
-)
-def test_a_file_that_is_no_click_log_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
-    """Empty, torn and foreign files are refused by name, and nothing is left."""
-    with pytest.raises(DataError, match=message) as caught:
-        prepare([_write(tmp_path / "a", content)], tmp_path / "out")
+@pytest.mark.parametrize(("content", "options", "message"), WRONG)
+def test_what_cannot_be_prepared_is_one_line(
+    tmp_path: Path, content: bytes | None, options: dict[str, Any], message: str
+) -> None:
+    """Empty, torn, foreign and missing files and senseless options are refused by name, and nothing is left."""
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        prepare(**{"sources": [tmp_path / "a"], "out": tmp_path / "out", **options})
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert _left_over(tmp_path) == ["a"]
-
-
-def test_sources_that_are_not_files_are_named(tmp_path: Path) -> None:
-    """Missing files and folders are told apart, before anything is read."""
-    with pytest.raises(DataError, match=r"nowhere: no such file"):
-        prepare([tmp_path / "nowhere"], tmp_path / "out")
-    with pytest.raises(DataError, match=r"is not a file"):
-        prepare([tmp_path], tmp_path / "out")
-    with pytest.raises(DataError, match=r"expected at least one file"):
-        prepare([], tmp_path / "out")
-
-
-def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
-    """The range is obligatory for hashed categories, and must be one."""
-    source = _write(tmp_path / "a", to_text(rows[:20]))
-    with pytest.raises(
-        DataError, match=r"^--max-ind-range, --table-rows: expected one of them for --categories hash, got none"
-    ):
-        prepare([source], tmp_path / "out", categories="hash")
-    with pytest.raises(
-        DataError, match=r"^--max-ind-range, --table-rows: expected one of them for --categories hash, got both"
-    ):
-        prepare([source], tmp_path / "out", categories="hash", max_ind_range=5, table_sizes=[5] * NUM_TABLES)
-    with pytest.raises(DataError, match=r"^--table-rows: expected with --categories hash only"):
-        prepare([source], tmp_path / "out", table_sizes=[5] * NUM_TABLES)
-    for wrong in (0, -5, 2**31 + 1):
-        with pytest.raises(DataError, match=rf"^--max-ind-range: expected 1 to 2147483648, got {wrong}"):
-            prepare([source], tmp_path / "out", categories="hash", max_ind_range=wrong)
-
-
-def test_prepared_data_opens(tmp_path: Path, rows: list[Row]) -> None:
-    """What prepare writes, Dataset reads: every row id lies within its table."""
-    prepare([_write(tmp_path / "a", to_text(rows))], tmp_path / "out")
-    dataset = Dataset.open(tmp_path / "out", split="dlrm", seed=0)
-    batch = dataset.train_batch(0, dataset.num_train)
-    assert (batch.ids_BF < np.array(dataset.cardinalities)).all()
-    assert (batch.ids_BF >= 0).all()
-    assert dataset.digest == json.loads((tmp_path / "out" / META_NAME).read_text())["digest"]
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the Terabyte sample is not on this machine")
-def test_real_rows(tmp_path: Path) -> None:
-    """Ten thousand rows of Criteo's own, against the plainest reading of them."""
-    rows = [line.split("\t") for line in REAL.read_text().splitlines()]
-    meta = prepare([REAL], tmp_path / "out", chunk_bytes=100_000)
-    ids, sizes = naive_ids(naive_values(rows)[2], None)
-    assert (meta.num_rows, meta.num_positives) == (10_000, 265)
-    assert list(meta.cardinalities) == sizes
-    assert np.array_equal(_words(tmp_path / "out")[:, 14:], ids)
+    assert _left_over(tmp_path) == ["a"] * (content is not None)
 
 
 def test_a_crash_at_any_call_leaves_whole_data_or_none(tmp_path: Path, rows: list[Row]) -> None:

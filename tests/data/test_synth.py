@@ -70,8 +70,9 @@ def _bytes(folder: Path, name: str, rows: int = 3_000, **options: float | int) -
 
 
 def test_is_a_function_of_its_arguments(tmp_path: Path) -> None:
-    """The same arguments give the same bytes, gzipped too; any other argument gives others."""
+    """The same arguments give the same bytes, gzipped too, and nothing else is left; any other argument others."""
     first = _bytes(tmp_path, "a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.synth.json"]
     assert _bytes(tmp_path, "b") == first
     assert gzip.decompress(_bytes(tmp_path, "c.gz")) == first
     assert _bytes(tmp_path, "d.gz") == (tmp_path / "c.gz").read_bytes()
@@ -88,16 +89,6 @@ def test_chunks_do_not_show(tmp_path: Path) -> None:
     rows = parse_rows(text, name="a", first_line=1)
     assert len(rows.labels_R) == 70_000
     assert len(set(text.split(b"\n"))) == 70_001
-
-
-def test_progress_ends_at_all_rows_and_nothing_else_is_left(tmp_path: Path) -> None:
-    """Rows done never goes back and ends at the rows asked for; the folder holds the log and its sidecar."""
-    seen: list[tuple[int, int]] = []
-    report = synth(40_000, tmp_path / "a", seed=0, scale=0.0005, progress=lambda done, rows: seen.append((done, rows)))
-    assert seen == sorted(seen)
-    assert seen[-1] == (40_000, 40_000)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.synth.json"]
-    assert report.num_bytes == (tmp_path / "a").stat().st_size
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
@@ -138,6 +129,9 @@ def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     assert read_meta(tmp_path / "one") == meta
     found = info(tmp_path / "one")
     assert (found.scale, found.taper) == (0.0005, 0.25)
+    path = tmp_path / "one" / "meta.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "synthetic"}))
+    assert read_meta(tmp_path / "one") == dataclasses.replace(meta, synthetic=None), "of a time before sidecars"
     assert prepare([log, log], tmp_path / "two").synthetic is None
     log.write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
     assert prepare([log], tmp_path / "other").synthetic is None
@@ -145,17 +139,6 @@ def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     (tmp_path / "a.tsv.synth.json").write_text("{}")
     with pytest.raises(DataError, match=r"a\.tsv\.synth\.json: expected what `run.py data synth` wrote"):
         prepare([log], tmp_path / "broken")
-
-
-def test_meta_without_the_fact_is_read(tmp_path: Path) -> None:
-    """A folder that was prepared before logs had sidecars: not known to be synthetic."""
-    _bytes(tmp_path, "a.tsv")
-    meta = prepare([tmp_path / "a.tsv"], tmp_path / "data")
-    path = tmp_path / "data" / "meta.json"
-    values = json.loads(path.read_text())
-    del values["synthetic"]
-    path.write_text(json.dumps(values))
-    assert read_meta(tmp_path / "data") == dataclasses.replace(meta, synthetic=None)
 
 
 def test_effects_drift_along_the_file(tmp_path: Path) -> None:

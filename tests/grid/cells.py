@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
@@ -39,9 +40,7 @@ def finished(seed: int) -> Finished:
     )  # fmt: skip
 
 
-def run_well(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """A run that ends well."""
     assert on_status is not None
     on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
@@ -51,9 +50,7 @@ def run_well(
     return finished(config.seed)
 
 
-def run_badly(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
     if config.seed == 1:
         raise RunFailed("ranks keep dying")
@@ -69,9 +66,7 @@ def run_badly(
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_in_anothers_folder(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_in_anothers_folder(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Folders of all seeds but 0 and 5 become those of others while their cells run; that of 4 before."""
     if config.seed in (0, 5):
         return run_well(config, run_dir, on_status=on_status)
@@ -89,9 +84,7 @@ def run_in_anothers_folder(
     raise RunFailed("ranks keep dying")
 
 
-def run_in_a_grid_that_goes(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_in_a_grid_that_goes(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Seed 1 moves the folder of the grid, or removes it if its name says so; once."""
     if config.seed == 1 and not run_dir.parent.with_name("moved").exists():
         if run_dir.parent.name == "removed":
@@ -102,17 +95,13 @@ def run_in_a_grid_that_goes(
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_interrupted(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """A terminal's Ctrl-C goes to every process of the foreground."""
     os.kill(os.getpid(), signal.SIGINT)
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_orphaned(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_orphaned(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Its fork server is killed: for seed 1 before it ends at once, without output; else right after DONE."""
     server = os.getppid()
     os.kill(server, signal.SIGKILL)
@@ -132,8 +121,8 @@ def orphaned_grid(out: Path) -> None:
     print(json.dumps([(o.status, o.finished and o.finished.auc, o.error) for o in outcomes]))  # noqa: T201
 
 
-def run_beside_a_stopped_server(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+def run_beside_stopped_server(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any
 ) -> Finished:
     """Seed 1 stops its fork server before it ends well; the others end well."""
     if config.seed == 1:
@@ -141,18 +130,14 @@ def run_beside_a_stopped_server(
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_stopped(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_stopped(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Seed 0 stops, and only something else can continue it; the others end well."""
     if config.seed == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_through_ctrl_z(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_through_ctrl_z(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Seed 0 and its runner are stopped for a second, and go on; then it ends well."""
     if config.seed == 0:
         pids = [os.getpid(), _parent(os.getppid())]
@@ -180,7 +165,7 @@ def grid_of_stopped(out: Path) -> None:
     for name, run_cell, jobs in (
         ("cell", run_stopped, 2),
         ("ctrl-z", run_through_ctrl_z, 1),
-        ("server", run_beside_a_stopped_server, 1),
+        ("server", run_beside_stopped_server, 1),
     ):
         outcomes = run_grid(cells_of(out / name, 2), run_cell, Journal(), jobs=jobs)
         print(json.dumps([(o.status, o.error) for o in outcomes]))  # noqa: T201
@@ -197,9 +182,7 @@ def answer(pipe: Connection) -> None:
     pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
 
 
-def run_a_rank(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Starts a process as the rpc engine does, and writes down where it came from."""
     ours, theirs = multiprocessing.Pipe()
     rank = fork_server().Process(target=answer, args=(theirs,))
@@ -213,9 +196,7 @@ def run_a_rank(
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_forever(
-    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
-) -> Finished:
+def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Says its pid, reports, and waits for a signal."""
     assert on_status is not None
     temporary = run_dir / "pid.tmp"

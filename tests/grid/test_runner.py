@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import select
 import signal
@@ -23,7 +22,7 @@ from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool, run_grid
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
-from harness.record.folder import claim_run, has_resume_point
+from harness.record.folder import has_resume_point
 from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
@@ -209,17 +208,6 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
     ]
     moved.mkdir(exist_ok=True)  # so that no grid is moved again
     assert [grid(place)[0] for place in (moved, out)] == [0, 0]
-
-
-def test_cell_in_use_is_refused(tmp_path: Path) -> None:
-    """Law: a cell that another process is writing is not written by two."""
-    [cell] = cells_of(tmp_path, 1)
-    with (
-        claim_run(cell.run_dir, cell.hash),
-        pytest.raises(StoreError, match=f"process {os.getpid()} on {platform.node()} is writing to it"),
-        claim_run(cell.run_dir, cell.hash),
-    ):
-        pass
 
 
 def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

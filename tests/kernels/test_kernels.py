@@ -115,8 +115,7 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, lambda content: bytes(len(content))])
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize(("damage", "suffix"), [(cut, "nbi"), (flipped, "nbc"), (lambda c: bytes(len(c)), "nbc")])
 def test_a_damaged_cache_file_is_made_anew(kernels: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
     """A cached file that was cut short, zeroed or changed by a bit is not run: it is removed, and compiled again."""
     run_loops(kernels)

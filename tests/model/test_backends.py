@@ -100,36 +100,6 @@ def test_gradients_are_autograds(backend: BackendName, dtype: torch.dtype, size:
         assert distance((before[key] - value) / learning_rate, expected[key]) < bound, key
 
 
-def test_gradients_are_quotients_of_differences() -> None:
-    """Along random directions in rows and parameters the loss changes, in float64, as the gradients say."""
-    size = SIZES["tiny"]
-    network = DenseNetwork(size, seed=3, learning_rate=1.0, dtype=torch.float64)
-    batch = batch_for(size, 9, seed=6, dtype=torch.float64)
-    dense_BI, rows_ND, plan, labels_B = batch
-    before = {name: value.clone() for name, value in network.state().items()}
-    _, grads_ND = network.train(*batch)
-    network.step()
-    gradients = {name: before[name] - value for name, value in network.state().items()}
-    rng = torch.Generator().manual_seed(0)
-
-    def loss_at(moved: Mapping[str, Tensor], rows: Tensor) -> float:
-        network.load({**before, **moved})
-        return network.train(dense_BI, rows, plan, labels_B)[0]
-
-    def slope(values: Tensor, name: str | None) -> tuple[float, Tensor]:
-        direction = torch.randn(values.shape, generator=rng, dtype=torch.float64)
-        direction /= direction.norm()
-        losses = []
-        for h in (1e-5, -1e-5):
-            moved = values + h * direction
-            losses.append(loss_at({}, moved) if name is None else loss_at({name: moved}, rows_ND))
-        return (losses[0] - losses[1]) / 2e-5, direction
-
-    for name, gradient in [*gradients.items(), (None, grads_ND)]:
-        measured, direction = slope(before[name] if name is not None else rows_ND, name)
-        assert measured == pytest.approx(float((gradient * direction).sum()), rel=1e-5, abs=1e-9), name
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_batches_of_any_size_follow_one_another(backend: BackendName) -> None:
     """Full batches, a short one, one sample, a prediction in between: each step is that of a network that only ever
@@ -193,16 +163,6 @@ def test_a_step_is_taken_once_whoever_asks_for_it(backend: BackendName) -> None:
             assert all(torch.equal(value, other_state[name]) for name, value in state.items())
 
 
-def test_who_takes_a_batch_back_gives_up_its_step() -> None:
-    """After load() nothing of the batch before is left to step with."""
-    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
-    before = {name: value.clone() for name, value in network.state().items()}
-    network.train(*batch_for(network.size, 8, seed=2))
-    network.load(before)
-    network.step()
-    assert all(torch.equal(value, before[name]) for name, value in network.state().items())
-
-
 def test_large_batches_are_predicted_in_parts() -> None:
     """A batch beyond PREDICT_SAMPLES gives every sample the logit that it has in a small batch."""
     size = SIZES["tiny"]
@@ -218,32 +178,12 @@ def test_large_batches_are_predicted_in_parts() -> None:
         torch.testing.assert_close(logits_B[span], network.predict(dense_BI[span], rows, plan_5), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-@pytest.mark.usefixtures("_threads")
-def test_any_number_of_threads_computes_the_same_but_for_rounding(backend: BackendName, num_threads: int) -> None:
-    """Three steps by one, two and three threads, of full batches and one of a single sample, against float64."""
-    torch.set_num_threads(num_threads)
-    size = SIZES["kaggle"]
-    network = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend)
-    exact = DenseNetwork(size, seed=0, learning_rate=0.1, dtype=torch.float64)
-    for num_samples in (128, 1, 33):
-        dense_BI, rows_ND, plan, labels_B = batch_for(size, num_samples, seed=num_samples)
-        loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
-        expected_loss, expected_ND = exact.train(dense_BI.double(), rows_ND.double(), plan, labels_B.double())
-        assert loss == pytest.approx(expected_loss, abs=1e-6)
-        assert distance(grads_ND, expected_ND) < 1e-5
-        network.step()
-        exact.step()
-    for name, value in network.state().items():
-        assert distance(value, exact.state()[name]) < 1e-6, name
-
-
 @needs_compiled
 @pytest.mark.usefixtures("_threads")
-def test_the_number_of_threads_changes_no_bit_of_the_compiled_backend() -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_the_number_of_threads_changes_no_bit_of_the_compiled_backend(optimizer: DenseOptimizerName) -> None:
     """Three steps by one, two, three and seven threads, of full batches and one of a single sample."""
-    digests = {digest("compiled", num_threads, (128, 1, 33)) for num_threads in (1, 2, 3, 7)}
+    digests = {digest("compiled", num_threads, (128, 1, 33), optimizer) for num_threads in (1, 2, 3, 7)}
     assert len(digests) == 1
 
 
@@ -350,21 +290,6 @@ def test_what_is_not_a_number_is_not_hidden(backend: BackendName) -> None:
         assert grads_ND.isnan().any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_may_lie_anywhere(backend: BackendName) -> None:
-    """Rows of a cache, where they are, and rows in order: the same bits."""
-    in_order, scattered = (DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend) for _ in range(2))
-    for seed in range(2):
-        dense_BI, rows_ND, plan, labels_B = batch_for(in_order.size, 64, seed)
-        slots_N = torch.randperm(2 * len(rows_ND), generator=torch.Generator().manual_seed(seed))[: len(rows_ND)]
-        rows_SD = torch.full((2 * len(rows_ND), rows_ND.shape[1]), float("nan"))
-        rows_SD[slots_N] = rows_ND
-        loss, grads_ND = scattered.train(dense_BI, rows_SD, plan, labels_B, slots_N)
-        expected_loss, expected_ND = in_order.train(dense_BI, rows_ND, plan, labels_B)
-        assert loss == expected_loss
-        assert torch.equal(grads_ND, expected_ND)
-
-
 @pytest.fixture
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -372,10 +297,15 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def digest(backend: BackendName, num_threads: int = 2, sizes: tuple[int, ...] = (128, 128, 128)) -> str:
+def digest(
+    backend: BackendName,
+    num_threads: int = 2,
+    sizes: tuple[int, ...] = (128, 128, 128),
+    optimizer: DenseOptimizerName = "sgd",
+) -> str:
     """Bits of a step for each batch size."""
     torch.set_num_threads(num_threads)
-    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend)
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend, optimizer=optimizer)
     words: list[str] = []
     for seed, num_samples in enumerate(sizes):
         loss, grads_ND = network.train(*batch_for(network.size, num_samples, seed))
@@ -404,9 +334,7 @@ def print_digest(backend: BackendName) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-@pytest.mark.parametrize(
-    ("num_samples", "num_trainers"), [(128, 2), (100, 3), (128, 7), (100, 20), (5, 8), (1, 2), (2048, 4)]
-)
+@pytest.mark.parametrize(("num_samples", "num_trainers"), [(128, 2), (100, 20), (5, 8), (1, 2), (2048, 4)])
 @pytest.mark.usefixtures("_threads")
 def test_trainers_that_divide_a_batch_have_the_bits_of_one(
     optimizer: DenseOptimizerName, num_samples: int, num_trainers: int

@@ -1,7 +1,5 @@
 """Adagrad of the dense network: both backends against torch.optim.Adagrad, and its sums as part of the state."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -80,21 +78,6 @@ def test_a_state_that_is_loaded_brings_the_sums_back(backend: BackendName) -> No
     assert not torch.equal(first["top.0.weight"], other["top.0.weight"])
 
 
-@pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
-@pytest.mark.usefixtures("_threads")
-def test_the_number_of_threads_changes_no_bit() -> None:
-    """Batches of three sizes by one, two and five threads, eager or not: the same parameters and sums."""
-    states: list[dict[str, Tensor]] = []
-    for num_threads, is_eager in ((1, False), (2, True), (5, False)):
-        torch.set_num_threads(num_threads)
-        network = make_network(SIZES["kaggle"], "compiled", is_eager=is_eager)
-        for num_samples in (128, 1, 33):
-            network.train(*batch_for(network.size, num_samples, seed=num_samples))
-        states.append(copied(network))
-    for other in states[1:]:
-        assert all(torch.equal(value, other[name]) for name, value in states[0].items())
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_columns_behind_the_values_of_a_row_change_nothing(backend: BackendName) -> None:
     """Rows with five columns of state, in order or in the slots of a cache: the bits of rows without."""
@@ -110,10 +93,3 @@ def test_columns_behind_the_values_of_a_row_change_nothing(backend: BackendName)
         expected_loss, expected_ND = plain.train(dense_BI, rows_ND, plan, labels_B)
         assert loss == expected_loss
         assert torch.equal(grads_ND, expected_ND)
-
-
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)

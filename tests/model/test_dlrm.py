@@ -72,36 +72,6 @@ def test_forward_is_that_of_a_plain_dlrm(name: str, backend: BackendName) -> Non
     assert expected_B.std() > 1e-3, "the logits tell samples apart"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["tiny", "kaggle"])
-def test_one_step_is_that_of_a_plain_dlrm(name: str, backend: BackendName) -> None:
-    """Loss, the gradient of every distinct row and every dense parameter after one SGD step: autograd's to 1e-6."""
-    size = SIZES[name]
-    network = DenseNetwork(size, seed=2, learning_rate=0.1, backend=backend)
-    tables = initial_tables(size.embedding_dim, seed=2)
-    plain = PlainDlrm(tables, network.state(), size)
-    dense_BI, ids_BF, labels_B = make_batch(BATCH_SIZE, seed=1)
-    plan, rows_ND = looked_up(tables, ids_BF)
-    loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
-    network.step()
-
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    plain_loss = nn.BCEWithLogitsLoss()(plain(dense_BI, torch.from_numpy(ids_BF).long()), labels_B)
-    plain_loss.backward()
-    expected_MD = torch.cat([bag.weight.grad for bag in plain.bags])  # pyright: ignore[reportArgumentType, reportCallIssue]
-    optimizer.step()
-    assert loss == pytest.approx(plain_loss.item(), abs=1e-6)
-    assert grads_ND.dtype == torch.float32
-    torch.testing.assert_close(grads_ND, expected_MD[plan.rows[0]], rtol=0, atol=1e-6)
-    assert grads_ND.abs().max() > 1e-4, "the gradients are not all nothing"
-    assert int(expected_MD.any(dim=1).sum()) <= len(grads_ND), "no row beyond the plan's has a gradient"
-    state = network.state()
-    for name_, layers in (("bottom", plain.bottom), ("top", plain.top)):
-        for index, linear in enumerate(layer for layer in layers if isinstance(layer, nn.Linear)):
-            for kind, expected in linear.state_dict().items():
-                torch.testing.assert_close(state[f"{name_}.{index}.{kind}"], expected, rtol=0, atol=1e-6)
-
-
 def test_initial_weights_are_normal() -> None:
     """Weights ~ N(0, sqrt(2/(fan_in+fan_out))), biases ~ N(0, sqrt(1/fan_out)): mean and variance within 4 standard
     errors, tails included.
@@ -151,20 +121,6 @@ def test_a_state_restores_a_network_to_the_bit() -> None:
     assert all(torch.equal(parameter, saved[name]) for name, parameter in network.state().items())
     assert [step() for _ in range(3)] == first
     assert all(torch.equal(parameter, after[name]) for name, parameter in network.state().items())
-
-
-def test_prediction_changes_nothing() -> None:
-    """Predicting leaves no gradient and moves no parameter, and is what forward gives."""
-    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
-    before = {name: parameter.clone() for name, parameter in network.state().items()}
-    dense_BI, ids_BF, _ = make_batch(8, seed=3)
-    plan, rows_ND = looked_up(initial_tables(16, seed=0), ids_BF)
-    logits_B = network.predict(dense_BI, rows_ND, plan)
-    assert not logits_B.requires_grad
-    assert torch.equal(logits_B, network.predict(dense_BI, rows_ND, plan))
-    assert all(torch.equal(parameter, before[name]) for name, parameter in network.state().items())
-    network.step()  # there is nothing to step with
-    assert all(torch.equal(parameter, before[name]) for name, parameter in network.state().items())
 
 
 @pytest.fixture(scope="module")

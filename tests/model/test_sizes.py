@@ -7,7 +7,7 @@ import pytest
 from harness.config.model import ModelConfig
 from harness.core.errors import ConfigError
 from harness.model.dlrm import DenseNetwork
-from harness.model.sizes import SIZES, ModelSize, model_size
+from harness.model.sizes import ModelSize, model_size
 
 # Written out by hand from the layers 13-512-256-64-16 / 367-512-256-1 and so on, weights and biases.
 PUBLISHED = {
@@ -27,12 +27,6 @@ def test_sizes_are_as_published(name: str) -> None:
     assert sum(parameter.numel() for parameter in state.values()) == num_parameters
     assert state["top.0.weight"].shape[1] == top_inputs
     assert state["bottom.0.weight"].shape[1] == 13
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_named_sizes_fit(name: str) -> None:
-    """Every named size is itself, without a key given."""
-    assert model_size(ModelConfig.model_validate({"size": name})) == SIZES[name]
 
 
 def test_given_parts_replace_those_of_the_named_size() -> None:

@@ -188,10 +188,25 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
         (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: expected profile.o_save_h > 0, got 0"),
         (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "expected at most cluster.num_ps = 4, got 5"),
         (["cpr56", "strategy.pls_target=[0.1,0.2]"], "strategy.pls_target"),
+        (["failure_traces/empty.csv"], "expected at least one failure, got none"),
+        ("# length_h: soon\nhour,rank\n1,ps0\n", "t.csv: length_h 'soon' in its header; expected a number above 0"),
+        ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
+        ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
+        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2, but its header gives a length of 1 h"),
+        ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
+        ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
+        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; expected a whole number from 4 to 1000000"),
+        ("hour,rank\n0,ps0\n", "unknown length; add '# length_h: HOURS' to its header"),
+        ("# ranks: 2\nhour,rank\n1,3\n", "profile.ranks_per_failure: expected at most cluster.num_ps = 2, got 3"),
     ],
 )
-def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    """What, where, what would be right; exit code 2."""
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str] | str, message: str
+) -> None:
+    """What, where, what would be right; exit code 2. Of a trace that contradicts itself too."""
+    if isinstance(words, str):
+        (tmp_path / "t.csv").write_text(words)
+        words = [str(tmp_path / "t.csv")]
     code, out, err = run_plan(capsys, *words)
     assert (code, out) == (2, "")
     assert message in err
@@ -241,19 +256,6 @@ def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFix
     assert "(at most)" in planned("strategy.name=differential", "strategy.bits=8")[0]["differential"]
 
 
-def test_the_reference_has_no_overhead() -> None:
-    """Failures are not carried out under ``none``, as in a run."""
-    job = job_of(CPR56)
-    assert not outcomes(options_of("none"), job, schedules_of(job, 3)).any()
-
-
-def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says so."""
-    code, _, err = run_plan(capsys, "failure_traces/empty.csv")
-    assert code == 2
-    assert "expected at least one failure, got none" in err
-
-
 def test_plan_of_a_trace_waits_for_its_repairs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """If asked, as a run: of each failure the longest repair, O_res where none is known; other keys hold."""
     path = tmp_path / "t.csv"
@@ -272,30 +274,3 @@ def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
         code, out, err = run_plan(capsys, "cpr56", "--simulate", "20", "--model", model)
         assert (code, err) == (0, "")
         assert "after failure_traces/preset-llama3.csv" in out
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; expected a number above 0"),
-        ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
-        ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
-        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2, but its header gives a length of 1 h"),
-        ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
-        ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
-        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; expected a whole number from 4 to 1000000"),
-        ("hour,rank\n0,ps0\n", "unknown length; add '# length_h: HOURS' to its header"),
-        ("# ranks: 2\nhour,rank\n1,3\n", "profile.ranks_per_failure: expected at most cluster.num_ps = 2, got 3"),
-    ],
-)
-def test_a_plan_of_a_trace_that_contradicts_itself_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
-) -> None:
-    """One line names the trace and what would be right; nothing is advised."""
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    code, out, err = run_plan(capsys, str(path))
-    assert (code, out) == (2, "")
-    assert str(path) in err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1

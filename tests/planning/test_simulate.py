@@ -15,8 +15,7 @@ from harness.core.pls import rank_weights
 from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
 from harness.core.strategy import Strategy
 from harness.core.whole_strategies import Full
-from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, saves_of, simulate
-from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
+from harness.planning.simulate import Job, SaveSizes, save_sizes, saves_of, simulate
 from harness.store.kinds import SAVE_KINDS, RowCounts, SaveKind
 from harness.traces.schedule import schedule
 from harness.traces.trace import parse_trace
@@ -211,17 +210,6 @@ def test_a_kind_of_save_says_its_own_size(monkeypatch: pytest.MonkeyPatch) -> No
     assert sizes.of("every_id") == 130 * (64 + 4) + 7
     with pytest.raises(ConfigError, match=r"kind of save: expected one of full, .*, got 'no such'"):
         sizes.of("no such")
-
-
-def test_row_ids_cost_what_the_store_writes() -> None:
-    """The simulated payload counts ids as wide as the store's."""
-    assert ROW_ID_BYTES == STORED_ROW_ID_BYTES
-
-
-def test_a_reference_survives_a_schedule_without_failures() -> None:
-    """``none`` costs nothing."""
-    outcome = simulate(make_strategy(options_of("none"), COSTS), JOB, ())
-    assert (outcome.overhead_frac, outcome.pls, outcome.num_saves) == (0.0, 0.0, 0)
 
 
 def test_only_lost_ranks_are_failures() -> None:

@@ -173,7 +173,8 @@ def main() -> None:
     root = args.tree.resolve()
     os.chdir(root)
     sys.path.insert(0, str(root))
-    __import__("harness"), __import__("numba"), __import__("torch"), __import__("pydantic")
+    for name in ("harness", "numba", "torch", "pydantic"):
+        __import__(name)  # once, and not for each mutant
     if args.again:
         rows = json.loads(args.again.read_text(encoding="utf-8"))
         chosen = [row for row in rows if not args.killed_by or row["by"].startswith(tuple(args.killed_by))]

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 import struct
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,6 @@ def committed(root: Path, *sequences: int, keep: int = 2) -> list[Manifest]:
     return manifests
 
 
-def flip_bit(path: Path, byte: int) -> None:
-    """Flip the lowest bit of one byte; negative bytes count from the end."""
-    content = bytearray(path.read_bytes())
-    content[byte] ^= 1
-    path.write_bytes(content)
-
-
-def test_newest_is_what_was_committed(tmp_path: Path) -> None:
-    """The newest manifest comes back equal, with nothing skipped; an empty folder has none."""
-    assert newest_checkpoint(tmp_path) == (None, [])
-    _, newest = committed(tmp_path, 1, 2)
-    assert newest_checkpoint(tmp_path) == (newest, [])
-
-
 def test_no_folder_is_made_for_a_run_that_lost_its_own(tmp_path: Path) -> None:
     """Law: a rank makes the folder of its files, and none for the run."""
     store = ShardStore(tmp_path / "gone" / "checkpoints", "ps0")
@@ -69,15 +55,58 @@ def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
             ResumeFolder(Path("closed"), fsync=False).paths()
 
 
-@pytest.mark.parametrize("name", [manifest_name(2), "ps0/base-000002.bin"])
-def test_a_fifo_in_the_place_of_a_file_is_damage(tmp_path: Path, name: str) -> None:
-    """Law: nothing waits for its writer; the previous checkpoint is shown."""
-    first, _ = committed(tmp_path, 1, 2)
-    (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)
-    newest, (skipped,) = newest_checkpoint(tmp_path)
-    assert newest == first
-    assert str(tmp_path / name) in skipped
+def flipped(byte: int) -> Callable[[Path], object]:
+    """Flips the lowest bit of one byte; negative bytes count from the end."""
+
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[byte] ^= 1
+        path.write_bytes(content)
+
+    return flip
+
+
+def cut(kept_frac: float) -> Callable[[Path], object]:
+    """Keeps so much of the file."""
+    return lambda path: os.truncate(path, int(path.stat().st_size * kept_frac))
+
+
+def alter(path: Path) -> None:
+    """Changes a value of a manifest, whose JSON stays whole."""
+    path.write_text(path.read_text().replace('"samples": 2560', '"samples": 2561'))
+
+
+def replace_by_fifo(path: Path) -> None:
+    """Nothing may wait for its writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+CONTENT = ("ps0/base-000002.bin", "ps1/base-000002.bin", "trainer0/dense-000002.bin")
+DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
+    *((CONTENT[k % 3], flipped(byte), "damaged") for k, byte in enumerate((0, 8, 12, 20, 40, 3000, 4095, 4096, 4500))),
+    *((name, flipped(-1), "damaged") for name in CONTENT),
+    *((name, cut(frac), "") for name in (manifest_name(2), *CONTENT[1:]) for frac in (0.0, 0.5, 0.99)),
+    *((name, replace_by_fifo, "") for name in (manifest_name(2), CONTENT[0])),
+    (manifest_name(2), alter, "altered"),
+    (CONTENT[0], Path.unlink, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "said"), DAMAGES)
+def test_damage_shows_the_checkpoint_before(
+    tmp_path: Path, name: str, damage: Callable[[Path], object], said: str
+) -> None:
+    """Law: one damaged, torn, missing or foreign file hides its checkpoint and no other, in a line that names it."""
+    assert newest_checkpoint(tmp_path) == (None, [])
+    previous, newest = committed(tmp_path, 1, 2)
+    assert newest_checkpoint(tmp_path) == (newest, [])
+    damage(tmp_path / name)
+    found, (skipped,) = newest_checkpoint(tmp_path)
+    assert found == previous
+    assert skipped.startswith(f"skipped {manifest_name(2)}")
+    assert name in skipped
+    assert said in skipped
 
 
 def test_records_travel_unchanged(tmp_path: Path) -> None:
@@ -106,67 +135,6 @@ def test_dense_state_round_trip(tmp_path: Path) -> None:
     assert all(torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in read)
     assert read_extra == extra
     assert record.payload_bytes == sum(tensor.nbytes for tensor in tensors.values())
-
-
-@pytest.mark.parametrize("where", ["ps0/base", "ps1/base", "trainer0/dense"])
-@pytest.mark.parametrize("byte", [0, 8, 12, 20, 40, 3000, 4095, 4096, 4500, -1])
-def test_flipped_bit_shows_previous_checkpoint(tmp_path: Path, where: str, byte: int) -> None:
-    """One bit flipped anywhere in a content file: the previous checkpoint is found and the sentence names the file."""
-    previous, _ = committed(tmp_path, 1, 2)
-    flip_bit(tmp_path / f"{where}-000002.bin", byte)
-    found, skipped = newest_checkpoint(tmp_path)
-    assert found == previous
-    assert len(skipped) == 1
-    assert f"{where}-000002.bin: damaged" in skipped[0]
-    assert skipped[0].startswith("skipped manifest-000002.json")
-
-
-@pytest.mark.parametrize("byte", [0, 16, 40, 4095, 4096, 4100, 4110, -1])
-def test_restore_notices_a_flipped_bit(tmp_path: Path, byte: int) -> None:
-    """Reading rows checks them: a bit flipped in header, row ids or rows of a delta ends in an error naming it."""
-    store = ShardStore(tmp_path, "ps0")
-    base = store.write_base(0, 0, rows_of(0))
-    delta = store.write_delta(1, 1, rows_of(1), [chosen(2, 3, 100), slice(50, 60)])
-    flip_bit(tmp_path / delta.path, byte)
-    with pytest.raises(StoreError, match=r"ps0/delta-000001\.bin: damaged"):
-        store.read_into([base, delta], torch.empty_like(rows_of(0)))
-    with pytest.raises(StoreError, match=r"ps0/delta-000001\.bin: damaged"):
-        store.compact([base, delta], 2)
-    assert sorted(path.name for path in (tmp_path / "ps0").iterdir()) == ["base-000000.bin", "delta-000001.bin"]
-
-
-@pytest.mark.parametrize("kept_frac", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("name", ["manifest-000002.json", "ps1/base-000002.bin", "trainer0/dense-000002.bin"])
-def test_truncated_file_shows_previous_checkpoint(tmp_path: Path, name: str, kept_frac: float) -> None:
-    """A manifest or content file cut short anywhere hides its checkpoint, not the one before."""
-    previous, _ = committed(tmp_path, 1, 2)
-    content = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(content[: int(len(content) * kept_frac)])
-    found, skipped = newest_checkpoint(tmp_path)
-    assert found == previous
-    assert len(skipped) == 1
-    assert name in skipped[0]
-
-
-def test_missing_file_shows_previous_checkpoint(tmp_path: Path) -> None:
-    """A content file that is gone hides every checkpoint that needs it."""
-    previous, newest = committed(tmp_path, 1, 2)
-    (tmp_path / newest.files[0].path).unlink()
-    assert newest_checkpoint(tmp_path)[0] == previous
-    (tmp_path / previous.files[0].path).unlink()
-    found, skipped = newest_checkpoint(tmp_path)
-    assert found is None
-    assert len(skipped) == 2
-
-
-def test_altered_manifest_is_skipped(tmp_path: Path) -> None:
-    """A manifest carries its own checksum: a changed step is noticed though the JSON is whole."""
-    previous, newest = committed(tmp_path, 1, 2)
-    path = tmp_path / newest.name
-    path.write_text(path.read_text().replace('"samples": 2560', '"samples": 2561'))
-    found, skipped = newest_checkpoint(tmp_path)
-    assert found == previous
-    assert "altered" in skipped[0]
 
 
 def test_other_format_version_is_refused(tmp_path: Path) -> None:
@@ -264,30 +232,6 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
     with pytest.raises(ValueError, match="a bug"):
         store.wait()
     assert newest_checkpoint(tmp_path) == (first, [])
-
-
-def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands before they go; the next commit, and whoever waits, finds them gone."""
-    may_go = threading.Event()
-    real = CheckpointStore._collect
-
-    def collect(store: CheckpointStore, *args: Any) -> None:
-        assert may_go.wait(10)
-        real(store, *args)
-
-    monkeypatch.setattr(CheckpointStore, "_collect", collect)
-    store = CheckpointStore(tmp_path, keep=1)
-    may_go.set()
-    store.commit(write_files(tmp_path, 1))
-    store.wait()
-    may_go.clear()
-    newer = write_files(tmp_path, 2)
-    store.commit(newer)
-    assert newest_checkpoint(tmp_path) == (newer, [])
-    assert len(list(tmp_path.glob("manifest-*.json"))) == 2
-    may_go.set()
-    store.wait()
-    assert len(list(tmp_path.glob("manifest-*.json"))) == 1
 
 
 def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:

@@ -2,36 +2,15 @@
 
 import errno
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 
 from harness.core.errors import StoreError
-from harness.processes.spawn import fork_server
 from harness.store import CheckpointStore, ShardStore, newest_checkpoint
 from harness.store.format import replacing
-from tests.store import victims
-from tests.store.helpers import next_sequence, read_dense, rows_of, write_files
-
-WAIT_S = 60
-
-
-@contextmanager
-def running(victim: victims.Victim, root: Path) -> Iterator[tuple[BaseProcess, str]]:
-    """Run ``victim`` in a process of its own: the process, and the first thing that it says."""
-    context = fork_server()  # the one of all tests of this process, which has torch
-    here, there = context.Pipe()
-    with here:
-        process = context.Process(target=victim, args=(root, there), daemon=True)
-        process.start()
-        there.close()
-        assert here.poll(WAIT_S), "the victim said nothing"
-        yield process, here.recv()
+from tests.store.helpers import read_dense, rows_of, write_files
 
 
 def assert_shows_first_checkpoint(root: Path) -> None:
@@ -44,41 +23,6 @@ def assert_shows_first_checkpoint(root: Path) -> None:
         assert ShardStore(root, rank).read_into(records, rows_ND) == 10
         assert torch.equal(rows_ND, rows_of(10 + int(rank[2:])))
     assert read_dense(root, found.trainer)[1] == {"step": 10}
-
-
-@pytest.mark.parametrize(
-    "victim",
-    [
-        victims.between_content_and_manifest,
-        victims.before_the_rename,
-        victims.inside_a_content_file,
-        victims.beside_steps,
-    ],
-)
-def test_killed_before_its_manifest_shows_previous(tmp_path: Path, victim: victims.Victim) -> None:
-    """A writer that gets SIGKILL before its manifest is in place leaves the previous checkpoint, and one can go on."""
-    with running(victim, tmp_path) as (process, message):
-        assert message == "ready"
-        process.kill()
-        process.join(WAIT_S)
-    assert process.exitcode == -signal.SIGKILL
-    assert_shows_first_checkpoint(tmp_path)
-    store = CheckpointStore(tmp_path)
-    assert not list(tmp_path.rglob("*.tmp"))
-    next_one = write_files(tmp_path, next_sequence(tmp_path))
-    store.commit(next_one)
-    assert newest_checkpoint(tmp_path) == (next_one, [])
-
-
-def test_a_file_that_cannot_grow_leaves_last_checkpoint(tmp_path: Path) -> None:
-    """Where the kernel stops a write halfway, the error names the file and no half file stays."""
-    with running(victims.on_a_full_disk, tmp_path) as (process, message):
-        process.join(WAIT_S)
-    assert message == (
-        f"{tmp_path}/ps0/base-000002.bin: cannot be written: File too large; earlier checkpoints are untouched"
-    )
-    assert sorted(path.name for path in (tmp_path / "ps0").iterdir()) == ["base-000001.bin"]
-    assert_shows_first_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])

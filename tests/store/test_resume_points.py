@@ -96,18 +96,6 @@ def test_a_crash_at_any_call_leaves_the_last_point(tmp_path: Path) -> None:
     assert len(list((root / "resume").glob("*/*.bin"))) == len(RANKS)
 
 
-def test_a_state_comes_back_with_its_types(tmp_path: Path) -> None:
-    """Law: numpy stays numpy, torch stays torch, empty arrays keep their shape, and numbers are equal to the bit."""
-    record = write_state(tmp_path, "ps0", 0, 5, state_of(3), fsync=False)
-    state = read_state(tmp_path, record)
-    assert isinstance(state["rows"], torch.Tensor)
-    assert (state["bits"].dtype, state["flags"].dtype) == (np.uint64, np.bool_)
-    assert state["bits"].tolist() == [3, 7]
-    *plain, inner = state["plain"]
-    assert plain == [None, True, 3, 0.1 * 3, "text"]
-    assert (inner["inner"][0].shape, inner["inner"][0].dtype) == ((0, 3), np.int32)
-
-
 @pytest.mark.parametrize(("change", "named"), [({"saving": []}, "saving"), ({"step": ...}, "step"), ({"files": 1}, "")])
 def test_a_point_of_other_fields_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     """Law: what another version of the code wrote is one line, though its checksum is right."""

@@ -71,28 +71,6 @@ def test_what_is_read_is_what_was(parts: tuple[Part, ...] | None, buffer_bytes: 
     assert (num_blocked > 0) == (buffer_bytes < 1 << 20), "a small buffer makes steps wait, a large one does not"
 
 
-def test_the_first_value_set_aside_wins() -> None:
-    """A row that changes twice before the writer comes is read as it was before the first change."""
-    rows_MD = rows_of(1)
-    snapshot = Snapshot(rows_MD, None, buffer_bytes=1 << 20)
-    for _ in range(3):
-        assert not len(snapshot.put_aside(torch.tensor([5])))
-        rows_MD[5] += 1
-    (chunk,) = snapshot.chunks(slice(0, NUM_ROWS))
-    chunk_WD = snapshot.copy(chunk)
-    snapshot.lay_over(chunk, chunk_WD)
-    assert torch.equal(chunk_WD, rows_of(1))
-
-
-@pytest.mark.parametrize("dim", [4, 16, 512])
-@pytest.mark.parametrize("buffer_bytes", [1 << 16, 1 << 20, 64 << 20])
-def test_the_buffer_keeps_its_bound(buffer_bytes: int, dim: int) -> None:
-    """Chunk, rows set aside and what finds them again take at most what was allowed, and most of it where needed."""
-    snapshot = Snapshot(torch.empty(1, dim).expand(3_000_000, dim), None, buffer_bytes=buffer_bytes)
-    buffers = (snapshot._chunk_WD, snapshot._values_CD, snapshot._row_C, snapshot._freed_C)
-    assert 0.9 * buffer_bytes <= sum(buffer.nbytes for buffer in buffers) <= buffer_bytes
-
-
 def changing(rows: Snapshot, rows_MD: Tensor, enough: threading.Event) -> None:
     """Change random rows, as steps do, until it is enough."""
     chance = torch.Generator().manual_seed(0)
