@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import BUCKETS
-from harness.record.files import write_text
+from harness.files import write_text
 from harness.wandb.facts import RunFacts
 from harness.wandb.server import WandbError, default_entity, server_problem, server_url, within
 

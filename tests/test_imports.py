@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS: tuple[tuple[str, ...], ...] = (  # bottom to top; rooms of one floor do not import each other
     ("kernels",),
     ("core",),
+    ("files",),
     ("config", "store"),
     ("data", "model", "traces", "record", "processes"),
     ("cluster", "wandb"),

@@ -17,7 +17,7 @@ from analysis.figures import style, to_svg
 from analysis.load import Cell
 from analysis.report import figure_html, page
 from analysis.tables import Heading, Html, html_table, rich_table
-from harness.record.files import store_errors
+from harness.files import store_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.core.errors import StoreError
+from harness.files import read_json, write_text
 from harness.record.code import Code, current_code
-from harness.record.files import read_json, write_text
 
 if TYPE_CHECKING:
     from analysis.claims.claim import Benchmark

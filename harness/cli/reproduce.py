@@ -15,10 +15,10 @@ from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment, load_experiment
 from harness.config.model import Config
 from harness.core.errors import ConfigError
+from harness.files import write_text
 from harness.grid.process import is_done
 from harness.grid.runner import LocalPool
 from harness.grid.worker import run_assembled
-from harness.record.files import write_text
 from harness.record.folder import claim_grid
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import Field, create_model
 
 from harness.cli import console
 from harness.core.errors import TraceError
-from harness.record.files import write_text
+from harness.files import write_text
 from harness.traces.generate import generate
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import FailureLog

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from harness.files import try_lock
+
 _log = logging.getLogger(__name__)
 
 
@@ -64,7 +66,8 @@ def _remove_unlocked(path: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(lock):
+            return None
         files = [path, *path.rglob("*")]
         size = sum(file.lstat().st_size for file in files if not file.is_dir())
         _remove(path)

@@ -28,12 +28,12 @@ from harness.data.records import (
     Source,
     Synthetic,
     Words,
-    fsync_folder,
     read_meta,
     write_meta,
 )
 from harness.data.sidecar import read_sidecar
 from harness.data.sources import CHUNK_BYTES, Progress, SourceReader, fingerprint, total_bytes
+from harness.files import fsync_folder
 
 MAX_IND_RANGE_LIMIT = 1 << 31  # row ids are int32
 

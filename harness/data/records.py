@@ -8,7 +8,6 @@ Shapes: N rows of a file, 26 = F tables.
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.errors import DataError
+from harness.files import replace_text
 
 FORMAT_VERSION = 1
 NUM_DENSE = 13
@@ -82,15 +82,8 @@ class Meta:
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
-    """Write ``meta.json`` atomically and durably."""
-    temporary = folder / f"{META_NAME}.tmp"
-    with temporary.open("w") as file:
-        json.dump(dataclasses.asdict(meta), file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / META_NAME)
-    fsync_folder(folder)
+    """Write ``meta.json`` atomically and durably. Raises OSError."""
+    replace_text(folder / META_NAME, json.dumps(dataclasses.asdict(meta), indent=1) + "\n")
 
 
 def find_data(path: Path) -> Meta:
@@ -173,15 +166,6 @@ def damage(path: Path, record_C: NDArray[np.int32], limits_C: NDArray[np.uint32]
         what = f"{f'feature {column}' if column else 'label'} {word.view(np.float32)[0]}"
         what += ", expected a number that is finite and not negative" if column else ", expected 0 or 1"
     return DataError(f"{path}: sample {row:,}: {what}; the file is damaged, prepare the data again")
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _parse(values: dict[str, Any]) -> Meta:

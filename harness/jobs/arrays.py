@@ -23,9 +23,9 @@ from harness.config.jobs import JobsConfig
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError
+from harness.files import make_folder, read_file, store_errors, write_text
 from harness.jobs.cell_job import CellJob
 from harness.model.backends import choose_backend
-from harness.record.files import make_folder, read_file, store_errors, write_text
 from harness.record.rundir import RunDir
 from harness.run.assemble import starts_processes
 from harness.run.spec import with_backend

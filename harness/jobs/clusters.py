@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from harness.config.jobs import ClusterName, JobsConfig
 from harness.core.errors import ConfigError, UserError, printable
+from harness.files import read_file, write_text
 from harness.jobs.arrays import MOST, JobArray
-from harness.record.files import read_file, write_text
 
 VERSION = "1.5.4"
 """Of submitit, as in requirements-submitit.txt."""

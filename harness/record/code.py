@@ -18,7 +18,7 @@ from typing import Any
 from harness.config import plugins
 from harness.config.model import Config
 from harness.core.errors import StoreError
-from harness.record.files import read_json
+from harness.files import read_json
 from harness.record.rundir import RunDir
 
 _ROOT = Path(__file__).resolve().parents[2]

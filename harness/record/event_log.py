@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from harness.core.errors import StoreError
 from harness.core.events import Event, Finished, Started, from_json
-from harness.record.files import read_file
+from harness.files import read_file
 from harness.record.rundir import RunDir
 
 _BLOCK = 1 << 17  # bytes; a few events

@@ -29,7 +29,7 @@ from harness.config.build import mistakes_of
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
-from harness.record.files import make_folder, new_digest, read_file, read_json, store_errors, write_text
+from harness.files import make_folder, new_digest, read_file, read_json, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),

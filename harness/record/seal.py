@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import StoreError
-from harness.record.files import digest_of, new_digest, read_file, store_errors, write_text
+from harness.files import digest_of, new_digest, read_file, store_errors, write_text
 from harness.record.rundir import RunDir
 
 SEALED = ("config.yaml", "env.json", "events.jsonl")

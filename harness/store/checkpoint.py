@@ -13,11 +13,11 @@ from pathlib import Path
 
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
+from harness.files import fsync_folder
 from harness.store.background import in_background
 from harness.store.format import (
     content_paths,
     disk_errors,
-    fsync_folder,
     numbered_paths,
     read_text,
     reading,

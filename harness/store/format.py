@@ -24,6 +24,7 @@ import xxhash
 from torch import Tensor
 
 from harness.core.errors import Damaged, StoreError
+from harness.files import fsync_folder
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.manifest import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
 from harness.store.row_sources import CHUNK_BYTES, rows_in
@@ -102,15 +103,6 @@ def write_text(path: Path, text: str, *, fsync: bool) -> None:
 def _open(path: str, flags: int) -> int:
     """A file descriptor to read from. A FIFO is opened, and is empty, at once: nothing waits for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class HashingWriter:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.core.resumable import EventsPosition, State
+from harness.files import fsync_folder
 from harness.store.format import (
     content_paths,
     disk_errors,
-    fsync_folder,
     numbered_paths,
     read_text,
     remove_unfinished,

@@ -58,22 +58,24 @@ def digest_of(file: Path) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write ``file`` durably and atomically: temporary file, fsync, rename, fsync of the folder.
-
-    Raises StoreError that names the file.
-    """
+    """Write ``file`` as :func:`replace_text` does. Raises StoreError that names it."""
     with store_errors(file, "written"):
-        temporary = file.with_name(f".{file.name}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(file)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        fsync_folder(file.parent)
+        replace_text(file, text)
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write ``file`` durably and atomically: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(file.parent)
 
 
 def make_folder(folder: Path) -> None:
