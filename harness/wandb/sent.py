@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from harness.core.errors import StoreError
-from harness.record.files import digest_of, read_json, store_errors, write_text
+from harness.files import digest_of, read_json, store_errors, write_text
 from harness.record.rundir import RunDir
 from harness.wandb.facts import RunFacts
 

@@ -37,7 +37,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def within(limit_s: float, call: Callable[[], _T]) -> _T:
-    """The result of ``call``. Raises WandbError for any error of it, and if it takes longer; it then goes on, unseen."""
+    """The result of ``call``. Raises WandbError for any error of it, and if it takes longer: it is then abandoned."""
     future: Future[_T] = Future()
 
     def work() -> None:

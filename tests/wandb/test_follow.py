@@ -73,7 +73,9 @@ def _exported(folder: Path) -> dict[str, Any]:
     environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
 
     def inspect(*options: str) -> str:
-        done = subprocess.run([*command, *options, str(file)], check=True, capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [*command, *options, str(file)], check=True, capture_output=True, text=True, env=environment
+        )
         return done.stdout
 
     records = [json.loads(line, object_hook=_without_times) for line in inspect().splitlines()]
@@ -89,9 +91,7 @@ def _without_times(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in times}
 
 
-def test_wandb_gets_the_same_from_a_run_that_goes_on_and_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_the_same_from_a_run_that_goes_on_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: config, history, summary, files of both exports are equal; the figures are those of the last event."""
     be_patient(monkeypatch)
     path, later = tmp_path / "cpr_mfu-s3", tmp_path / "later"

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,9 +67,12 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, text: str | bytes) ->
         read_facts(recorder.run, {})
     assert "\n" not in str(caught.value)
     config = made_config("full", wandb={"mode": "offline"})
-    with ExitStack() as views, Recorder(tmp_path, config, since=position):
-        with pytest.raises(StoreError, match=rf"^{recorder.run.env}: "):
-            views.enter_context(followed(recorder.run, config, "0" * 16))
+    with (
+        Recorder(tmp_path, config, since=position),
+        pytest.raises(StoreError, match=rf"^{recorder.run.env}: "),
+        followed(recorder.run, config, "0" * 16),
+    ):
+        pass
 
 
 def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
