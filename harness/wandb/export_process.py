@@ -1,8 +1,8 @@
 """The process that exports runs to wandb, one after another: ``python -m harness.wandb.export_process OWNER_PID``.
 
-Input: two JSON objects a run, a line each. The first, an :class:`Export`, says what is to be exported. The process reads
-the run's events until the second object is there, which says how the run ended: ``is_ok``, and ``summary``, figures that
-are added to the run's summary.
+Input: two JSON objects a run, a line each. The first, an :class:`Export`, says what is to be exported. The process
+reads the run's events until the second object is there, which says how the run ended: ``is_ok``, and ``summary``,
+figures that are added to the run's summary.
 Output: JSON arrays ``[kind, text]``, a line each: ``opened`` with the address of the run's page (null offline),
 ``offline`` with the reason why a run that should be online is not, ``logged`` when all events have been read, ``sent``
 when all is, with the address; or ``failed`` with the reason, which is the last line.
