@@ -26,8 +26,8 @@ from analysis.tables import (
     verdict_tables,
 )
 from harness.core.errors import StoreError
-from harness.record.environment import utc_now
 from harness.files import read_json, store_errors, write_text
+from harness.record.environment import utc_now
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
