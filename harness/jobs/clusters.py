@@ -95,7 +95,7 @@ class Slurm:
         except (OSError, subprocess.SubprocessError):
             return None
         found: dict[str, str] = {}
-        for job, name in (line.split(maxsplit=1) for line in listed.splitlines()):
+        for job, _, name in (line.partition(" ") for line in listed.splitlines()):
             index = job.partition("_")[2] or "0"
             if name.startswith("cpr-") and index.isdigit() and (path := _list_of(folder, name.strip())).exists():
                 found[read_file(path).decode().splitlines()[int(index)]] = job

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import Main, RankContext, RankProcess
@@ -20,6 +21,8 @@ from tests.hosts.emulated import Emulation, await_end, await_that, peers, proces
 from tests.hosts.ray_nodes import ours
 from tests.own_time import own_time
 from tests.stopped import await_stop, is_stopped
+
+AT_STEP = 40
 
 
 class NotingLauncher(HostsLauncher):
@@ -41,36 +44,35 @@ class NotingLauncher(HostsLauncher):
         return super().spawn(context, main)
 
 
-def run_and(
-    hosts: Emulation,
-    config: Config,
-    run_dir: Path,
-    at_step: int,
-    act: Callable[[NotingLauncher], None] | None = None,
-) -> None:
-    """A run in whose middle ``act`` is called, once."""
+Act = Callable[..., None]
+"""What is done in the middle of a run; it gets the launcher (None: Ray's), the hosts and arguments of its own."""
+
+
+def run_and(hosts: Emulation, config: Config, run_dir: Path, act: Act | None = None, *arguments: Any) -> None:
+    """A run in whose middle ``act`` is called, once; says its error."""
     hosts.enter()
-    to_do = [act] if act is not None else []
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
+    to_do = [] if act is None else [act]
 
     def on_status(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and status.step >= at_step and to_do:
-            to_do.pop()(launcher)
+        if status.phase == "train" and status.step >= AT_STEP and to_do:
+            to_do.pop()(launcher, hosts, *arguments)
 
     try:
         with own_time() as clock:
-            launcher = NotingLauncher(config, run_dir, clock)
+            launcher = NotingLauncher(config, run_dir, clock) if config.cluster.launcher == "hosts" else None
             assemble.run(config, run_dir, on_status=on_status, parts=assemble.Parts(launcher=launcher))
     except HarnessError as error:
         os.write(1, f"{type(error).__name__}: {error}\n".encode())
 
 
-def stop_and_go_on(hosts: Emulation, config: Config, run_dir: Path, at_step: int) -> None:
+def stop_and_go_on(hosts: Emulation, config: Config, run_dir: Path) -> None:
     """A run that is asked to stop in its middle, and goes on."""
     hosts.enter()
     stop = StopRequest()
 
     def on_status(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and status.step >= at_step:
+        if status.phase == "train" and status.step >= AT_STEP:
             stop.set()
 
     try:
@@ -80,95 +82,64 @@ def stop_and_go_on(hosts: Emulation, config: Config, run_dir: Path, at_step: int
     assemble.run(config, run_dir, resumes=True)
 
 
-def run_plainly(hosts: Emulation, config: Config, run_dir: Path, act: Callable[[], None] | None = None) -> None:
-    """A run with the launcher that the config names; ``act`` is called once, after 40 steps."""
+def command(hosts: Emulation, *arguments: str) -> None:
+    """A command of the harness; says its exit code after what it says."""
     hosts.enter()
-    to_do = [act] if act is not None else []
-
-    def on_status(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and status.step >= 40 and to_do:
-            to_do.pop()()
-
-    try:
-        assemble.run(config, run_dir, on_status=on_status)
-    except HarnessError as error:
-        os.write(1, f"{type(error).__name__}: {error}\n".encode())
+    code = main(arguments)
+    os.write(1, f"{code}\n".encode())
 
 
-def lose_process(hosts: Emulation, config: Config, run_dir: Path, host: str, part: bytes) -> None:
+# --- acts -------------------------------------------------------------------------------------------------------------
+
+
+def end_supervisor(_launcher: object, _hosts: Emulation) -> None:
+    """This process is killed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_process(_launcher: object, _hosts: Emulation, host: str, part: bytes) -> None:
     """A process of a host whose command line has ``part`` is killed; the run goes on when none is left there."""
-
-    def lose() -> None:
-        os.kill(ours(host, part)[0], signal.SIGKILL)
-        await_that(lambda: not ours(host), "nothing of the harness is left")
-
-    run_plainly(hosts, config, run_dir, lose)
+    os.kill(ours(host, part)[0], signal.SIGKILL)
+    await_that(lambda: not ours(host), "nothing of the harness is left")
 
 
-def end_supervisor_of_ray(hosts: Emulation, config: Config, run_dir: Path) -> None:
-    """The supervisor is killed."""
-    run_plainly(hosts, config, run_dir, lambda: os.kill(os.getpid(), signal.SIGKILL))
+def name_peers(_launcher: object, hosts: Emulation) -> None:
+    """Say to which addresses the supervisor's network and each host are connected."""
+    for holder in (str(hosts.bridge), *hosts.hosts):
+        for peer in sorted(peers(holder)):
+            os.write(1, f"{holder} {peer}\n".encode())
 
 
-def name_peers(hosts: Emulation, config: Config, run_dir: Path) -> None:
-    """Says to which addresses the supervisor's network and each host are connected in the middle of a run."""
-
-    def name(launcher: HostsLauncher) -> None:
-        for holder in (str(hosts.bridge), *hosts.hosts):
-            for peer in sorted(peers(holder)):
-                os.write(1, f"{holder} {peer}\n".encode())
-
-    run_and(hosts, config, run_dir, 40, name)
-
-
-def lose_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
+def lose_agent(_launcher: object, _hosts: Emulation, host: str) -> None:
     """The agent of a host is killed; the supervisor goes on when its ranks have ended, lest the run end before."""
-
-    def kill(launcher: HostsLauncher) -> None:
-        signal_agent(host, signal.SIGKILL)
-        await_end((host,))
-
-    run_and(hosts, config, run_dir, 40, kill)
+    signal_agent(host, signal.SIGKILL)
+    await_end((host,))
 
 
-def stop_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
+def stop_agent(launcher: HostsLauncher, _hosts: Emulation, host: str) -> None:
     """The agent of a host is stopped: its ranks run, and nobody watches them. The run waits for the deadline."""
-
-    def stop(launcher: HostsLauncher) -> None:
-        signal_agent(host, signal.SIGSTOP)
-        await_that(launcher.lost_hosts, "a host is lost")
-
-    run_and(hosts, config, run_dir, 40, stop)
+    signal_agent(host, signal.SIGSTOP)
+    await_that(launcher.lost_hosts, "a host is lost")
 
 
-def lose_link(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
+def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:
     """The cable of a host is taken out; says when it was out, by the launcher's clock."""
-
-    def cut(launcher: NotingLauncher) -> None:
-        hosts.cut(host)
-        os.write(1, f"{launcher.clock.read()}\n".encode())
-
-    run_and(hosts, config, run_dir, 40, cut)
+    hosts.cut(host)
+    os.write(1, f"{launcher.clock.read()}\n".encode())
 
 
-def press_ctrl_z(hosts: Emulation, config: Config, run_dir: Path, pause_s: float) -> None:
-    """The supervisor gets SIGTSTP in its middle, stops, and goes on after so many seconds; says that it had stopped."""
-    signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
-    run_and(hosts, config, run_dir, 40, lambda launcher: stop_by_ctrl_z(lambda: time.sleep(pause_s)))
-
-
-def cut_during_ctrl_z(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
-    """While the supervisor is stopped a cable is taken out, and it stays so until no process is left on the host."""
-    signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
+def press_ctrl_z(_launcher: object, hosts: Emulation, host: str, pause_s: float) -> None:
+    """The supervisor is stopped twice: for so many seconds, and until a host whose cable is taken out is empty."""
 
     def cut() -> None:
         hosts.cut(host)
         await_end((host,))
 
-    run_and(hosts, config, run_dir, 40, lambda launcher: stop_by_ctrl_z(cut))
+    _stop_by_ctrl_z(lambda: time.sleep(pause_s))
+    _stop_by_ctrl_z(cut)
 
 
-def stop_by_ctrl_z(meanwhile: Callable[[], object]) -> None:
+def _stop_by_ctrl_z(meanwhile: Callable[[], object]) -> None:
     """Stop this process by SIGTSTP, until another one has called ``meanwhile``; that says whether it stood until then.
 
     Returns afterwards, so that the run is not over before it stops.
@@ -186,15 +157,3 @@ def stop_by_ctrl_z(meanwhile: Callable[[], object]) -> None:
     other = forked(go_on)
     os.kill(pid, signal.SIGTSTP)
     os.waitpid(other, 0)
-
-
-def end_supervisor(hosts: Emulation, config: Config, run_dir: Path) -> None:
-    """The supervisor is killed."""
-    run_and(hosts, config, run_dir, 40, lambda launcher: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def command(hosts: Emulation, *arguments: str) -> None:
-    """A command of the harness; says its exit code after what it says."""
-    hosts.enter()
-    code = main(arguments)
-    os.write(1, f"{code}\n".encode())

@@ -57,102 +57,119 @@ def facts(events: list[Event]) -> list[dict]:
     return [event.to_json() | {"machine": None} for event in events]
 
 
-def test_a_run_on_three_hosts_has_the_events_of_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: to the bit, under ten failures; each kill is a SIGKILL on the host that the record names."""
-    config = saving_every(changed(config, cluster__num_ps=6, strategy__name="cpr_mfu", data__max_train_samples=512), 80)
-    _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    assert facts(events) == facts(expected)
-    (started,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
-    assert [*started.values()] == [*hosts.hosts, *hosts.hosts, hosts.hosts[0]]
-    kills = [event for event in events if is_loss(event)]
-    assert len(kills) == 11
-    assert all(kill.machine["exitcode"] == -9 and kill.machine["host"] == started[kill.rank] for kill in kills)
+def on_hosts(
+    hosts: Emulation, config: Config, folder: Path, act: host_runs.Act | None = None, *arguments: Any
+) -> tuple[list[Event], str]:
+    """The events of a run on the hosts, with ``act`` in its middle, and what was said. No process is left there."""
+    run_dir = folder / "hosts" / "run"
+    said = said_by(host_runs.run_and, hosts, hosts.config(config), run_dir, act, *arguments)
+    for host in hosts.hosts:
+        hosts.mend(host)
     await_end(hosts.hosts)
-
-
-def test_a_rank_that_is_cut_off_is_no_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: it ends before it is replaced; no host is lost, and the events are those of local."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase,fault\n20,ps1,,partition\n30,ps2,lookup,partition\n")
-    config = changed(short(config), trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=3)
-    _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    assert facts(events) == facts(expected)
-    assert [event.fault for event in events if is_loss(event)] == ["partition", "partition"]
-    regrouped = [event.machine for event in events if isinstance(event, Regrouped)]
-    assert [[*machine["replaced"]] for machine in regrouped] == [["ps1"], ["ps2"]]
-    assert not any("lost_hosts" in machine for machine in regrouped)
-    await_end(hosts.hosts)
-
-
-HOST_KILLS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
-
-
-def under_lost_hosts(config: Config, hosts: Emulation, folder: Path, strategy: str) -> Config:
-    """128 steps on 6 PS ranks, on the hosts, of which the trace ends two in turn; ranks die alone between and after."""
-    (folder / "trace.csv").write_text(HOST_KILLS)
-    config = changed(config, cluster__num_ps=6, data__max_train_samples=512, strategy__name=strategy)
-    config = changed(config, trace__path=str(folder / "trace.csv"), cluster__hosts=hosts.hosts)
-    return saving_every(config, 80)
-
-
-@pytest.mark.parametrize("strategy", ["full", "buddy"])
-def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(
-    hosts: Emulation, config: Config, tmp_path: Path, strategy: str
-) -> None:
-    """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again."""
-    config = under_lost_hosts(config, hosts, tmp_path, strategy)
-    _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    assert facts(events) == facts(expected)
-    kills = [event for event in events if is_loss(event)]
-    assert [(kill.rank, kill.lost_host) for kill in kills if kill.line == 2] == [("ps1", "host1"), ("ps4", "host1")]
-    assert all(kill.machine["exitcode"] == -9 for kill in kills)
-    _, first, second = hosts.hosts
-    regrouped = [event.machine for event in events if isinstance(event, Regrouped)]
-    assert [[*each.get("lost_hosts", {})] for each in regrouped] == [[first], [], [second], [], []]
-    assert {*regrouped[-1]["hosts"].values()} == {hosts.hosts[0]}
-    assert not any(isinstance(event, Lost) and event.unplanned_ranks for event in events)
-    await_end(hosts.hosts)
-
-
-@needs_compiled
-def test_a_host_that_a_trace_ends_may_have_a_trainer(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: with a trainer on each host, that of trainer 0 ends, and later that of another; the events are of local."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n5,host0\n20,ps3\n25,host1\n")
-    config = changed(short(config), trainer__backend="compiled", cluster__num_trainers=3, cluster__hosts=hosts.hosts)
-    places = {f"trainer{index}": host for index, host in enumerate(hosts.hosts)}
-    config = changed(config, trace__path=str(tmp_path / "trace.csv"), cluster__place=places)
-    run(config, tmp_path / "local")
-    assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    assert compare_records(tmp_path / "local", tmp_path / "hosts" / "run") == []
-    with_host = [event.rank for event in events if is_loss(event) and event.lost_host == "host0"]
-    assert with_host == ["ps0", "ps3", "trainer0"]
-    regrouped = [event.machine for event in events if isinstance(event, Regrouped)]
-    assert [[*each.get("lost_hosts", {})] for each in regrouped] == [[hosts.hosts[0]], [], [hosts.hosts[1]]]
-    await_end(hosts.hosts)
-
-
-def test_a_run_goes_on_without_the_hosts_that_its_trace_had_ended(
-    hosts: Emulation, config: Config, tmp_path: Path
-) -> None:
-    """Law: from a resume point between two lost hosts, to the events of the uninterrupted run."""
-    config = under_lost_hosts(config, hosts, tmp_path, "partial")
-    _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.stop_and_go_on, hosts, hosts.config(config), tmp_path / "run", 40) == "stopped\n"
-    events = read_events(tmp_path / "run" / "events.jsonl")
-    assert facts(events) == facts(expected)
-    await_end(hosts.hosts)
+    return read_events(run_dir / "events.jsonl"), said
 
 
 def short(config: Config, **more: Any) -> Config:
     """80 steps on 6 PS ranks, and saves every 20 samples."""
     config = changed(config, cluster__num_ps=6, data__max_train_samples=320, trace__path=None, strategy__name="full")
     return changed(saving_every(config, 80), trace__allow_unplanned=True, cluster__dead_after_s=DEAD_AFTER_S, **more)
+
+
+def under(config: Config, folder: Path, trace: str) -> Config:
+    """``config`` with a trace of these lines."""
+    (folder / "trace.csv").write_text(trace)
+    return changed(config, trace__path=str(folder / "trace.csv"))
+
+
+def long(config: Config, strategy: str) -> Config:
+    """128 steps on 6 PS ranks under ten failures."""
+    config = changed(config, cluster__num_ps=6, strategy__name=strategy, data__max_train_samples=512)
+    return saving_every(config, 80)
+
+
+def hosts_named(event: Event) -> list[str]:
+    """The lost hosts that a ``regroup`` event names."""
+    return [*event.machine.get("lost_hosts", {})]
+
+
+def test_a_run_on_three_hosts_has_the_events_of_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: to the bit, under ten failures; each kill is a SIGKILL on the host that the record names.
+
+    In its middle every connection of every host and of the supervisor is to one of them.
+    """
+    config = long(config, "cpr_mfu")
+    _, expected = run(config, tmp_path / "local")
+    events, said = on_hosts(hosts, config, tmp_path, host_runs.name_peers)
+    assert facts(events) == facts(expected)
+    (started,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
+    assert [*started.values()] == [*hosts.hosts, *hosts.hosts, hosts.hosts[0]]
+    kills = [event for event in events if is_loss(event)]
+    assert len(kills) == 11
+    assert all(kill.machine["exitcode"] == -9 and kill.machine["host"] == started[kill.rank] for kill in kills)
+    peers = [line.split() for line in said.splitlines()]
+    assert {where for where, _ in peers} == {str(hosts.bridge), *hosts.hosts}
+    known = {SUPERVISOR, *(address_of(hosts, host) for host in hosts.hosts)}
+    assert known - {SUPERVISOR} < {peer for _, peer in peers} <= known | {"127.0.0.1"}
+
+
+def test_a_rank_that_is_cut_off_is_no_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: it ends before it is replaced; no host is lost, and the events are those of local."""
+    lines = "hour,rank,phase,fault\n20,ps1,,partition\n30,ps2,lookup,partition\n"
+    config = under(short(config, cluster__rpc_timeout_s=3), tmp_path, lines)
+    _, expected = run(config, tmp_path / "local")
+    events, _ = on_hosts(hosts, config, tmp_path)
+    assert facts(events) == facts(expected)
+    assert [event.fault for event in events if is_loss(event)] == ["partition", "partition"]
+    regrouped = [event for event in events if isinstance(event, Regrouped)]
+    assert [[*event.machine["replaced"]] for event in regrouped] == [["ps1"], ["ps2"]]
+    assert not any(map(hosts_named, regrouped))
+
+
+HOST_KILLS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
+"""Two hosts end in turn; ranks die alone between and after."""
+
+
+def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again."""
+    config = under(long(config, "buddy"), tmp_path, HOST_KILLS)
+    config = changed(config, cluster__hosts=hosts.hosts)
+    _, expected = run(config, tmp_path / "local")
+    events, _ = on_hosts(hosts, config, tmp_path)
+    assert facts(events) == facts(expected)
+    kills = [event for event in events if is_loss(event)]
+    assert [(kill.rank, kill.lost_host) for kill in kills if kill.line == 2] == [("ps1", "host1"), ("ps4", "host1")]
+    assert all(kill.machine["exitcode"] == -9 for kill in kills)
+    _, first, second = hosts.hosts
+    regrouped = [event for event in events if isinstance(event, Regrouped)]
+    assert [*map(hosts_named, regrouped)] == [[first], [], [second], [], []]
+    assert {*regrouped[-1].machine["hosts"].values()} == {hosts.hosts[0]}
+    assert not any(isinstance(event, Lost) and event.unplanned_ranks for event in events)
+
+
+@needs_compiled
+def test_a_host_that_a_trace_ends_may_have_a_trainer(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: with a trainer on each host, that of trainer 0 ends, and later that of another; the events are of local."""
+    config = under(short(config), tmp_path, "hour,rank\n5,host0\n20,ps3\n25,host1\n")
+    config = changed(config, trainer__backend="compiled", cluster__num_trainers=3, cluster__hosts=hosts.hosts)
+    config = changed(config, cluster__place={f"trainer{index}": host for index, host in enumerate(hosts.hosts)})
+    run(config, tmp_path / "local")
+    events, _ = on_hosts(hosts, config, tmp_path)
+    assert compare_records(tmp_path / "local", tmp_path / "hosts" / "run") == []
+    with_host = [event.rank for event in events if is_loss(event) and event.lost_host == "host0"]
+    assert with_host == ["ps0", "ps3", "trainer0"]
+    regrouped = [event for event in events if isinstance(event, Regrouped)]
+    assert [*map(hosts_named, regrouped)] == [[hosts.hosts[0]], [], [hosts.hosts[1]]]
+
+
+def test_a_run_goes_on_without_the_hosts_that_its_trace_had_ended(
+    hosts: Emulation, config: Config, tmp_path: Path
+) -> None:
+    """Law: from a resume point between two lost hosts, to the events of the uninterrupted run."""
+    config = changed(under(long(config, "full"), tmp_path, HOST_KILLS), cluster__hosts=hosts.hosts)
+    _, expected = run(config, tmp_path / "local")
+    assert said_by(host_runs.stop_and_go_on, hosts, hosts.config(config), tmp_path / "run") == "stopped\n"
+    assert facts(read_events(tmp_path / "run" / "events.jsonl")) == facts(expected)
+    await_end(hosts.hosts)
 
 
 def lost_once(events: list[Event], host: str, why: str) -> None:
@@ -168,70 +185,55 @@ def lost_once(events: list[Event], host: str, why: str) -> None:
     assert host not in regrouped.machine["hosts"].values()
 
 
+def ends_as(config: Config, folder: Path, events: list[Event]) -> None:
+    """The run ended with the bits of no failure."""
+    reference, _ = run(changed(config, strategy__name="none"), folder / "none")
+    assert isinstance(finished := events[-1], Finished)
+    assert reference.digests.items() <= finished.digests.items()
+
+
 def test_an_agent_that_is_killed_is_one_failure_of_its_ranks(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: the run goes on without the host, and full recovery ends with the bits of no failure."""
-    config = short(config)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     host = hosts.hosts[1]
-    assert said_by(host_runs.lose_agent, hosts, hosts.config(config), tmp_path / "hosts" / "run", host) == ""
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
+    events, _ = on_hosts(hosts, short(config), tmp_path, host_runs.lose_agent, host)
     lost_once(events, host, r"its agent \(pid \d+\) has ended")
     story = shown(analysis.show(tmp_path / "hosts" / "run"))
     assert f"generation 1, ps1, ps4 replaced; lost: host {host} (its agent (pid " in story
-    assert isinstance(finished := events[-1], Finished)
-    assert finished.digests == reference.digests
-    await_end(hosts.hosts)
+    ends_as(short(config), tmp_path, events)
 
 
-@pytest.mark.parametrize("num_trainers", [1, pytest.param(3, marks=needs_compiled)])
-def test_ranks_that_are_cut_off_end_before_they_are_replaced(
-    hosts: Emulation, config: Config, tmp_path: Path, num_trainers: int
-) -> None:
+@needs_compiled
+def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: a cut cable is found within the deadline and a second; no two processes ever serve one shard.
 
     The seconds are those in which the machine lets the supervisor run.
     Ranks are placed in turn, so a buddy is on another host: the replicas of all ranks of a lost host are there.
-    Of three trainers the one that dies has asked a PS rank of its host: its heir was never connected with that.
+    The trainer that dies has asked a PS rank of its host: its heir was never connected with that.
     """
-    config = changed(short(config), strategy__name="buddy", cluster__num_trainers=num_trainers)
-    if num_trainers > 1:
-        config = changed(config, trainer__backend="compiled")
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    host = hosts.hosts[1 if num_trainers == 1 else 0]
-    said = said_by(host_runs.lose_link, hosts, hosts.config(config), tmp_path / "hosts" / "run", host)
-    hosts.mend(host)
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
+    config = short(config, strategy__name="buddy", cluster__num_trainers=3, trainer__backend="compiled")
+    host = hosts.hosts[0]
+    events, cut_s = on_hosts(hosts, config, tmp_path, host_runs.lose_link, host)
     lost_once(events, host, SILENT)
     spawned = [line.split() for line in (tmp_path / "hosts" / "spawned").read_text().splitlines()]
     assert {num_left for _, num_left in spawned} == {"0"}
-    assert isinstance(finished := events[-1], Finished)
-    assert reference.digests.items() <= finished.digests.items()
-    assert 0 < float(spawned[0][0]) - float(said) < DEAD_AFTER_S + 1.0
+    ends_as(config, tmp_path, events)
+    assert 0 < float(spawned[0][0]) - float(cut_s) < DEAD_AFTER_S + 1.0
 
 
-def test_ctrl_z_of_the_command_costs_no_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: though it lasts longer than any deadline between supervisor and agents."""
+def test_ctrl_z_costs_no_host_but_one_that_is_cut_off_meanwhile(
+    hosts: Emulation, config: Config, tmp_path: Path
+) -> None:
+    """Law: the command may be stopped for longer than any deadline between supervisor and agents.
+
+    The ranks behind a link that is cut while it is stopped end although nobody beats; it finds that when it goes on.
+    """
     config = short(config)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    said = said_by(host_runs.press_ctrl_z, hosts, hosts.config(config), tmp_path / "hosts" / "run", 1.2 * DEAD_AFTER_S)
-    assert said == "stopped\n"
-    events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    assert not any(isinstance(event, Lost) for event in events)
-    assert isinstance(finished := events[-1], Finished)
-    assert finished.digests == reference.digests
-    await_end(hosts.hosts)
-
-
-def test_a_link_that_is_cut_during_ctrl_z_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: the ranks behind it end although nobody beats; the supervisor finds that when it goes on."""
-    host = hosts.hosts[1]
-    config = changed(short(config), cluster__dead_after_s=2.0)
-    said = said_by(host_runs.cut_during_ctrl_z, hosts, hosts.config(config), tmp_path / "hosts" / "run", host)
-    hosts.mend(host)
-    assert said == "stopped\n"
-    (lost,) = (event for event in read_events(tmp_path / "hosts" / "run" / "events.jsonl") if isinstance(event, Lost))
+    arguments = (host_runs.press_ctrl_z, hosts.hosts[1], 1.2 * DEAD_AFTER_S)
+    events, said = on_hosts(hosts, config, tmp_path, *arguments)
+    assert said == "stopped\nstopped\n"
+    (lost,) = (event for event in events if isinstance(event, Lost))
     assert lost.unplanned_ranks == ["ps1", "ps4"]
-    await_end(hosts.hosts)
+    ends_as(config, tmp_path, events)
 
 
 def test_a_stopped_agent_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
@@ -239,34 +241,37 @@ def test_a_stopped_agent_is_a_lost_host(hosts: Emulation, config: Config, tmp_pa
 
     They end when the supervisor hangs up on them, a moment after it goes on: many steps are then still to come.
     """
-    config = changed(short(config), data__max_train_samples=1024)
-    host = hosts.hosts[1]
-    assert said_by(host_runs.stop_agent, hosts, hosts.config(config), tmp_path / "hosts" / "run", host) == ""
+    config, host, run_dir = short(config, data__max_train_samples=1024), hosts.hosts[1], tmp_path / "hosts" / "run"
+    assert said_by(host_runs.run_and, hosts, hosts.config(config), run_dir, host_runs.stop_agent, host) == ""
     await_that(lambda: len(processes(host)) == 2, "the agent and its fork server are left")
     signal_agent(host, signal.SIGCONT)
     await_end(hosts.hosts)
-    lost_once(read_events(tmp_path / "hosts" / "run" / "events.jsonl"), host, SILENT)
+    lost_once(read_events(run_dir / "events.jsonl"), host, SILENT)
 
 
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: no rank and no agent runs on any host until its lease runs out: all end with the connection."""
-    config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
-    arguments = (hosts, hosts.config(config), tmp_path / "hosts" / "run")
-    process = fork_server().Process(target=host_runs.end_supervisor, args=arguments)
+    killed_supervisor(hosts, hosts.config(short(config)), tmp_path)
+    await_end(hosts.hosts)
+
+
+def killed_supervisor(hosts: Emulation, config: Config, folder: Path) -> None:
+    """Run until the supervisor is killed; leases last for long."""
+    config = changed(config, cluster__dead_after_s=4 * PATIENCE_S)
+    arguments = (hosts, config, folder / "hosts" / "run", host_runs.end_supervisor)
+    process = fork_server().Process(target=host_runs.run_and, args=arguments)
     process.start()
     process.join(RUN_PATIENCE_S)
-    assert process.exitcode == -9
-    await_end(hosts.hosts)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_the_host_of_the_trainer_ends_the_run_in_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: the line names the host, which ``cluster.place`` chose."""
     host = hosts.hosts[2]
-    config = hosts.config(short(config), place={"trainer0": host})
-    said = said_by(host_runs.lose_agent, hosts, config, tmp_path / "hosts" / "run", host)
+    config = changed(short(config), cluster__hosts=hosts.hosts, cluster__place={"trainer0": host})
+    _, said = on_hosts(hosts, config, tmp_path, host_runs.lose_agent, host)
     words = rf"RunFailed: trainer0 ended: its host {host} was lost: its agent \(pid \d+\) has ended\n"
     assert re.fullmatch(words, said)
-    await_end(hosts.hosts)
 
 
 def test_a_trainer_with_other_data_is_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:
@@ -274,20 +279,10 @@ def test_a_trainer_with_other_data_is_one_line(hosts: Emulation, config: Config,
     data = tmp_path / "data"
     shutil.copytree(config.data.path, data)
     give_own_folder(hosts.hosts[2], data)
-    config = changed(short(config), data__path=str(data))
-    config = hosts.config(config, place={"trainer0": hosts.hosts[2]})
-    said = said_by(host_runs.run_and, hosts, config, tmp_path / "hosts" / "run", 0)
+    config = hosts.config(short(config, data__path=str(data)), place={"trainer0": hosts.hosts[2]})
+    said = said_by(host_runs.run_and, hosts, config, tmp_path / "hosts" / "run")
     assert re.fullmatch(rf"DataError: data.path: expected the supervisor's data .* in {data} on .*\n", said)
     await_end(hosts.hosts)
-
-
-def test_a_run_connects_its_hosts_and_nobody_else(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: in the middle of a run, every connection of every host and of the supervisor is to one of them."""
-    said = said_by(host_runs.name_peers, hosts, hosts.config(short(config)), tmp_path / "hosts" / "run")
-    peers = [line.split() for line in said.splitlines()]
-    assert {where for where, _ in peers} == {str(hosts.bridge), *hosts.hosts}
-    known = {SUPERVISOR, *(address_of(hosts, host) for host in hosts.hosts)}
-    assert known - {SUPERVISOR} < {peer for _, peer in peers} <= known | {"127.0.0.1"}
 
 
 def test_a_folder_that_is_not_shared_is_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Ranks on three hosts whose agents Ray starts. Needs ray (requirements-ray.txt), and is skipped without."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,16 +7,14 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.events import Lost, Regrouped
-from harness.processes.spawn import fork_server
 from harness.record.event_log import read_events
-from tests.forked import PATIENCE_S as RUN_PATIENCE_S
 from tests.forked import said_by
 from tests.hosts import host_runs
 from tests.hosts.emulated import PATIENCE_S, Emulation, NotAllowed, address_of, await_that, emulated
 from tests.hosts.ray_nodes import by_ray, ours, ray_on
-from tests.hosts.test_hosts import facts, short
+from tests.hosts.test_hosts import facts, killed_supervisor, long, short
 from tests.injected import is_loss
-from tests.runs import changed, run, saving_every
+from tests.runs import changed, run
 
 pytest.importorskip("ray", reason="needs pip install -r requirements-ray.txt")
 
@@ -39,9 +36,9 @@ def none_left(hosts: Emulation) -> None:
 
 def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: to the bit, under ten failures; each kill is a SIGKILL on the node that the record names."""
-    config = saving_every(changed(config, cluster__num_ps=6, strategy__name="cpr_mfu", data__max_train_samples=512), 80)
+    config = long(config, "cpr_mfu")
     _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.run_plainly, hosts, by_ray(hosts, config), tmp_path / "run") == ""
+    assert said_by(host_runs.run_and, hosts, by_ray(hosts, config), tmp_path / "run") == ""
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert facts(events) == facts(expected)
     kills = [event for event in events if is_loss(event)]
@@ -52,12 +49,7 @@ def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Co
 
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: no rank, agent or task runs on any host until its lease runs out."""
-    config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
-    arguments = (hosts, by_ray(hosts, config), tmp_path / "run")
-    process = fork_server().Process(target=host_runs.end_supervisor_of_ray, args=arguments)
-    process.start()
-    process.join(RUN_PATIENCE_S)
-    assert process.exitcode == -signal.SIGKILL
+    killed_supervisor(hosts, by_ray(hosts, short(config)), tmp_path)
     none_left(hosts)
 
 
@@ -71,7 +63,7 @@ def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_pa
         ),
     ):
         config_ = changed(by_ray(hosts, config), **{f"cluster__{key}": value for key, value in keys.items()})
-        said = said_by(host_runs.run_plainly, hosts, config_, tmp_path / str(len(words)))
+        said = said_by(host_runs.run_and, hosts, config_, tmp_path / str(len(words)))
         assert said.startswith(words)
         assert said.count("\n") == 1
 
@@ -84,8 +76,8 @@ def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config
     """
     host = hosts.hosts[2 if part == b"raylet/raylet" else 1]
     config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
-    arguments = (hosts, by_ray(hosts, config), tmp_path / "run", host, part)
-    assert said_by(host_runs.lose_process, *arguments) == ""
+    arguments = (hosts, by_ray(hosts, config), tmp_path / "run", host_runs.lose_process, host, part)
+    assert said_by(host_runs.run_and, *arguments) == ""
     events = read_events(tmp_path / "run" / "events.jsonl")
     (lost,) = (event for event in events if isinstance(event, Lost))
     assert len(lost.unplanned_ranks) == 2

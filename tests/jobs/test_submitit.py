@@ -52,29 +52,34 @@ def run(cells: list[Cell], view: Journal | None = None) -> list[str]:
 
 
 def test_a_killed_command_finds_its_jobs_again(config: Config, tmp_path: Path, gate: Path) -> None:
-    """Law: SIGKILL of the command ends no job; started again it submits none, and each cell is done once."""
+    """Law: SIGKILL of the command ends no job; started again it submits none, and each cell is done once.
+
+    So it is with a job that is sent SIGTERM meanwhile, and requeued: its cell goes on.
+    """
     cells, pool = cells_of(config, tmp_path / "grid", 2, max_parallel=2), JobPool(tmp_path / "grid", "grid")
     kill_command(cells, pool, gate)
     before = CLUSTERS["local"].living(folder_of(tmp_path / "grid"))
     assert before is not None
     assert before.keys() == {cell.run_dir.name for cell in cells}
-    view = Acting((gate / "open").touch)
+    preempted = cells[0]
+
+    def act() -> None:
+        os.kill(int(before[preempted.run_dir.name]), signal.SIGTERM)
+        wait_until(lambda: goes_on(preempted))
+        (gate / "open").touch()
+
+    view = Acting(act)
     assert run(cells, view) == ["done", "done"]
     jobs = {path.name.partition("_")[0] for path in (tmp_path / "grid/jobs/submitit").glob("*/*_submitted.pkl")}
     assert jobs == {*before.values()}
     assert [what for what, _ in view.lines if what == "started"] == ["started"] * 2
-    assert_undisturbed(cells[0], tmp_path)
+    assert_undisturbed(preempted, tmp_path)
     assert run(cells) == ["skipped", "skipped"]
 
 
-def test_a_job_at_its_limit_is_requeued_and_its_cell_goes_on(config: Config, tmp_path: Path, gate: Path) -> None:
-    """Law: after USR2 the cell goes on from its resume point, and ends with the record of an undisturbed one."""
-    (cell,) = cells_of(config, tmp_path / "grid", 1)
-    (gate / f"signal-{cell.run_dir.name}").write_text(str(int(signal.SIGUSR2)))
-    (gate / "open").touch()
-    assert run([cell]) == ["done"]
-    assert "goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text()
-    assert_undisturbed(cell, tmp_path)
+def goes_on(cell: Cell) -> bool:
+    """Whether the cell's job, once requeued, began at the resume point of the gate."""
+    return "goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text()
 
 
 @pytest.fixture
@@ -90,19 +95,20 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_preempted_job_of_slurm_is_requeued(config: Config, tmp_path: Path, gate: Path, queue: Path) -> None:
-    """Law: after SIGTERM to a running job of an array its cell goes on, to the record of an undisturbed one.
+def test_a_job_of_slurm_that_is_preempted_or_at_its_limit_is_requeued(
+    config: Config, tmp_path: Path, gate: Path, queue: Path
+) -> None:
+    """Law: after SIGTERM, and after USR2, its cell goes on, to the record of an undisturbed one.
 
     The script that sbatch gets is the one that --print-script shows.
     """
     cells = cells_of(config, tmp_path / "grid", 2, cluster="slurm")
-    preempted = cells[0]
-    (gate / f"signal-{preempted.run_dir.name}").write_text(str(int(signal.SIGTERM)))
-    (gate / "open").touch()
+    for cell, number in zip(cells, (signal.SIGTERM, signal.SIGUSR2), strict=True):
+        (gate / f"signal-{cell.run_dir.name}").write_text(str(int(number)))
     assert run(cells) == ["done", "done"]
-    goes_on = ["goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text() for cell in cells]
-    assert goes_on == [True, False]
-    assert_undisturbed(preempted, tmp_path)
+    for cell in cells:
+        assert goes_on(cell)
+        assert_undisturbed(cell, tmp_path)
     (array,) = arrays("grid", cells)
     assert (queue / "700.sh").read_text() == sbatch_text(array)
 
@@ -122,7 +128,6 @@ def test_debug_runs_a_cell_and_waits_for_it(config: Config, tmp_path: Path, gate
     (gate / "open").touch()
     (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="debug")
     assert run([cell]) == ["done"]
-    assert_undisturbed(cell, tmp_path)
 
 
 def test_a_job_that_fails_is_one_line_and_no_more_run_than_there_is_room(
