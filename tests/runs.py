@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import analysis
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
 from harness.core.strategies import OPTIONS
 from harness.record.event_log import read_events
+from harness.record.rundir import read_config
 from harness.run import assemble
 
 PRIORITY_R = 0.25  # half as many priority saves of twice the rows
@@ -62,9 +64,11 @@ def changed(config: Config, **dotted: Any) -> Config:
 
 
 def run(config: Config, run_dir: Path, parts: assemble.Parts = assemble.DEFAULT) -> tuple[Finished, list[Event]]:
-    """Carry out a run; its last event and all of them."""
+    """Carry out a run, whose record must add up; its last event and all of them."""
     finished = assemble.run(config, run_dir, parts=parts)
-    return finished, read_events(run_dir / "events.jsonl")
+    events = read_events(run_dir / "events.jsonl")
+    assert analysis.check(events, read_config(run_dir)) == []
+    return finished, events
 
 
 def facts(events: list[Event]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from harness.cluster import group, launcher, rank_process
 from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
-from harness.cluster.protocol import Cluster, Initialise
+from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
 from harness.config.model import Config
@@ -24,16 +24,12 @@ from harness.core.errors import RankLost, RunFailed
 from harness.processes import fork_server as server
 from harness.processes.spawn import fork_server, nest_fork_server
 from tests.cluster import worlds
+from tests.cluster.worlds import ask, begin, mend
 from tests.stopped import stop
 
 DEADLINE_S = 2.0
 JOIN_S = 3.0  # for whole worlds, on a busy machine
 PAUSE_S = 1.2 * DEADLINE_S
-
-
-def ask(cluster: Cluster) -> None:
-    """A message to every rank."""
-    cluster.call({rank: worlds._pull() for rank in cluster.ranks})
 
 
 def stop_self(note: Path) -> None:
@@ -70,25 +66,22 @@ def is_replacement(generation: int) -> bool:
 
 def replace_twice(cluster: Cluster, effects: Effects) -> None:
     """A kill whose replacement is mute, and has to be replaced too."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     cluster.expect_losses()
     effects.inject(5, 20, (0,))
     try:
         ask(cluster)
     except RankLost as lost:
         try:
-            effects.replace(lost.detail, 5, 20, 0.0)
-            cluster.replace(lost.ranks)
+            mend(cluster, effects, lost, 5)
         except RankLost as mute:
-            effects.replace(mute.detail, 5, 20, 0.0)
-            cluster.replace(mute.ranks)
-    cluster.call({"ps1": Initialise(step=5)})
+            mend(cluster, effects, mute, 5)
     ask(cluster)
 
 
 def stop_the_trainer(note: Path, cluster: Cluster, effects: Effects) -> None:
     """In the middle of a job."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     stop_self(note)
 
 
@@ -111,7 +104,7 @@ def compute(cluster: Cluster, effects: Effects) -> None:
 
 def loop(step: int, cluster: Cluster, effects: Effects) -> None:
     """A loop without an end, after so many steps: it asks the ranks, and finishes nothing."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     effects.advanced(step)
     while True:
         ask(cluster)
@@ -129,7 +122,7 @@ def finish_slowly(cluster: Cluster, effects: Effects) -> None:
 def stop_the_supervisor(cluster: Cluster, effects: Effects) -> None:
     """Stop and continue it, as Ctrl-Z and ``fg`` do, with a longer pause than any deadline."""
     assert isinstance(cluster, RpcCluster)
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     owner = cluster._link.rank_context.supervisor_pid
     ranks = [os.getpid(), *worlds.pids_of(cluster).values()]
     os.kill(owner, signal.SIGSTOP)
@@ -152,7 +145,7 @@ def run_and_say(config: Config, root: Path) -> None:
 def kill_the_supervisor(note: Path, cluster: Cluster, effects: Effects) -> None:
     """While the fork server and a rank are stopped."""
     assert isinstance(cluster, RpcCluster)
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     pids = worlds.pids_of(cluster)
     note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids.values()])))
     stop(os.getppid())
@@ -182,7 +175,7 @@ def _tick(note: Path) -> None:
 
 def signal_the_server(note: Path, number: int, cluster: Cluster, effects: Effects) -> None:
     """Send a signal to the fork server, then go on with a planned kill."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     pids = worlds.pids_of(cluster)
     note.write_text(" ".join(map(str, [time.monotonic(), os.getppid(), os.getpid(), *pids.values()])))
     if number == signal.SIGSTOP:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.config.model import Config
-from harness.core.errors import ConfigError, TraceError
+from harness.core.errors import ConfigError
 from harness.core.events import Lost, Regrouped
 from harness.core.faults import Partition, PlannedFault, Strike
 from harness.run import assemble
@@ -90,11 +90,3 @@ def test_a_system_that_refuses_ends_the_run_before_it_trains(config: Config, tmp
             on_status=lambda status: steps.append(status.step),
         )
     assert not any(steps)
-
-
-def test_shared_memory_is_no_network(config: Config, tmp_path: Path) -> None:
-    """Law: a transport that needs no network is one line before anything is started."""
-    (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
-    config = changed(config, trace__path=str(tmp_path / "trace.csv"), cluster__transports=("shm", "uv"))
-    with pytest.raises(TraceError, match=r"trace\.csv:2: fault: expected none of partition with shm in cluster\.tra"):
-        assemble.run(config, tmp_path / "run")

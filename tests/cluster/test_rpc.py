@@ -18,7 +18,6 @@ from harness.core.events import Lost, Recovered, Regrouped, Started
 from harness.core.faults import PlannedFault, Strike
 from harness.processes.leash import ORPHANED
 from harness.processes.network import Entrance
-from harness.run import assemble
 from tests.cluster import worlds
 from tests.forked import forked
 from tests.injected import is_loss
@@ -99,19 +98,6 @@ def test_a_rank_that_goes_mute_while_a_world_is_formed_is_replaced_too(config: C
     assert not alive(last["before"]["ps2"])
 
 
-def test_an_interface_that_is_not_there_is_one_clear_line(config: Config, tmp_path: Path) -> None:
-    """Before any rank is started."""
-    wrong = changed(config, engine="rpc", cluster__interface="eth99", cluster__network="open")
-    with pytest.raises(ConfigError, match=r"^cluster\.interface: unknown interface 'eth99'; expected one of .*lo"):
-        assemble.run(wrong, tmp_path / "run")
-
-
-def test_a_dead_trainer_fails_the_run(config: Config, tmp_path: Path) -> None:
-    """Nobody waits for a trainer that is gone."""
-    with pytest.raises(RunFailed, match=r"trainer0 \(pid \d+\) ended with exit code -9"):
-        worlds.run_job(config, tmp_path, worlds.die)
-
-
 def test_a_failing_trainer_fails_the_run_in_its_own_words(config: Config, tmp_path: Path) -> None:
     """Errors of the trainer rank come out of the supervisor unchanged."""
     with pytest.raises(RunFailed, match=r"^on purpose$"):
@@ -126,35 +112,6 @@ def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None
             ConfigError, match=rf"^cluster\.host, cluster\.port: cannot listen on 127\.0\.0\.1:{port}: "
         ):
             worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, worlds.fail)
-
-
-def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config, tmp_path: Path) -> None:
-    """A rank that somebody else kills, at any moment, takes the same road as a planned one: with full recovery the run
-    ends bit-equal to the run without failures. It does not count unless the config allows it.
-    """
-    config = changed(config, engine="rpc", trace__path=None, data__max_train_samples=320)
-    reference, _ = run(changed(config, engine="local", strategy__name="none"), tmp_path / "none")
-
-    def kill_ps2_at(step: int, run_dir: Path):
-        killed = []
-
-        def on_status(status: assemble.RunStatus) -> None:
-            if status.step >= step and not killed:
-                started = (run_dir / "events.jsonl").read_text().splitlines()[0]
-                pid = int(started.split('"ps2":')[1].split(",")[0].rstrip("}"))
-                os.kill(pid, 9)
-                killed.append(pid)
-
-        return on_status
-
-    full = changed(config, strategy__name="full", strategy__interval_samples=80)
-    with pytest.raises(RunFailed, match="expected only planned deaths of ranks, got 1 others"):
-        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(40, tmp_path / "refused"))
-    allowed = changed(full, trace__allow_unplanned=True)
-    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(40, tmp_path / "allowed"))
-    assert finished.num_unplanned == 1
-    assert finished.digests == reference.digests
-    assert finished.auc == reference.auc
 
 
 def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
-"""What a rank's server tells its tracker, and kinds of save that the shipped ones are not."""
+"""What a rank's server tells its tracker."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,13 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, Initialise, Push, Restore, Save, WriteBack, Written
+from harness.cluster.protocol import Exchange, Initialise, Push, WriteBack
 from harness.cluster.server import RankServer, RankSpec
-from harness.core import trackers
 from harness.core.placement import Placement
-from harness.core.plans import SavePlan
 from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
-from harness.store import RAW, SAVE_KINDS, FileRecord
 
 DIM = 4
 NUM_ROWS = 60
@@ -55,25 +51,10 @@ class Noting(Tracker):
             self.changed.clear()
 
 
-class Differential:
-    """Everything that changed since the base, so that a restore reads two files."""
-
-    encoding = RAW
-
-    def rows(self, shard: Any, tracker: trackers.Tracker, tracked: Sequence[int], step: int) -> dict:
-        """The tracker's."""
-        return {table: tracker.choose(table, step) for table in tracked}
-
-    def builds_on(self, shard: Any, tracker: trackers.Tracker, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """The base alone."""
-        return records[:1]
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RankServer:
     """A rank of one table, with a tracker that notes its calls."""
     monkeypatch.setitem(TRACKERS, "noting", Noting)
-    monkeypatch.setitem(SAVE_KINDS, "differential", Differential())
     spec = RankSpec(
         placement=Placement("row", (NUM_ROWS,), 1),
         embedding_dim=DIM,
@@ -141,32 +122,3 @@ def test_a_client_cache_reports_steps_when_it_writes_back(server: RankServer) ->
         server.handle(Exchange(push=written))
     assert [call for call in calls(server) if call[0] == "touched"] == TOUCHED
     assert [call for call in calls(server) if call[0] == "sampled"] == SAMPLED
-
-
-def test_a_kind_of_save_may_leave_files_out(server: RankServer) -> None:
-    """Differential: a base, then each time all that changed since; the newest delta replaces the one before."""
-
-    def save(kind: str, sequence: int, records: tuple[FileRecord, ...]) -> Written:
-        step = server.shard.applied_step
-        plan = SavePlan(kind=kind)
-        return server.handle(Save(plan=plan, sequence=sequence, step=step, records=records))
-
-    full = save("full", 0, ())
-    server.handle(push(*STEPS[0]))
-    first = save("differential", 1, full.records)
-    server.handle(push(*STEPS[1]))
-    server.handle(push(*STEPS[2]))
-    second = save("differential", 2, first.records)
-    assert [call for call in calls(server) if call[0] == "saved"] == [
-        ("saved", 0, slice(0, NUM_ROWS)),
-        ("saved", 0, [2, 5, 9]),
-        ("saved", 0, [0, 2, 5, 9]),
-    ]
-    assert [len(each.records) for each in (full, first, second)] == [1, 2, 2]
-    assert (first.persisted_updates, second.persisted_updates) == (5, 4)
-    assert second.records[0] == full.records[0]
-    assert second.payload_bytes == 4 * (4 + 4 * DIM)
-    rows_MD = server.shard.rows_MD.clone()
-    server.shard.rows_MD.zero_()
-    server.handle(Restore(records=second.records, step=3))
-    assert torch.equal(server.shard.rows_MD, rows_MD)

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from torch.distributed import rpc
 
 from harness.cluster import group
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster, Exchange, Initialise
+from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
 from harness.config.model import Config
 from harness.core.errors import RankLost
@@ -23,6 +22,7 @@ from harness.run import assemble
 from harness.run.verify import compare_records
 from tests.cluster import worlds
 from tests.cluster.test_rpc import alive
+from tests.cluster.worlds import ask, begin, mend
 from tests.injected import is_loss
 from tests.runs import changed, run
 from tests.stopped import stop
@@ -80,11 +80,6 @@ def test_a_spare_that_dies_is_harmless(spared: Config, tmp_path: Path) -> None:
 # --- worlds without training ------------------------------------------------------------------------------------------
 
 
-def ask(cluster: Cluster) -> None:
-    """A message to every rank."""
-    cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
-
-
 def lose(cluster: Cluster, effects: Effects, step: int) -> None:
     """Carry out the kills planned for ``step`` (5, then 7), find them, and record who serves then, and where."""
     assert isinstance(cluster, RpcCluster)
@@ -92,9 +87,7 @@ def lose(cluster: Cluster, effects: Effects, step: int) -> None:
     effects.inject(step, step * 4, (step // 7,))
     with pytest.raises(RankLost) as lost:
         ask(cluster)
-    effects.replace(lost.value.detail, step, step * 4, 0.0)
-    cluster.replace(lost.value.ranks)
-    cluster.call({rank: Initialise(step=step) for rank in lost.value.ranks})
+    mend(cluster, effects, lost.value, step)
     ask(cluster)
     effects.record({"served": worlds.pids_of(cluster), "generation": cluster._generation})
 
@@ -113,7 +106,7 @@ def admit(cluster: Cluster, effects: Effects, step: int) -> None:
 
 def lose_twice(cluster: Cluster, effects: Effects) -> None:
     """One death, new spares, and two deaths at once."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     effects.record({"served": worlds.pids_of(cluster), "generation": 0})
     lose(cluster, effects, 5)
     admit(cluster, effects, 6)
@@ -122,7 +115,7 @@ def lose_twice(cluster: Cluster, effects: Effects) -> None:
 
 def lose_at_once(cluster: Cluster, effects: Effects) -> None:
     """A second death before there is a new spare."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     lose(cluster, effects, 5)
     lose(cluster, effects, 7)
 
@@ -130,7 +123,7 @@ def lose_at_once(cluster: Cluster, effects: Effects) -> None:
 def mute_a_spare(cluster: Cluster, effects: Effects) -> None:
     """A spare is suspended before a generation is formed for a new one."""
     assert isinstance(cluster, RpcCluster)
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     lose(cluster, effects, 5)
     muted = rpc.rpc_sync(group.worker_name("spare1", 0), os.getpid)
     stop(muted)

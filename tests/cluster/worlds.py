@@ -70,74 +70,75 @@ def pids_of(cluster: Cluster) -> dict[str, int]:
     return {rank: rpc.rpc_sync(name, os.getpid) for rank, name in cluster._workers.items()}
 
 
-def _pull(rows: int = 3) -> Exchange:
-    return Exchange(pull_N=torch.arange(rows))
+def begin(cluster: Cluster) -> None:
+    """Make the rows of every rank."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+
+
+def ask(cluster: Cluster) -> dict[str, Any]:
+    """The replies of every rank to a message."""
+    return cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
+
+
+def mend(cluster: Cluster, effects: Effects, lost: RankLost, step: int, *others: str) -> None:
+    """Replace dead ranks, and make the rows of the new ones, and of ``others``."""
+    effects.replace(lost.detail, step, 4 * step, 0.0)
+    cluster.replace(lost.ranks)
+    cluster.call({rank: Initialise(step=step) for rank in (*lost.ranks, *others)})
 
 
 def kill_and_replace(cluster: Cluster, effects: Effects) -> None:
     """Requests before a kill at boundary 5, the request that finds the death, and requests after the replacement."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    before = cluster.call({rank: _pull() for rank in cluster.ranks})
+    begin(cluster)
+    before = ask(cluster)
     effects.record({"served": pids_of(cluster)})
     cluster.expect_losses()
     effects.inject(5, 20, (0,))
     try:
-        cluster.call({rank: _pull() for rank in cluster.ranks})
+        ask(cluster)
     except RankLost as lost:
         effects.record({"lost": sorted(lost.ranks), "answered": sorted(lost.replies), "detail": lost.detail})
-        effects.replace(lost.detail, 5, 20, 0.0)
-        cluster.replace(lost.ranks)
-        cluster.call({rank: Initialise(step=5) for rank in lost.ranks})
-    after = cluster.call({rank: _pull() for rank in cluster.ranks})
+        mend(cluster, effects, lost, 5)
+    after = ask(cluster)
     effects.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
 
 
 def raise_in_a_rank(cluster: Cluster, effects: Effects) -> None:
     """A request that the rank's code cannot serve."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
 
 
 def hang_a_rank(cluster: Cluster, effects: Effects) -> None:
     """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     served = pids_of(cluster)
     stop(served["ps1"])
     try:
-        cluster.call({rank: _pull() for rank in cluster.ranks})
+        ask(cluster)
     except RankLost as lost:
-        effects.replace(lost.detail, 1, 4, 0.0)
-        cluster.replace(lost.ranks)
+        mend(cluster, effects, lost, 1)
         effects.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
-    cluster.call({"ps1": Initialise(step=1)})
-    cluster.call({rank: _pull() for rank in cluster.ranks})
+    ask(cluster)
     effects.record({"served": pids_of(cluster)})
 
 
 def hang_while_joining(cluster: Cluster, effects: Effects) -> None:
     """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
-    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    begin(cluster)
     served = pids_of(cluster)
     os.kill(served["ps1"], 9)
     try:
-        cluster.call({rank: _pull() for rank in cluster.ranks})
+        ask(cluster)
     except RankLost as lost:
         stop(served["ps2"])
         try:
-            effects.replace(lost.detail, 1, 4, 0.0)
-            cluster.replace(lost.ranks)
+            mend(cluster, effects, lost, 1)
         except RankLost as mute:
             effects.record({"mute": sorted(mute.ranks)})
-            effects.replace(mute.detail, 1, 4, 0.0)
-            cluster.replace(mute.ranks)
-    cluster.call({"ps1": Initialise(step=1), "ps2": Initialise(step=1)})
-    cluster.call({rank: _pull() for rank in cluster.ranks})
+            mend(cluster, effects, mute, 1, "ps1")
+    ask(cluster)
     effects.record({"served": pids_of(cluster), "before": served})
-
-
-def die(cluster: Cluster, effects: Effects) -> None:
-    """A trainer that is killed at work."""
-    os.kill(os.getpid(), 9)
 
 
 def fail(cluster: Cluster, effects: Effects) -> None:

@@ -59,7 +59,6 @@ def test_a_write_that_fails_costs_its_bytes_and_changes_nothing(
     config = under(config, tmp_path, WRITES, strategy__name=strategy, save__mode=save)
     finished, events = run(config, tmp_path / "local")
     assert failed_writes(events) == [("ps1", "disk_full", 2), ("ps1", "disk_error", 5), ("ps2", "disk_full", 6)]
-    assert analysis.check(events, read_config(tmp_path / "local")) == []
     (tmp_path / "calm.csv").write_text(CALM)
     calm, calm_events = run(changed(config, trace__path=str(tmp_path / "calm.csv")), tmp_path / "calm")
     assert model_of(finished) == model_of(calm)
@@ -157,7 +156,6 @@ def test_a_file_that_is_not_read_again_harms_nobody(config: Config, tmp_path: Pa
     trace = "hour,rank,fault\n20,2,bitflip\n40,ps1,kill\n"
     config = under(config, tmp_path, trace, strategy__name="full")
     finished, events = run(config, tmp_path / "local")
-    assert analysis.check(events, read_config(tmp_path / "local")) == []
     assert len([event for event in events if is_fault(event, "bitflip")]) == 2
     calm, _ = run(changed(config, trace__path=None), tmp_path / "calm")
     assert model_of(finished) == model_of(calm)

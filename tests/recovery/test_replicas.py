@@ -4,17 +4,12 @@ from pathlib import Path
 
 import pytest
 
-import analysis
 from harness.cluster.replica import num_copied_bytes
 from harness.config.model import Config
-from harness.core.errors import ConfigError
 from harness.core.events import Recovered
-from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from tests.recovery.mortal_ranks import MortalRanks, assert_replicas_are_whole, outstanding, unsaved
 from tests.runs import changed, losses_of, run
-
-SINGLES = "hour,rank\n3.1,ps1\n23.3,ps0\n24.6,ps0\n37.2,ps2\n37.2,ps0\n52,ps3\n"
 
 
 def small(config: Config, folder: Path, trace: str, **dotted: object) -> Config:
@@ -22,28 +17,6 @@ def small(config: Config, folder: Path, trace: str, **dotted: object) -> Config:
     (folder / "trace.csv").write_text(trace)
     buddy = changed(config, strategy__name="buddy", strategy__interval_samples=None)
     return changed(buddy, data__max_train_samples=400, trace__path=str(folder / "trace.csv"), **dotted)
-
-
-@pytest.mark.parametrize(("interval", "cache", "mode"), [(None, "none", "sync"), (48, "lookahead", "async")])
-def test_single_failures_lose_nothing(
-    config: Config, tmp_path: Path, interval: int | None, cache: str, mode: str
-) -> None:
-    """Failures that spare the buddies of the dead end bit-equal to no failure, with or without saves."""
-    config = small(config, tmp_path, SINGLES, cache__mode=cache, cache__lookahead=30, save__mode=mode)
-    reference, without = run(changed(config, strategy__name="none"), tmp_path / "none")
-    buddy = changed(config, strategy__interval_samples=interval)
-    finished, events = run(buddy, tmp_path / "buddy", Parts(make_ranks=MortalRanks))
-    assert finished.num_lost_ranks == 6
-    assert finished.digests == reference.digests
-    assert losses_of(events) == losses_of(without)
-    assert (finished.pls, finished.lost_updates) == (0, 0)
-    assert finished.num_saves == (0 if interval is None else 8)
-    recovered = [event for event in events if isinstance(event, Recovered)]
-    assert all({*event.kinds.values()} == {"replica"} for event in recovered)
-    assert all(event.sequence is None for event in recovered)
-    assert_replicas_are_whole()
-    assert outstanding(events) == unsaved()
-    assert analysis.check(events, read_config(tmp_path / "buddy")) == []
 
 
 @pytest.mark.parametrize(("num_ps", "lost", "interval"), [(4, ["ps1"], None), (2, ["ps0", "ps1"], 52)])
@@ -70,7 +43,6 @@ def test_an_owner_that_dies_with_its_buddy_loses_what_its_last_save_lacks(
     assert last.sequence is not None
     assert_replicas_are_whole()
     assert outstanding(events) == unsaved()
-    assert analysis.check(events, read_config(tmp_path / "buddy")) == []
 
 
 def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path) -> None:
@@ -90,9 +62,3 @@ def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path)
     assert failed.wire_bytes == failed.payload_bytes + loaded + failed.replica_bytes
     assert quiet.memory_bytes == max(num_copied_bytes(*shape, has_counts=True) for shape in shards.values())
     assert without.replica_bytes is None
-
-
-def test_a_single_rank_has_no_buddy(config: Config, tmp_path: Path) -> None:
-    """One line, before anything runs."""
-    with pytest.raises(ConfigError, match=r"^strategy.name: buddy needs cluster.num_ps >= 2, got 1$"):
-        run(changed(config, strategy__name="buddy", cluster__num_ps=1, trace__path=None), tmp_path / "run")

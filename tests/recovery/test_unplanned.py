@@ -179,8 +179,9 @@ def test_a_buddy_that_dies_during_a_recovery_belongs_to_the_failure(config: Conf
     assert_replicas_are_whole()
 
 
+@pytest.mark.parametrize("number", [11, 12], ids=["lookup", "push"])
 def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
-    config: Config, tmp_path: Path, calm: dict[bool, Finished]
+    config: Config, tmp_path: Path, calm: dict[bool, Finished], number: int
 ) -> None:
     """It had applied the step; its replacement has not, and the step is sent to it too."""
 
@@ -193,7 +194,7 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
 
     config = changed(config, data__max_train_samples=NUM_SAMPLES, strategy__name="partial")
     config = changed(config, strategy__interval_samples=4, trace__path=None, trace__allow_unplanned=True)
-    MortalRanks.begin({("ps1", 11, Exchange): "after"})
+    MortalRanks.begin({("ps1", number, Exchange): "after"})
     finished, _ = run(config, tmp_path / "cruel", Parts(make_ranks=Cruel))
     assert MortalRanks.died == ["ps1", "ps3"]
     assert finished.digests == calm[False].digests
@@ -213,6 +214,15 @@ def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path) -> No
     doom = {("ps1", 50, Exchange): "after", **{("ps1", n, Restore): "after" for n in range(1, 9)}}
     with pytest.raises(RunFailed, match=r"cluster\.max_replacements_in_a_row"):
         run_mortal(changed(config, strategy__name="partial"), tmp_path / "run", doom)
+
+
+def test_an_unplanned_death_counts_only_if_it_is_allowed(config: Config, tmp_path: Path) -> None:
+    """The run goes on to its end, and has no result."""
+    MortalRanks.begin({("ps2", 9, Exchange): "after"})
+    config = changed(config, strategy__name="partial", trace__path=None, data__max_train_samples=NUM_SAMPLES)
+    with pytest.raises(RunFailed, match="expected only planned deaths of ranks, got 1 others"):
+        run(config, tmp_path / "run", Parts(make_ranks=MortalRanks))
+    assert not (tmp_path / "run" / "DONE").exists()
 
 
 @pytest.mark.parametrize("number", range(20, 25))

@@ -94,11 +94,20 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["local", "rpc"])
-@pytest.mark.parametrize("is_done", [True, False], ids=["finished", "no event"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "engine", "is_done"),
+    [
+        ("save", "local", True),
+        ("save", "rpc", False),
+        ("save in the background", "local", False),
+        ("save in the background", "rpc", True),
+        ("resume point", "rpc", True),
+        ("restore", "local", False),
+        ("restore", "rpc", True),
+    ],
+)
 def test_a_command_changes_nothing_in_another_run_s_folder(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, way: str, *, is_done: bool
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, engine: str, *, is_done: bool
 ) -> None:
     """Law: whatever a run does next, and whatever fails first, not a file of what took its folder's place changes."""
     monkeypatch.chdir(tmp_path)

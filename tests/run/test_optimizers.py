@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from harness.config.model import Config
 from harness.core.events import Finished, Saved
@@ -67,17 +66,6 @@ def test_a_reset_of_the_state_changes_what_a_restored_shard_learns(config: Confi
         assert finished[choice].num_failures == 1
     assert finished["with_rows"].digests == reference.digests
     assert (finished["reset"].digests == reference.digests) == (name == "sgd")
-
-
-def test_only_strategies_with_partial_recovery_have_the_choice(config: Config) -> None:
-    """`full` refuses the key; a rollback restores everything as it was saved."""
-    values = config.model_dump()
-    values["strategy"] = {"name": "full", "restore_optimizer": "reset"}
-    with pytest.raises(ValidationError, match=r"restore_optimizer"):
-        Config.model_validate(values)
-    values["strategy"] = {"name": "cpr_vanilla", "restore_optimizer": "keep"}
-    with pytest.raises(ValidationError, match=r"'with_rows' or 'reset'"):
-        Config.model_validate(values)
 
 
 def test_a_cache_is_charged_for_the_state(config: Config, tmp_path: Path) -> None:

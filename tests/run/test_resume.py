@@ -5,8 +5,10 @@ import io
 import logging
 import os
 import random
+import shutil
 import signal
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,18 @@ from harness.run.verify import compare_records
 from tests.injected import is_failed_write
 from tests.run.stopped_commands import has_begun, has_trained, interrupted
 from tests.run.stops import resumed, stopped
-from tests.runs import changed, saving_every
+from tests.runs import changed, saving_every, small_config
 
 NUM_STEPS = 60
-CACHES = ("none", "lookahead", "stale")
-
-ON_RPC = [("cpr_ssu", "stale", "sync"), ("buddy", "none", "async")]
 
 
-@pytest.fixture
-def short(config: Config, tmp_path: Path) -> Config:
+@pytest.fixture(scope="module")
+def short(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     """60 steps with five planned kills and a few saves, evaluated four times."""
-    trace = tmp_path / "trace.csv"
+    trace = tmp_path_factory.mktemp("short") / "trace.csv"
     trace.write_text("hour,rank\n9,ps1\n20,ps0\n21,ps2\n37,ps3\n37,ps1\n")
     return changed(
-        config,
+        small_config(click_data),
         trace__path=str(trace),
         data__max_train_samples=4 * NUM_STEPS,
         eval__every_steps=15,
@@ -60,31 +59,50 @@ def case(config: Config, strategy: str, cache: str, mode: str, **dotted: Any) ->
     return saving_every(config, 36)
 
 
+class Left:
+    """A run of 20 steps that was not interrupted, in ``whole``, and copies of one that stopped after 12."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.whole, self._stopped = config, folder / "whole", folder / "stopped"
+        assemble.run(config, self.whole)
+        assert stopped(config, self._stopped, 12) is not None
+
+    def copy(self, folder: Path) -> Path:
+        """The stopped run, in ``folder``."""
+        shutil.copytree(self._stopped, folder / "again")
+        return folder / "again"
+
+
+@pytest.fixture(scope="module")
+def left(short: Config, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """What several tests go on from."""
+    return Left(case(short, "full", "none", "sync", data__max_train_samples=80), tmp_path_factory.mktemp("left"))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("env.json", "expected what the run wrote"), ("events.jsonl", r"expected the \d+ bytes that were recorded")],
 )
 def test_a_run_with_another_record_does_not_go_on(
-    short: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, message: str
+    left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, message: str
 ) -> None:
     """Law: the record is as the run left it, or the command ends in one line and the resume point stays."""
-    config = case(short, "partial", "none", "sync")
-    assert stopped(config, tmp_path, 20) is not None
-    before = (tmp_path / name).read_text()
-    (tmp_path / name).write_text(before.replace('"digest":', '"digost":', 1).replace('"seed":', '"sead":', 1))
+    run_dir = left.copy(tmp_path)
+    before = (run_dir / name).read_text()
+    (run_dir / name).write_text(before.replace('"digest":', '"digost":', 1).replace('"seed":', '"sead":', 1))
     with caplog.at_level(logging.INFO, "harness"):
         for _ in range(2):
             with pytest.raises(
                 StoreError, match=rf"{name}: {message}.*; the resume point stays: put this right, or remove .*resume"
             ):
-                assemble.run(config, tmp_path, resumes=True)
+                assemble.run(left.config, run_dir, resumes=True)
     assert "goes on" not in caplog.text
-    (tmp_path / name).write_text(before)
-    resumed(config, tmp_path)
-    assert analysis.is_sound(tmp_path)
+    (run_dir / name).write_text(before)
+    resumed(left.config, run_dir)
+    assert analysis.is_sound(run_dir)
 
 
-@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("cache", ["none", "lookahead", "stale"])
 def test_a_run_that_stops_after_its_last_step_is_evaluated_when_it_goes_on(
     short: Config, tmp_path: Path, cache: str
 ) -> None:
@@ -96,7 +114,7 @@ def test_a_run_that_stops_after_its_last_step_is_evaluated_when_it_goes_on(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.parametrize(("strategy", "cache", "mode"), ON_RPC)
+@pytest.mark.parametrize(("strategy", "cache", "mode"), [("cpr_ssu", "stale", "sync"), ("buddy", "none", "async")])
 def test_processes_go_on_as_one_process_does(
     short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
 ) -> None:
@@ -181,29 +199,26 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
-        *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin"),
-    ],
+FILES_OF_A_POINT = (
+    *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
+    *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin"),
 )
+
+
+@pytest.mark.parametrize("pattern", FILES_OF_A_POINT)
 def test_a_damaged_point_is_named_and_the_run_starts_afresh(
-    short: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
+    left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
 ) -> None:
     """Law: a changed bit of anything that a point needs is one line, and never a wrong result."""
-    config = case(short, "full", "none", "sync", data__max_train_samples=80)
-    assemble.run(config, tmp_path / "whole")
-    stopped(config, tmp_path / "again", 12)
-    file = max((tmp_path / "again").glob(pattern))
-    flip(file)
+    run_dir = left.copy(tmp_path)
+    flip(max(run_dir.glob(pattern)))
     with caplog.at_level(logging.INFO, "harness"):
-        resumed(config, tmp_path / "again")
+        resumed(left.config, run_dir)
     notes = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
     assert len(notes) == 2
-    assert str(tmp_path / "again") in notes[0]
+    assert str(run_dir) in notes[0]
     assert notes[1].endswith("starts afresh")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+    assert compare_records(left.whole, run_dir) == []
 
 
 def test_the_point_before_is_used_where_it_is_still_there(
@@ -222,29 +237,29 @@ def test_the_point_before_is_used_where_it_is_still_there(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT], ids=errno.errorcode.get)
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "number"),
     [
-        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
-        *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin", "events.jsonl", "env.json"),
+        *zip(FILES_OF_A_POINT, cycle((errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT)), strict=False),
+        ("events.jsonl", errno.EIO),
+        ("env.json", errno.EACCES),
     ],
 )
 def test_a_point_that_cannot_be_read_now_is_kept(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, number: int
+    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, number: int
 ) -> None:
     """Law: what the system does not show is not damaged: the run stops with one line, and goes on later."""
-    config = case(short, "full", "none", "sync", data__max_train_samples=80)
-    stopped(config, tmp_path / "again", 12)
-    file = max((tmp_path / "again").glob(pattern))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "again").rglob("*")}
+    run_dir = left.copy(tmp_path)
+    file = max(run_dir.glob(pattern))
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
     with monkeypatch.context() as patch:
         for owner, name in ((os, "open"), (io, "open")):
             patch.setattr(owner, name, partial(refuse, file, number, getattr(owner, name)))
         with pytest.raises(StoreError, match=rf"{file.name}: cannot be read: .*; the resume point stays: put this"):
-            resumed(config, tmp_path / "again")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "again").rglob("*")} == before
-    resumed(config, tmp_path / "again")
+            resumed(left.config, run_dir)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
+    resumed(left.config, run_dir)
+    assert compare_records(left.whole, run_dir) == []
 
 
 def refuse(refused: Path, number: int, opens: Any, file: Any, *args: Any, **values: Any) -> Any:
@@ -254,10 +269,9 @@ def refuse(refused: Path, number: int, opens: Any, file: Any, *args: Any, **valu
     return opens(file, *args, **values)
 
 
-def test_a_point_of_other_code_is_kept(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_of_other_code_is_kept(left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: an edit of the package between two starts is one line, which says what differs; undone, the run goes on."""
-    config = case(short, "partial", "none", "sync", data__max_train_samples=80)
-    stopped(config, tmp_path / "again", 12)
+    run_dir = left.copy(tmp_path)
     now = code.current_code()
     edited = code.Code(now.versions, {**now.sources, "harness/core/shard.py": "edited"})
     with monkeypatch.context() as patch:
@@ -266,8 +280,8 @@ def test_a_point_of_other_code_is_kept(short: Config, tmp_path: Path, monkeypatc
         with pytest.raises(
             StoreError, match=r"written by other code \(harness/core/shard.py\); the resume point stays"
         ):
-            resumed(config, tmp_path / "again")
-    resumed(config, tmp_path / "again")
+            resumed(left.config, run_dir)
+    resumed(left.config, run_dir)
 
 
 def test_a_part_without_a_state_has_no_resume_points_and_trains_on(

@@ -13,7 +13,6 @@ from harness.config.model import Config
 from harness.core.events import Event, Recovered, Saved, Started, Trained
 from harness.core.placement import budget_rows
 from harness.core.plans import Rank
-from harness.record.audit import check
 from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
@@ -62,7 +61,6 @@ def test_rounded_saves_are_charged_as_written(config: Config, tmp_path: Path, bi
     dense_bytes = RunSpec(config).size.dense_bytes
     for event in charged(events):
         assert event.payload_bytes - dense_bytes in save_bytes(event, events, bits)
-    assert check(events, config.model_dump(mode="json")) == []
     first = losses_of(events)
     reruns = [event for event in events if isinstance(event, Trained) and event.rerun]
     assert bool(reruns) == (recovery == "full")

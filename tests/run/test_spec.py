@@ -11,7 +11,7 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.kernels import products
 from harness.record.rundir import RunDir, read_config
-from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend, check
+from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend
 from tests.runs import changed, run
 
 
@@ -64,17 +64,6 @@ def test_the_trainer_alone_asks_for_a_cuda_device(
         run(config, tmp_path / "run")
 
 
-def test_rounded_saves_of_optimizer_state_are_refused(config: Config) -> None:
-    """A negative sum of squares would be read back. Exact saves of it are allowed, and rounded ones without it."""
-    config = changed(config, strategy__name="differential")
-    for bits, optimizer in ((32, "adagrad"), (2, "sgd")):
-        RunSpec(changed(config, strategy__bits=bits, trainer__optimizer=optimizer)).validate()
-    with pytest.raises(
-        ConfigError, match=r"^trainer\.optimizer: expected sgd .* got adagrad, .* set strategy\.bits=32$"
-    ):
-        RunSpec(changed(config, strategy__bits=2, trainer__optimizer="adagrad")).validate()
-
-
 def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ``auto`` now chooses another backend, cells have other folders, and a line names both backends."""
     file = tmp_path / "grid.yaml"
@@ -94,21 +83,6 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     kept = load_experiment(file, ["trainer.backend=torch"], cell_hash=cell_hash).cells
     assert [cell.run_dir for cell in kept] == [cell.run_dir for cell in before]
     assert cells_of_other_backend(kept) is None
-
-
-@pytest.mark.parametrize(
-    ("keys", "remark"),
-    [
-        ({"strategy__name": "partial", "strategy__interval_samples": 3}, "is to save every 3 samples"),
-        ({"strategy__name": "partial", "strategy__restore_optimizer": "reset"}, "restore_optimizer=reset changes noth"),
-    ],
-)
-def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dict[str, object], remark: str) -> None:
-    """One sentence; none where the setting has its effect."""
-    (line,) = check(changed(config, **keys))
-    assert remark in line
-    has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad"}
-    assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
 
 
 def test_contents_stand_in_the_record(config: Config, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Settings, traces and data that do not go together: one line each, which names the key or the line of the trace."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.config.model import Config
+from harness.core.errors import UserError
+from harness.run import assemble
+from harness.run.spec import RunSpec, check
+from tests.runs import changed
+
+TWO: dict[str, Any] = {"cluster__num_trainers": 2, "trainer__backend": "compiled"}
+REAL: dict[str, Any] = {"trace__inject": "wall", "engine": "rpc"}
+LOST = "trace.csv:2: rank: expected a trainer that lives, got trainer0, one of the 2 that the trace loses at"
+ALL = "10,trainer0,,\n10,trainer1,,"
+NO_CACHE = "cache.mode: expected none or lookahead with "
+NOTHING = "phase, fault: expected nothing with trace.inject=wall, got "
+
+REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
+    # kills at real seconds
+    ({"trace__inject": "wall"}, "", "trace.inject: expected boundary on engine local, got wall"),
+    ({**REAL, "trace__clock": "wall"}, "", "inject: expected boundary with trace.clock=wall"),
+    ({**REAL, "trace__repair": "reschedule"}, "", "inject: expected boundary with trace.repair=reschedule"),
+    ({**REAL, "trace__trainers_die": True}, "10,ps1,,", "trace.trainers_die: expected false with trace.inject=wall"),
+    (REAL, "10,trainer0,,", "trace.csv:2: rank: expected a trainer that lives with trace.inject=wall"),
+    (REAL, "10,ps1,save,", f"trace.csv:2: {NOTHING}save"),
+    (REAL, "10,ps1,,hang", f"trace.csv:2: {NOTHING}boundary, hang"),
+    # trainers
+    (TWO, "10,trainer0,lookup,\n10,trainer1,,", LOST),
+    (TWO, "10,trainer0,,hang\n10,trainer1,,", LOST),
+    (TWO, "10,trainer2,,", "expected a rank of this run (trainer0 … trainer1), got trainer2; cluster.num_tr"),
+    ({**TWO, "cache__mode": "stale"}, ALL, f"{NO_CACHE}a trace that kills all trainers"),
+    ({"cache__mode": "stale", "trace__trainers_die": True}, "10,ps1,,", f"{NO_CACHE}trace.trainers_die=true"),
+    ({**TWO, "trainer__backend": "torch"}, "", "cluster.num_trainers: expected 1 with backend torch on cpu, got 2"),
+    ({"cluster__spare_trainers": 1}, "", "cluster.spare_trainers: expected 0 with one trainer, got 1; a spare"),
+    # ranks and their network
+    ({"strategy__name": "buddy", "cluster__num_ps": 1}, "", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
+    ({"cluster__transports": ("shm", "uv")}, "10,ps1,,partition", "trace.csv:2: fault: expected none of partition"),
+    ({"engine": "rpc", "cluster__interface": "eth9", "cluster__network": "open"}, "", "cluster.interface: unknown"),
+    *(
+        ({"trainer__progress_timeout_s": seconds}, "", f"cluster.join_timeout_s (180), got {seconds:g}; the trainer")
+        for seconds in (180, 179.5)
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "lines", "words"), REFUSED, ids=[words[:60] for *_, words in REFUSED])
+def test_what_does_not_go_together_is_refused(
+    config: Config, tmp_path: Path, keys: dict[str, Any], lines: str, words: str
+) -> None:
+    """Law: before anything is trained."""
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}\n")
+    with pytest.raises((UserError, ValidationError), match=re.escape(words)) as refused:
+        assemble.run(changed(config, trace__path=str(tmp_path / "trace.csv"), **keys), tmp_path / "run")
+    assert isinstance(refused.value, ValidationError) or "\n" not in str(refused.value)
+
+
+def test_what_goes_together_is_not(config: Config) -> None:
+    """Law: no deadline of progress; exact saves of optimizer state, and rounded ones without it."""
+    RunSpec(changed(config, trainer__progress_timeout_s=None)).validate()
+    config = changed(config, strategy__name="differential")
+    for bits, optimizer in ((32, "adagrad"), (2, "sgd")):
+        RunSpec(changed(config, strategy__bits=bits, trainer__optimizer=optimizer)).validate()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ({"name": "full", "restore_optimizer": "reset"}, "restore_optimizer"),
+        ({"name": "cpr_vanilla", "restore_optimizer": "keep"}, "'with_rows' or 'reset'"),
+    ],
+)
+def test_only_strategies_with_partial_recovery_restore_an_optimizer(
+    config: Config, strategy: dict[str, str], words: str
+) -> None:
+    """A rollback restores everything as it was saved."""
+    with pytest.raises(ValidationError, match=words):
+        Config.model_validate({**config.model_dump(), "strategy": strategy})
+
+
+@pytest.mark.parametrize(
+    ("keys", "remark"),
+    [
+        ({"strategy__name": "partial", "strategy__interval_samples": 3}, "is to save every 3 samples"),
+        ({"strategy__name": "partial", "strategy__restore_optimizer": "reset"}, "restore_optimizer=reset changes noth"),
+    ],
+)
+def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dict[str, object], remark: str) -> None:
+    """One sentence; none where the setting has its effect."""
+    (line,) = check(changed(config, **keys))
+    assert remark in line
+    has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad"}
+    assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
