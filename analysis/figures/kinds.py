@@ -169,6 +169,7 @@ def _finish_curves(axes: "Axes") -> None:
     axes.set_xlabel("samples (× kill)")
     axes.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
     axes.locator_params(axis="x", nbins=4)
+    axes.margins(x=0)  # the axis ends where the samples do
     legend(axes)
 
 

@@ -12,7 +12,6 @@ from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme,
 from analysis.load import STATUSES, Cell, cells_of, load
 from analysis.stats import DEFAULT_MARGIN, Block, regimes, setting_text, strategy_order, summarise
 from analysis.tables import (
-    CAPTION,
     FORMATS,
     UNKNOWN,
     Heading,
@@ -66,7 +65,7 @@ def report(
         verdicts=[*verdict_tables(regimes(cells), margin)],
         reading=reading(margin),
         sections=_sections(Data(blocks, cells, margin)),
-        notes_below=[CAPTION, *footnotes(blocks)] if blocks else [],
+        notes_below=footnotes(blocks) if blocks else [],
         traces=_trace_sections(cells),
         cells=_cells_table(root, cells),
         facts=_provenance(cells),

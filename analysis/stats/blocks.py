@@ -1,6 +1,6 @@
 """Finished cells by setting and strategy, with estimates over their seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ def summarise(cells: Sequence[Cell]) -> list[Block]:
     """As ``blocks_of``. A block also holds the reference cells (strategy ``none``) that its cells are paired with.
 
     A block of reference cells only, all of which appear in other blocks, is left out; so are replicates of references
-    (``analysis.rounding``). Cells that differ only in the draw of their trace are in one block.
+    (``analysis.stats.rounding``). Cells that differ only in the draw of their trace are in one block. A strategy
+    without a swept option stands in every setting of that option.
     """
     return _blocks(cells, setting_keys(cells))
 
@@ -103,16 +104,9 @@ def regimes(cells: Sequence[Cell]) -> list[Block]:
 def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
     done = without_replicates([cell for cell in cells if cell["status"] == "done"])
     partners = Partners(done)
-    groups = {
-        values: _with_references(group, partners)
-        for values, group in _grouped(done, lambda cell: tuple(condition(cell, key) for key in keys)).items()
-    }
-    shared = {id(cell) for group in groups.values() if not _has_references_only(group) for cell in group}
-    groups = {
-        values: group
-        for values, group in groups.items()
-        if not _has_references_only(group) or any(id(cell) not in shared for cell in group)
-    }
+    own = _grouped(done, lambda cell: tuple(condition(cell, key) for key in keys))
+    whole = {values: [*group, *_guests(values, own, keys)] for values, group in own.items()}
+    groups = _without_repeated({values: _with_references(group, partners) for values, group in whole.items()}, own)
     differing = [place for place in range(len(keys)) if len({values[place] for values in groups}) > 1]
     blocks: list[Block] = []
     for values in sorted(groups, key=lambda values: [str(value) for value in values]):
@@ -141,6 +135,36 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, lis
     for cell in cells:
         groups.setdefault(key(cell), []).append(cell)
     return groups
+
+
+_Groups = Mapping[tuple[Any, ...], list[Cell]]
+"""Cells by the values of a setting."""
+
+
+def _guests(setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str]) -> Iterator[Cell]:
+    """Cells of other groups whose strategies lack the options in which their setting differs from ``setting``."""
+    options = {place for place, key in enumerate(keys) if key.startswith("strategy.")}
+    for values, group in groups.items():
+        differing = {place for place in range(len(keys)) if values[place] != setting[place]}
+        if differing and differing <= options and all(values[place] is None for place in differing):
+            others = [cells for each, cells in groups.items() if any(each[place] is not None for place in differing)]
+            has_option = {BASELINE, *(cell["strategy"] for cells in others for cell in cells)}
+            yield from (cell for cell in group if cell["strategy"] not in has_option)
+
+
+def _without_repeated(groups: _Groups, own: _Groups) -> _Groups:
+    """The groups without those whose ``own`` cells all stand in others, as references or for want of an option."""
+
+    def order(values: tuple[Any, ...]) -> tuple[bool, int]:
+        return _has_references_only(own[values]), values.count(None)
+
+    kept: dict[tuple[Any, ...], list[Cell]] = {}
+    seen: set[int] = set()
+    for values in sorted(groups, key=order):
+        if any(id(cell) not in seen for cell in own[values]):
+            kept[values] = groups[values]
+            seen.update(map(id, groups[values]))
+    return kept
 
 
 def _with_references(group: list[Cell], partners: Partners) -> list[Cell]:

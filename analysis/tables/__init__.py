@@ -25,7 +25,6 @@ from analysis.tables.comparisons import (
 )
 from analysis.tables.story import is_sound, show
 from analysis.tables.strategies import (
-    CAPTION,
     FORMATS,
     content,
     damaged_cells,

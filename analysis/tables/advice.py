@@ -47,12 +47,16 @@ def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str,
             yield {"title": block.title, "columns": _HEADINGS, "rows": [*_rows(found)], "lines": lines}
 
 
-def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN) -> Shown | None:
-    """A table of verdicts for each setting of the finished cells, and what they show; None if nothing is compared."""
+def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN, *, explain: bool = False) -> Shown | None:
+    """A table of verdicts for each setting of the finished cells, and what they show; None if nothing is compared.
+
+    ``explain``: with a note on the tests.
+    """
     parts: list[RenderableType] = []
     for each in verdict_tables(regimes_of(frame), margin):
         parts += [rich_table(each["columns"], each["rows"], each["title"]), *map(Text, each["lines"])]
-    return Shown(*parts, Text(reading(margin), style="dim")) if parts else None
+    notes = [Text(reading(margin), style="dim")] if explain else []
+    return Shown(*parts, *notes) if parts else None
 
 
 def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from rich.table import Table
 from analysis.stats import Estimate
 
 UNKNOWN = "–"
+HINT = "± is half of the 95 % confidence interval over seeds; --explain says how the numbers are made."
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from analysis.load import CONTENTS, Cell, cells_of, content_notes, contents_agree, load, swept_keys
 from analysis.stats import SETTING, Estimate, cells_text, condition, estimate, seeds_text, setting_text, strategy_order
-from analysis.tables.builder import Heading, Shown, latex_table, markdown_table, rich_table, show_interval
+from analysis.tables.builder import HINT, Heading, Shown, latex_table, markdown_table, rich_table, show_interval
 from analysis.tables.strategies import Format, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
@@ -35,10 +35,9 @@ METRICS: dict[str, tuple[str, float, int]] = {
 
 _EQUAL = ("seed", *SETTING)  # columns in which a cell and its partner in the same folder are equal
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
-_LEGEND = Text(
+_LEGEND = (
     "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
-    "standard errors.",
-    style="dim",
+    "standard errors."
 )
 
 Pair = tuple[Cell, Cell]
@@ -59,7 +58,7 @@ class Comparison:
     pairs: tuple[Pair, ...] = ()
 
 
-def show_comparison(dirs: Sequence[Path | str]) -> Shown:
+def show_comparison(dirs: Sequence[Path | str], *, explain: bool = False) -> Shown:
     """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames)
@@ -76,15 +75,19 @@ def show_comparison(dirs: Sequence[Path | str]) -> Shown:
             done = _done(frame)
             if alone := [cell for cell in done if cell["path"] not in paired]:
                 parts.append(Text(f"{folder}: {len(alone)} of {len(done)} cells have no partner: {cells_text(alone)}."))
-    return Shown(*parts, _LEGEND, *_left_out(frames))
+    return Shown(*parts, _legend(explain), *_left_out(frames))
 
 
-def show_comparison_to(path: Path | str, baseline: str) -> Shown:
+def show_comparison_to(path: Path | str, baseline: str, *, explain: bool = False) -> Shown:
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame)
     table = _table(found, f"strategies of {path} less {baseline}")
-    return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _LEGEND, *_left_out([frame]))
+    return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _legend(explain), *_left_out([frame]))
+
+
+def _legend(explain: bool) -> Text:
+    return Text(_LEGEND if explain else HINT, style="dim")
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format) -> str:

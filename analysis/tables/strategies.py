@@ -13,6 +13,7 @@ from rich.text import Text
 from analysis.load import Frame, content_notes
 from analysis.stats import BASELINE, SETTING, Block, Estimate, Line, blocks_of, own_options, rounding_text, seeds_text
 from analysis.tables.builder import (
+    HINT,
     UNKNOWN,
     Heading,
     Shown,
@@ -171,14 +172,16 @@ def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
 
 
-def show_table(frame: "pd.DataFrame") -> Shown:
-    """The table per strategy for the console, one for each setting; then the cells that are not in it, and why."""
+def show_table(frame: "pd.DataFrame", *, explain: bool = False) -> Shown:
+    """The table per strategy for the console, one for each setting; then the cells that are not in it, and why.
+
+    ``explain``: with notes on how the numbers are made.
+    """
     blocks = blocks_of(frame)
     tables = [rich_table(*content(block), block.title) for block in blocks]
-    notes = (CAPTION, *footnotes(blocks)) if blocks else ()
-    return Shown(
-        *tables, *(Text(line, style="dim") for line in notes), *(Text(line, style="red") for line in missing(frame))
-    )
+    lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
+    notes = (Text(line, style="dim") for line in lines)
+    return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
 
 
 def table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -261,13 +264,16 @@ def table_text(
     return latex_table([*headings.values()], texts, caption)
 
 
-def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """Cells without a partner; the floor of rounding; the mark † and columns that only some tables have, explained."""
+def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
+    """Cells without a partner; the floor of rounding; the mark †.
+
+    ``explain``: also how the numbers are made, and the columns that only some tables have.
+    """
     floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
-    marks = [MORE_THAN_THE_JOB] if is_marked else []
-    return [*_partner_notes(blocks), *_option_notes(blocks), *floors, *marks, *dict.fromkeys(shown)]
+    found = [*_partner_notes(blocks), *_option_notes(blocks), *floors, *([MORE_THAN_THE_JOB] if is_marked else [])]
+    return [CAPTION, *found, *dict.fromkeys(shown)] if explain else found
 
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:

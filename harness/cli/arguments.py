@@ -93,6 +93,7 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     _add_grace(grid)
     grid.add_argument("--dry-run", action="store_true", help="list cells: done or to do; run nothing")
     _add_margin(grid)
+    _add_explain(grid)
     add_launcher(grid)
     _add_reproduce(commands)
 
@@ -182,6 +183,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
     _add_format(compare)
+    _add_explain(compare)
     summary = "show the table of strategies of a grid"
     example = """\
   run.py table demo/quickstart
@@ -191,6 +193,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
   run.py table demo/quickstart --format csv                                   every number, with its interval"""
     table = _add_dir(commands, "table", summary, example, "a run or grid folder")
     _add_format(table)
+    _add_explain(table)
     words = "columns to show, in order, of a LaTeX or Markdown table; a wrong name lists them"
     table.add_argument("--columns", nargs="+", default=[], metavar="NAME", help=words)
     words = "what strategies are called in it"
@@ -276,6 +279,10 @@ def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, exam
 def _add_format(parser: Parser) -> None:
     text = "csv: unrounded numbers; latex, markdown: for a paper (default: a table for the console)"
     parser.add_argument("--format", choices=("csv", "latex", "markdown"), help=text)
+
+
+def _add_explain(parser: Parser) -> None:
+    parser.add_argument("--explain", action="store_true", help="say below the tables how their numbers are made")
 
 
 def _add_margin(parser: Parser) -> None:

@@ -28,7 +28,12 @@ def compare(options: argparse.Namespace) -> None:
         found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
         console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
     else:
-        console.show(analysis.show_comparison(dirs) if to is None else analysis.show_comparison_to(dirs[0], to))
+        explain = options.explain
+        console.show(
+            analysis.show_comparison(dirs, explain=explain)
+            if to is None
+            else analysis.show_comparison_to(dirs[0], to, explain=explain)
+        )
 
 
 def table(options: argparse.Namespace) -> None:
@@ -45,7 +50,7 @@ def table(options: argparse.Namespace) -> None:
     elif options.columns or options.labels or options.caption is not None:
         raise UserError("--columns, --labels, --caption: expected --format latex or markdown")
     else:
-        console.show(analysis.show_table(frame))
+        console.show(analysis.show_table(frame, explain=options.explain))
 
 
 def report(options: argparse.Namespace) -> None:

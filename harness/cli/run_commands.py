@@ -63,7 +63,8 @@ def grid(options: argparse.Namespace) -> int:
         print_scripts(experiment)
         return OK
     if not options.dry_run:
-        return run_experiment(experiment, pool, options.margin, afresh=options.afresh, grace_s=options.grace)
+        chosen = {"afresh": options.afresh, "grace_s": options.grace, "explain": options.explain}
+        return run_experiment(experiment, pool, options.margin, **chosen)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
@@ -76,9 +77,10 @@ def run_experiment(
     *,
     afresh: bool = False,
     grace_s: float = GRACE_S,
+    explain: bool = False,
 ) -> int:
     """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
-    show = partial(_show_grid, experiment.out, margin)
+    show = partial(_show_grid, experiment.out, margin, explain=explain)
     return run_experiments([experiment], pool, show=show, afresh=afresh, grace_s=grace_s)
 
 
@@ -184,12 +186,12 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     return show_run(Path(config.out))
 
 
-def _show_grid(out: Path, margin: float | None) -> None:
+def _show_grid(out: Path, margin: float | None, *, explain: bool) -> None:
     import analysis
 
     margin = margin or analysis.DEFAULT_MARGIN
     frame = analysis.load(out)
-    console.show(analysis.show_table(frame))
-    if (advice := analysis.advice(frame, margin)) is not None:
+    console.show(analysis.show_table(frame, explain=explain))
+    if (advice := analysis.advice(frame, margin, explain=explain)) is not None:
         console.show(advice)
     console.say(f"report: {analysis.report(out, frame=frame, margin=margin)}")

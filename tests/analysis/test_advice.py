@@ -130,7 +130,7 @@ def test_the_engine_is_no_regime(grid: Path) -> None:
 def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     """Both name margin, verdicts, and that the floor of rounding is unknown; a folder of references has no verdicts."""
     frame = analysis.load(grid)
-    table = advice(frame, 2e-3)
+    table = advice(frame, 2e-3, explain=True)
     assert table is not None
     text, page = str(table), analysis.report(grid, frame=frame, margin=2e-3).read_text()
     for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):

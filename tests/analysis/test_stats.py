@@ -10,6 +10,7 @@ import pytest
 from analysis import load
 from analysis.load import COLUMNS, cells_of
 from analysis.stats import (
+    Block,
     Pair,
     Partners,
     estimate,
@@ -168,3 +169,23 @@ def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
     assert "strategy.untracked" not in setting_keys(cells)
     cells.append(_cell(strategy="cpr_mfu", seed=0, **{"strategy.untracked": "interval"}))
     assert "strategy.untracked" in setting_keys(cells)
+
+
+@pytest.mark.parametrize("work", [summarise, regimes], ids=["blocks", "regimes"])
+def test_a_strategy_without_the_swept_option_stands_in_every_setting_of_it(
+    work: Callable[[list[dict[str, Any]]], list[Block]],
+) -> None:
+    """Law: `full` is beside each value of an option that it lacks, and is no setting of its own; one that has it is."""
+    values = {"cpr_mfu": (0.1, 0.2), "cpr_ssu": (0.1, None), "full": (None,), "none": (None,)}
+    cells = [
+        dict.fromkeys(COLUMNS)
+        | _cell(strategy=name, trace_law="busy", **{"strategy.r": None, "strategy.pls_target": each})
+        for name, own in values.items()
+        for each in own
+    ]
+    found = {block.title: [line.strategy for line in block.lines] for block in work(cells)}
+    assert found == {
+        "strategy.pls_target 0.1": ["none", "full", "cpr_mfu", "cpr_ssu"],
+        "strategy.pls_target 0.2": ["none", "full", "cpr_mfu"],
+        "strategy.pls_target null": ["none", "full", "cpr_ssu"],
+    }

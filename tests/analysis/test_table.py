@@ -56,14 +56,17 @@ def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
 def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     """Hits, traffic saved and peak rows of runs with a cache, beside a dash for those without; no such columns else."""
     write_run(tmp_path / "plain", made_config("full"))
-    without = _text(analysis.show_table(analysis.load(tmp_path)))
+    without = _text(analysis.show_table(analysis.load(tmp_path), explain=True))
     write_run(tmp_path / "cached", made_config("partial", cache={"mode": "lookahead"}))
     frame = analysis.load(tmp_path)
     (cached,) = [cell for cell in cells_of(frame) if cell["strategy"] == "partial"]
     assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
     (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
     assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
-    shown, page = _text(analysis.show_table(frame)), "".join(html_table(*content(block)) for block in blocks_of(frame))
+    shown, page = (
+        _text(analysis.show_table(frame, explain=True)),
+        "".join(html_table(*content(block)) for block in blocks_of(frame)),
+    )
     assert "62.5" in shown
     assert "1234" in shown
     assert "traffic saved" in page
@@ -200,7 +203,9 @@ def test_resources_have_columns_where_the_profile_has_prices(tmp_path: Path) -> 
     full = next(row for row in cells_of(analysis.load(tmp_path / "priced")) if row["strategy"] == "full")
     assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])
     assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
-    priced, plain = (_text(analysis.show_table(analysis.load(tmp_path / name))) for name in ("priced", "plain"))
+    priced, plain = (
+        _text(analysis.show_table(analysis.load(tmp_path / name), explain=True)) for name in ("priced", "plain")
+    )
     for said, is_priced in ((priced, True), (plain, False)):
         assert (f"{full['node_h']:.2f}" in said, "Resources:" in said) == (is_priced, is_priced)
         assert "memory" not in said.replace("memory is that", "")
@@ -228,3 +233,19 @@ def test_a_run_s_story(grid: Path) -> None:
     assert "RunFailed: ps2 <kept> dying" in _text(analysis.show(grid / "failed-s0"))
     with pytest.raises(StoreError, match="expected a run folder"):
         analysis.show(grid)
+
+
+def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path) -> None:
+    """Law: notes on the method are below the tables with ``explain`` alone; the text of a table is its ``str``."""
+    frame = analysis.load(grid)
+    looks = {
+        "Means over n seeds": (analysis.show_table(frame), analysis.show_table(frame, explain=True)),
+        "One-sided paired t-tests": (analysis.advice(frame), analysis.advice(frame, explain=True)),
+        "Paired by seed": (
+            analysis.show_comparison_to(grid, "full"),
+            analysis.show_comparison_to(grid, "full", explain=True),
+        ),
+    }
+    for words, (plain, explained) in looks.items():
+        assert [str(look).count(words) for look in (plain, explained)] == [0, 1]
+    assert "cpr_mfu" in str(analysis.show_table(frame))
