@@ -26,7 +26,7 @@ Draw = Callable[[Sequence["Axes"], Sequence[Cell]], None]
 LETTERS = 9
 """Size of the letters of legends and labels, in points."""
 
-_MARKS = ".Xs<>^voDP*hp"
+_MARKS = ".Xs<^voDP*h>p"
 _OTHER_MARKS = "os^Dv"  # of what is no strategy
 _OTHER_COLOURS = ("full", "never_save", "cpr_mfu", "cpr_vanilla", "other")  # a page knows them
 _MOST_LETTERS = 32  # of all labels of an axis, side by side
