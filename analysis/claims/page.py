@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape as markup_escape
 from rich.table import Table
 
 from analysis.claims.claim import PARTS, Claim
@@ -16,7 +17,7 @@ from analysis.claims.rows import Row, verdict_of
 from analysis.figures import style, to_svg
 from analysis.load import Cell
 from analysis.report import figure_html, page
-from analysis.tables import Heading, Html, html_table, rich_table
+from analysis.tables import Heading, Html, html_table, markdown_table, rich_table
 from harness.files import store_errors
 
 if TYPE_CHECKING:
@@ -97,8 +98,13 @@ def write_figures(found: Iterable[Finding], folder: Path) -> None:
 def claim_table(found: Finding) -> Table:
     """The rows of one claim for the console."""
     headings = _headings(found.rows)
-    cells = ([cell.replace("`", "") for cell in _cells(row)][: len(headings)] for row in found.rows)
-    return rich_table(headings, cells, f"{found.claim.section.title}: {found.verdict}".replace("`", ""))
+    cells = ([_plain(cell) for cell in _cells(row)][: len(headings)] for row in found.rows)
+    return rich_table(headings, cells, _plain(f"{found.claim.section.title}: {found.verdict}"))
+
+
+def _plain(text: str) -> str:
+    """Text for the console, whose markup is in brackets too."""
+    return markup_escape(text.replace("`", ""))
 
 
 def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
@@ -126,7 +132,9 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
         lines += [_filled(f"Claim `{name}`: {each.verdict}. Source: {section.source}. {section.note}".strip())]
         lines += ["", f"    {each.claim.command}", ""]
         lines += [f"Measured: {each.machine}.", ""] if each.machine else []
-        lines += _markdown_table(each.rows)
+        headings = _headings(each.rows)
+        rows = (_cells(row)[: len(headings)] for row in each.rows)
+        lines += [markdown_table(headings, rows).rstrip()] if each.rows else ["Not run here."]
         if each.figure is not None:
             lines += ["", f"![{section.title}]({folder}/{name}.svg)", "", _filled(f"*{each.caption}*")]
     return "\n".join(lines) + "\n"
@@ -190,17 +198,6 @@ def _html_cells(row: Row) -> list[str]:
     what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
     ours = ours.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")  # on one line
     return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, _marked(verdict), why)]
-
-
-def _markdown_table(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return ["Not run here."]
-    headings = _headings(rows)
-    return [
-        f"| {' | '.join(heading.title for heading in headings)} |",
-        "|---" * len(headings) + "|",
-        *(f"| {' | '.join(_cells(row)[: len(headings)])} |" for row in rows),
-    ]
 
 
 def _marked(verdict: str) -> str:

@@ -9,6 +9,7 @@ from analysis.tables.builder import (
     Html,
     figure_html,
     html_table,
+    markdown_table,
     notes_html,
     page_html,
     rich_table,

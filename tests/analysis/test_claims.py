@@ -250,6 +250,7 @@ def test_a_column_that_is_empty_in_all_rows_of_a_claim_is_left_out() -> None:
         assert ["why" in texts[0], "| why |" in texts[1], ">why<" in texts[2]] == [has_why] * 3
         assert all("noise of −1.5" in text for text in texts) == has_why
         assert all("1,000" in text for text in texts)
+        assert all("8 [read]" in text for text in texts)  # no markup of the console
 
 
 @pytest.mark.parametrize(
