@@ -8,10 +8,9 @@ import os
 import re
 import resource
 import shlex
-import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,79 +23,15 @@ import run
 from harness.cli import commands, console
 from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
-from harness.data.prepare import prepare
 from harness.record.code import current_code
 from harness.record.folder import claim_run
 from harness.run.assemble import RunStatus
 from harness.run.verify import OnRunStatus
+from tests.cli.conftest import Cli
 from tests.forked import said_by
 from tests.made_runs import unseal
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_ROWS = 700
-CONFIG = """\
-out: out
-wandb: {mode: disabled}
-data: {path: data}
-model: {size: tiny}
-trainer: {batch_size: 32}
-profile: busy
-cluster: {num_ps: 2}
-strategy: {interval_samples: 64}
-store: {fsync: false}
-"""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one command did."""
-
-    code: int
-    out: str
-    errors: list[str]
-
-
-class Cli:
-    """Runs commands of run.py in this process, in a folder that holds one.yaml, grid.yaml and data/."""
-
-    def __init__(self, folder: Path, persisted: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
-        self._persisted = persisted
-
-    def __call__(self, *arguments: str) -> Result:
-        try:
-            code = run.main(arguments)
-        except SystemExit as stop:  # argparse
-            code = int(stop.code or 0)
-        said = self._persisted.readouterr()
-        return Result(code, said.out, said.err.splitlines())
-
-    def files(self) -> list[Path]:
-        """Everything that lies in the folder."""
-        return sorted(self.folder.rglob("*"))
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few prepared rows."""
-    folder = tmp_path_factory.mktemp("clicks")
-    lines = (
-        "\t".join([str(row % 3 // 2), *(str((row * i) % 11) for i in range(13)), *(f"{row * j % 50:08x}" for j in range(26))])
-        for row in range(NUM_ROWS)
-    )  # fmt: skip
-    (folder / "clicks.tsv").write_text("\n".join(lines) + "\n")
-    prepare([folder / "clicks.tsv"], folder / "data")
-    return folder / "data"
-
-
-@pytest.fixture
-def cli(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command line, at home in a fresh folder."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(data, "data")
-    Path("one.yaml").write_text(CONFIG)
-    Path("grid.yaml").write_text(CONFIG + "grids:\n- {seed: [0, 1], strategy.name: [none, partial]}\n")
-    return Cli(tmp_path, capsys)
 
 
 def test_help_does_not_wait_for_libraries() -> None:
@@ -165,42 +100,6 @@ def test_a_device_in_the_place_of_a_file_is_not_read(cli: Cli, name: str) -> Non
         assert len([line for line in result.errors if line.startswith("error:")]) <= 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("train one.yaml strategy.interval_sample=3", "unknown key strategy.interval_sample; did you mean strategy.interval_samples? (strategy.interval_sample=3 on the command line)"),
-        ("train one.yaml trainer.batch_size=abc", "trainer.batch_size: 'abc' is not a whole number >= 1 (trainer.batch_size=abc on the command line)"),
-        ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
-        ("train one.yaml strategy.name=bogus", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy (strategy.name=bogus on the command line)"),
-        ("train two.yaml", "two.yaml: no such file"),
-        ("train grid.yaml", "grid.yaml: expected one configuration, got `grids:`; run it by `run.py grid grid.yaml`"),
-        ("grid grid.yaml strategy.name=[none,bogus]", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy (strategy.name=[none,bogus] on the command line)"),
-        ("grid grid.yaml --jobs none", "argument --jobs: invalid whole number >= 1 value: 'none' (see `run.py grid --help`)"),
-        ("trian one.yaml", None),
-        ("train one.yaml --fast", None),
-        ("train one.yaml data.path=nowhere", None),
-        ("train one.yaml trace.path=nowhere.csv", None),
-        ("replay nowhere.csv one.yaml", None),
-        ("grid grid.yaml data.path=nowhere", None),
-        ("grid grid.yaml trace.path=nowhere.csv", None),
-        ("data prepare nowhere.tsv --out made", None),
-        ("data info nowhere", None),
-        ("show nowhere", None),
-        ("report nowhere", None),
-        ("compare nowhere", None),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message: str | None) -> None:
-    """Law: bad input gives one line on stderr and exit code 2, and leaves the disk as it was."""
-    before = cli.files()
-    result = cli(*words.split())
-    assert result.code == 2
-    assert result.out == ""
-    assert len(result.errors) == 1
-    assert result.errors[0] == f"error: {message}" if message else result.errors[0].startswith("error: ")
-    assert cli.files() == before
-
-
 def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, data: Path) -> None:
     """Law: options of the command line are named as they are given; tables of another size than asked for are told."""
     log = str(data.parent / "clicks.tsv")
@@ -213,17 +112,6 @@ def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, dat
     )
     assert small == ["note: --table-rows 1e-09: 26 tables raised to 4 rows, or Kaggle's size if that is less"]
     assert whole == []
-
-
-def test_a_grid_refuses_a_folder_that_is_no_grid(cli: Cli) -> None:
-    """Law: `out` of a grid may be new, empty or a grid's; any other folder is refused and left as it is."""
-    before = cli.files()
-    result = cli("grid", "grid.yaml", "out=data", "strategy.name=none", "seed=0")
-    assert result.code == 2
-    assert [line for line in result.errors if line.startswith("error")] == [
-        "error: data: expected an empty or a grid's folder (with grid.yaml), got other files (meta.json); set out to another folder"
-    ]
-    assert cli.files() == before
 
 
 def test_schema_is_json(cli: Cli) -> None:
@@ -249,26 +137,6 @@ def test_schema_of_a_key_is_text(cli: Cli) -> None:
     assert "did you mean" in refused.errors[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["gird", "grid.yaml"], "COMMAND: unknown 'gird'; did you mean grid?"),
-        (["table", "out", "--format", "latx"], "--format: unknown 'latx'; did you mean latex?"),
-        (["train", "one.yaml", "--afrsh"], "unknown argument --afrsh; did you mean --afresh?"),
-        (["train", "one.yaml", "--seed", "3"], "unknown argument --seed; keys have no dashes: seed=…"),
-        (["train", "one.yaml", "--batch-size=3"], "keys have no dashes: trainer.batch_size=…"),
-        (["train", "oen.yaml"], "oen.yaml: no such file; did you mean one.yaml?"),
-        (["train", "one.yaml", "sed=3"], "unknown key sed; did you mean seed?"),
-    ],
-)
-def test_what_is_nearly_right_is_named(cli: Cli, words: list[str], line: str) -> None:
-    """Law: a misspelt command, choice, flag, file or key is one line that says what may be meant."""
-    result = cli(*words)
-    assert result.code == 2
-    (said,) = [each for each in result.errors if each.startswith("error")]
-    assert line in said
-
-
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
     """Law: a finished run is shown and not touched, neither by the same command nor by another config."""
     first = cli("train", "one.yaml")
@@ -283,17 +151,6 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
     assert "holds a run of another config" in other.errors[0]
     assert other.errors[0].endswith("what differs: seed")
     assert {path: path.stat().st_mtime_ns for path in cli.files()} == before
-
-
-def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
-    """Law: `out` may be new, empty or a run; any other folder is refused."""
-    before = cli.files()
-    result = cli("train", "one.yaml", "out=data")
-    assert (result.code, result.errors) == (
-        2,
-        ["error: data: expected an empty or a run folder, got other files; set out to another folder"],
-    )
-    assert cli.files() == before
 
 
 def test_unfinished_run_starts_afresh(cli: Cli) -> None:
@@ -318,16 +175,6 @@ def test_a_run_at_work_is_not_called_cut_short(cli: Cli) -> None:
     assert re.fullmatch(
         r"error: out: process \d+ on \S+ is writing to it; wait for it to end or set out to another folder", line
     )
-
-
-@pytest.mark.parametrize("command", ["train one.yaml", "grid grid.yaml", "verify one.yaml"])
-def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
-    """Law: whatever the system refuses about `out` is one line with its reason, exit code 2."""
-    Path("file").write_text("")
-    for out, reason in (("file/below", "Not a directory"), ("x" * 300, "File name too long")):
-        result = cli(*command.split(), f"out={out}")
-        assert (result.code, result.out, len(result.errors)) == (2, "", 1)
-        assert reason in result.errors[0]
 
 
 @pytest.mark.parametrize(("overrides", "expected"), [([], tuple(STRATEGIES)), (["strategy.name=full"], ("full",))])
@@ -563,27 +410,6 @@ def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     assert cli("plan", "cpr56", "--stretch").errors == [
         "error: --window, --stretch: expected a trace file (TRACE.csv) to map, got profile cpr56"
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "mistake"),
-    [
-        (["trace.clock=wall", "save.mode=async"], "trace.clock: expected samples with save.mode=async, got wall"),
-        (["strategy.name=cpr_mirror", "cache.mode=stale"], "cache.mode: expected none or lookahead for strategy"),
-        (
-            ["strategy.name=differential", "strategy.bits=4", "trainer.optimizer=adagrad"],
-            "trainer.optimizer: expected sgd for saves with rounded values (differential), got adagrad",
-        ),
-        (["strategy.name=buddy", "cluster.num_ps=1"], "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
-    ],
-)
-def test_a_plan_refuses_what_a_run_refuses(cli: Cli, words: list[str], mistake: str) -> None:
-    """One line, before any number."""
-    refused = cli("plan", "cpr56", *words)
-    assert refused.code == 2
-    assert not refused.out
-    (line,) = refused.errors
-    assert line.startswith(f"error: {mistake}")
 
 
 def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli: Cli) -> None:

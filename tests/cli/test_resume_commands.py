@@ -144,13 +144,3 @@ def test_a_run_without_a_point_starts(command: Command) -> None:
     assert command("train", "one.yaml") == (0, [])
     Path("out/DONE").unlink()
     assert command("train", "one.yaml") == (0, ["out: this run was interrupted; it starts afresh"])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--grace", "-1"], ["--grace", "nan"], ["--grace", "soon"], ["resume.every_s=-1"], ["--resume"]],
-)
-def test_what_cannot_be_meant_is_one_line(command: Command, words: list[str]) -> None:
-    """Law: seconds are a number from 0 on; to go on is not asked for."""
-    code, errors = command("train", "one.yaml", *words)
-    assert (code, len(errors)) == (2, 1)

@@ -54,17 +54,6 @@ def test_an_import_tells_what_it_kept(capsys: pytest.CaptureFixture[str], log: P
     assert trace.header["command"].startswith("run.py trace import")
 
 
-def test_strict_refuses_what_a_rule_would_mend(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
-    """One line names the record; nothing is written."""
-    out = tmp_path / "trace.csv"
-    words = ("import", log, *UNITS.split(), "strict=true", "--out", out)
-    code, _, error = trace_command(capsys, *words)
-    assert code == 2
-    assert "jobs.csv" in error
-    assert len(error.strip().splitlines()) == 1
-    assert not out.exists()
-
-
 def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
     """Unless --force says so; then the same command gives the same trace."""
     out = tmp_path / "trace.csv"
@@ -90,54 +79,6 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert trace_command(capsys, "generate", "mtbf_h=5", "--out", link)[0] == 0
     assert link.is_symlink()
     assert read_trace(target).header["ranks"] == "8"
-
-
-_WINDOW = "window=densest length_h=1e-9"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("import nowhere.csv format=lanl", "nowhere.csv"),
-        ("import LOG", "format: expected one of infinitehbd, lanl"),
-        ("import LOG format=csv", "format: expected one of infinitehbd, lanl"),
-        ("import LOG format=lanl unit=h", "format lanl: expected one of its options (system), got 'unit'"),
-        ("import LOG format=lanl windw=densest", "unknown key windw; did you mean window?"),
-        ("import LOG format=intervals densest", "densest: expected key=value"),
-        (f"import LOG {UNITS} window=densest", "window=densest: expected length_h=HOURS"),
-        (f"import LOG {UNITS} {_WINDOW}", "the length of jobs.csv, got 1e-09"),
-        (
-            f"import LOG {UNITS} stretch_h=1e-300",
-            "stretch_h: expected a number >= 0.01 and <= 1000000000, got '1e-300'",
-        ),
-        (f"import LOG {UNITS} ranks=99999999", "ranks: expected a whole number >= 1 and <= 1000000, got '99999999'"),
-        (f"import LOG {UNITS} num_nodes=1", "num_nodes: expected at least the 4 that the log names, got 1"),
-        (f"import LOG {UNITS} keep_rate=2 ranks=1", "keep_rate, ranks: expected one number of ranks, got 2 and 1"),
-        (f"import LOG {UNITS} hosts=2 ranks=1", "hosts: expected neither ranks nor keep_rate: "),
-        ("generate", "mtbf_h, node_mtbf_h: expected exactly one"),
-        ("generate mtbfh=5", "unknown key mtbfh; did you mean mtbf_h?"),
-        ("generate mtbf_h=5 mtbf_h=6", "mtbf_h: expected one value, got 5.0 and '6'"),
-        ("generate mtbf_h=5 ranks=few", "ranks: expected a whole number >= 1 and <= 1000, got 'few'"),
-        ("generate gaps_h=5", "unknown key gaps_h"),
-        ("generate preset=llama3 ranks=9", "preset: expected no word that the preset sets, got ranks"),
-        ("generate preset=llama", "preset: expected one of"),
-        ("generate mtbf_h=5 model=pareto", "model: 'pareto' is none of"),
-        ("generate model=like:x.csv", "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        ("generate model=fit:", "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        ("generate model=fit:missing.csv", "missing.csv"),
-        ("generate mtbf_h=5 group_sizes=two", "group_sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'"),
-    ],
-)
-def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path, words: str, message: str
-) -> None:
-    """What, where, what would be right; exit code 2, nothing written."""
-    out = tmp_path / "out.csv"
-    code, _, error = trace_command(capsys, *words.replace("LOG", str(log)).split(), "--out", out)
-    assert code == 2
-    assert message in error
-    assert len(error.strip().splitlines()) == 1
-    assert not out.exists()
 
 
 def test_every_bad_word_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Law of bad input: one line on stderr that names what is wrong, exit code 2, and nothing written."""
+
+from pathlib import Path
+
+# ruff: noqa: E501 - the messages under test are single lines
+import pytest
+
+from tests.cli.conftest import Cli
+
+_NAMES = (
+    "none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, "
+    "differential, buddy"
+)
+_LOG = "node,start,end\na1,2,3\na2,10,9\na10,12,20\na2,12,13\na1,30,31.5\na3,44,\na3,55,56\n"
+_IMPORT = "trace import jobs.csv --out out.csv"
+_INTERVALS = f"{_IMPORT} format=intervals unit=h"
+_GENERATE = "trace generate --out out.csv"
+
+ERRORS: list[tuple[str, str]] = [
+    # keys
+    ("train one.yaml strategy.interval_sample=3", "unknown key strategy.interval_sample; did you mean strategy.interval_samples? (strategy.interval_sample=3 on the command line)"),
+    ("train one.yaml sed=3", "unknown key sed; did you mean seed?"),
+    ("train one.yaml trainer.batch_size=abc", "trainer.batch_size: 'abc' is not a whole number >= 1 (trainer.batch_size=abc on the command line)"),
+    ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
+    ("train one.yaml strategy.name=bogus", f"strategy.name: 'bogus' is not one of {_NAMES} (strategy.name=bogus on the command line)"),
+    ("grid grid.yaml strategy.name=[none,bogus]", f"strategy.name: 'bogus' is not one of {_NAMES} (strategy.name=[none,bogus] on the command line)"),
+    ("train one.yaml resume.every_s=-1", "resume.every_s"),
+    # commands, options and choices
+    ("trian one.yaml", "did you mean train?"),
+    ("gird grid.yaml", "COMMAND: unknown 'gird'; did you mean grid?"),
+    ("table out --format latx", "--format: unknown 'latx'; did you mean latex?"),
+    ("train one.yaml --fast", "unknown argument --fast"),
+    ("train one.yaml --resume", "unknown argument --resume"),
+    ("train one.yaml --afrsh", "unknown argument --afrsh; did you mean --afresh?"),
+    ("train one.yaml --seed 3", "unknown argument --seed; keys have no dashes: seed=…"),
+    ("train one.yaml --batch-size=3", "keys have no dashes: trainer.batch_size=…"),
+    ("train one.yaml --grace -1", "--grace"),
+    ("train one.yaml --grace nan", "--grace"),
+    ("train one.yaml --grace soon", "--grace"),
+    ("grid grid.yaml --jobs none", "argument --jobs: invalid whole number >= 1 value: 'none' (see `run.py grid --help`)"),
+    # files and folders
+    ("train two.yaml", "two.yaml: no such file"),
+    ("train oen.yaml", "oen.yaml: no such file; did you mean one.yaml?"),
+    ("train grid.yaml", "grid.yaml: expected one configuration, got `grids:`; run it by `run.py grid grid.yaml`"),
+    ("train one.yaml data.path=nowhere", "nowhere"),
+    ("train one.yaml trace.path=nowhere.csv", "nowhere.csv"),
+    ("replay nowhere.csv one.yaml", "nowhere.csv"),
+    ("grid grid.yaml data.path=nowhere", "nowhere"),
+    ("grid grid.yaml trace.path=nowhere.csv", "nowhere.csv"),
+    ("data prepare nowhere.tsv --out made", "nowhere.tsv"),
+    ("data info nowhere", "nowhere"),
+    ("show nowhere", "nowhere"),
+    ("report nowhere", "nowhere"),
+    ("compare nowhere", "nowhere"),
+    ("train one.yaml out=data", "data: expected an empty or a run folder, got other files; set out to another folder"),
+    ("grid grid.yaml out=data strategy.name=none seed=0", "data: expected an empty or a grid's folder (with grid.yaml), got other files (meta.json); set out to another folder"),
+    *((f"{command} out=file/below", "Not a directory") for command in ("train one.yaml", "grid grid.yaml", "verify one.yaml")),
+    *((f"{command} out={'x' * 300}", "File name too long") for command in ("train one.yaml", "grid grid.yaml", "verify one.yaml")),
+    # what does not go together
+    ("plan cpr56 trace.clock=wall save.mode=async", "trace.clock: expected samples with save.mode=async, got wall"),
+    ("plan cpr56 strategy.name=cpr_mirror cache.mode=stale", "cache.mode: expected none or lookahead for strategy"),
+    ("plan cpr56 strategy.name=differential strategy.bits=4 trainer.optimizer=adagrad", "trainer.optimizer: expected sgd for saves with rounded values (differential), got adagrad"),
+    ("plan cpr56 strategy.name=buddy cluster.num_ps=1", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
+    # traces
+    ("trace import nowhere.csv --out out.csv format=lanl", "nowhere.csv"),
+    (_IMPORT, "format: expected one of infinitehbd, lanl"),
+    (f"{_IMPORT} format=csv", "format: expected one of infinitehbd, lanl"),
+    (f"{_IMPORT} format=lanl unit=h", "format lanl: expected one of its options (system), got 'unit'"),
+    (f"{_IMPORT} format=lanl windw=densest", "unknown key windw; did you mean window?"),
+    (f"{_IMPORT} format=intervals densest", "densest: expected key=value"),
+    (f"{_INTERVALS} strict=true", "jobs.csv"),
+    (f"{_INTERVALS} window=densest", "window=densest: expected length_h=HOURS"),
+    (f"{_INTERVALS} window=densest length_h=1e-9", "the length of jobs.csv, got 1e-09"),
+    (f"{_INTERVALS} stretch_h=1e-300", "stretch_h: expected a number >= 0.01 and <= 1000000000, got '1e-300'"),
+    (f"{_INTERVALS} ranks=99999999", "ranks: expected a whole number >= 1 and <= 1000000, got '99999999'"),
+    (f"{_INTERVALS} num_nodes=1", "num_nodes: expected at least the 4 that the log names, got 1"),
+    (f"{_INTERVALS} keep_rate=2 ranks=1", "keep_rate, ranks: expected one number of ranks, got 2 and 1"),
+    (f"{_INTERVALS} hosts=2 ranks=1", "hosts: expected neither ranks nor keep_rate: "),
+    (_GENERATE, "mtbf_h, node_mtbf_h: expected exactly one"),
+    (f"{_GENERATE} mtbfh=5", "unknown key mtbfh; did you mean mtbf_h?"),
+    (f"{_GENERATE} mtbf_h=5 mtbf_h=6", "mtbf_h: expected one value, got 5.0 and '6'"),
+    (f"{_GENERATE} mtbf_h=5 ranks=few", "ranks: expected a whole number >= 1 and <= 1000, got 'few'"),
+    (f"{_GENERATE} gaps_h=5", "unknown key gaps_h"),
+    (f"{_GENERATE} preset=llama3 ranks=9", "preset: expected no word that the preset sets, got ranks"),
+    (f"{_GENERATE} preset=llama", "preset: expected one of"),
+    (f"{_GENERATE} mtbf_h=5 model=pareto", "model: 'pareto' is none of"),
+    (f"{_GENERATE} model=like:x.csv", "expected fit:TRACE.csv or empirical:TRACE.csv"),
+    (f"{_GENERATE} model=fit:", "expected fit:TRACE.csv or empirical:TRACE.csv"),
+    (f"{_GENERATE} model=fit:missing.csv", "missing.csv"),
+    (f"{_GENERATE} mtbf_h=5 group_sizes=two", "group_sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'"),
+]  # fmt: skip
+"""Arguments, and what the line must name."""
+
+
+@pytest.mark.parametrize(("words", "message"), ERRORS)
+def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message: str) -> None:
+    """Notes and the plan of a grid may come before the line."""
+    Path("jobs.csv").write_text(_LOG)
+    Path("file").write_text("")
+    before = cli.files()
+    result = cli(*words.split())
+    assert (result.code, result.out) == (2, "")
+    (line,) = [line for line in result.errors if line.startswith("error: ")]
+    assert message in line
+    assert cli.files() == before
