@@ -24,8 +24,8 @@ from benchmarks.cpr56 import STRATEGIES, draw_schedules, expected_h, kaggle_job,
 from harness.config.model import MetricsConfig
 from harness.core.strategies import make_strategy, options_of
 from harness.planning.simulate import Outcome, due_saves
-from tests.forked import ran, said_by
-from tests.started import benchmark, benchmark_alone
+from tests.forked import said_by
+from tests.started import benchmark
 
 NUM_SCHEDULES = 1_500
 NUM_STEPS, BATCH = 39_291_958 // 128, 128
@@ -165,12 +165,6 @@ def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode
 
 
 def test_the_benchmark_prints_its_table() -> None:
-    """One row per strategy, and a mistake is refused in one line."""
+    """One row per strategy."""
     table = said_by(benchmark, "cpr56.py", ("--schedules", "4"))
     assert [line.split()[1] for line in table.splitlines() if line.startswith("| ")] == ["strategy", *STRATEGIES]
-    priced = said_by(benchmark, "cpr56.py", ("--schedules", "4", "--profile", "cpr56_priced"))
-    assert "node-hours" in priced
-    assert "node-hours" not in table
-    refused = ran(benchmark_alone, "cpr56.py", "--schedules", "1")
-    assert refused.returncode == 2
-    assert "--schedules: a spread needs at least 2" in refused.stderr

@@ -180,9 +180,8 @@ def main() -> None:
         chosen = [row for row in rows if not args.killed_by or row["by"].startswith(tuple(args.killed_by))]
         drawn = [Mutant(**{name: row[name] for name in Mutant.__annotations__}) for row in chosen]
     else:
-        files = [
-            str(path.relative_to(root)) for room in ROOMS for path in sorted((root / "harness" / room).glob("*.py"))
-        ]
+        paths = [path for room in ROOMS for path in sorted((root / "harness" / room).glob("*.py"))]
+        files = [str(path.relative_to(root)) for path in paths if path.name != NO_CODE]
         drawn = random.Random(args.seed).sample([m for file in files for m in mutants_of(root, file)], args.draw)
     verdicts = []
     for mutant in drawn:
