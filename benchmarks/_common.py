@@ -125,11 +125,8 @@ class Spread:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Lines of a Markdown table."""
-    return [_row(head), "|---" * len(head) + "|", *(_row(row) for row in rows)]
-
-
-def _row(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    first, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows))
+    return [first, "|---" * len(head) + "|", *others]
 
 
 # --- data and configs -------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Variants of a training loop in processes of their own, measured in turn and stopped (SIGSTOP) in between.
 
-A machine that slows down then slows all variants, so that ratios within a round stay comparable. A run of the harness
+A machine changes its speed by half from one minute to the next, so a time alone proves nothing. What is claimed is a
+ratio of two things that were measured in turn in one run, taken round by round: its median, least and greatest
+(:func:`ratio`). A machine that slows down then slows all variants. A run of the harness
 is started by its public entry point and observed by its record: its clock is the ``seconds`` of ``train`` events, each
 of which holds ``metrics.log_every_steps`` steps, here called a chunk.
 """
@@ -9,11 +11,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks._common import Spread
 from harness.config.model import Config
 from harness.processes.leash import hold_leash
 from harness.processes.spawn import fork_server, nest_fork_server
@@ -27,7 +31,11 @@ Tick = Callable[[float], None]
 Body = Callable[[Config, Path, Tick], None]
 """What a worker process does: (config, folder of its own, tick)."""
 
+Parts = defaultdict[str, float]
+"""Seconds by part of a step."""
+
 _TAIL_BYTES = 1 << 16
+_PARTS = "parts.jsonl"  # a line for each chunk: seconds by part
 
 
 class Worker:
@@ -113,15 +121,37 @@ def _last_seconds(events: Path) -> float:
     return json.loads(last)["machine"]["seconds"]
 
 
-def chunks(config: Config, action: Callable[[int], None], tick: Tick) -> None:
-    """Body of a loop that is not the harness's: ``action(step)`` again and again, in chunks."""
-    step = 0
+def chunks(
+    config: Config, folder: Path, tick: Tick, action: Callable[[int], None], spent_s: Parts | None = None
+) -> None:
+    """Body of a loop that is not the harness's: ``action(step)`` again and again, in chunks.
+
+    ``spent_s``: of the parts of a step, to which ``action`` adds; they are written to ``folder``, chunk by chunk.
+    """
+    step, spent_s = 0, defaultdict(float) if spent_s is None else spent_s
     while True:
         began_s = time.perf_counter()
         for _ in range(config.metrics.log_every_steps):
             action(step)
             step += 1
-        tick(time.perf_counter() - began_s)
+        seconds = time.perf_counter() - began_s
+        write_parts(folder, {**spent_s, "step": seconds})
+        spent_s.clear()
+        tick(seconds)
+
+
+def write_parts(folder: Path, parts_s: Mapping[str, float]) -> None:
+    """Append what the parts of a chunk took."""
+    folder.mkdir(exist_ok=True)
+    with (folder / _PARTS).open("a") as file:
+        file.write(json.dumps(parts_s) + "\n")
+
+
+def parts_of(folder: Path, rounds: int, chunk_steps: int) -> list[dict[str, float]]:
+    """Milliseconds of a step by part, one entry a round of :func:`in_turn` with a lead of one and one timed chunk."""
+    seen = [json.loads(line) for line in (folder / _PARTS).read_text().splitlines()]
+    timed = seen[4 : 2 * rounds + 3 : 2]
+    return [{part: 1e3 * seconds / chunk_steps for part, seconds in each.items()} for each in timed]
 
 
 def num_steps(rounds: int, chunk_steps: int, *, lead: int = 1, timed: int = 1, tail: int = 0) -> int:
@@ -161,3 +191,8 @@ def in_turn(
             )
             order = [*order[1:], order[0]]
     return found[1:]
+
+
+def ratio(rounds: Sequence[Mapping[str, float]], upper: str, lower: str, *, unit: float = 1.0) -> Spread:
+    """One figure over another one of the same round, in ``unit`` (0.01: percent)."""
+    return Spread.of(each[upper] / each[lower] / unit for each in rounds)

@@ -7,7 +7,6 @@ out.
 """
 
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,15 @@ def accesses(folder: Path) -> list[dict[str, Any]]:
     for tables, counts in (("all", counts_F), ("largest", [counts_F[index] for index in largest])):
         sorted_N = np.sort(np.concatenate(counts))
         sorted_N = sorted_N[np.searchsorted(sorted_N, 1) :]  # hashed data may have rows that no sample accesses
-        facts = {
-            "data": str(folder),
-            "is_synthetic": meta.synthetic is not None,
-            "num_samples": meta.num_rows,
-            "tables": tables,
-            "num_rows": len(sorted_N),
-        }
+        facts = {"data": str(folder), "is_synthetic": meta.synthetic is not None, "num_samples": meta.num_rows}
+        facts |= {"tables": tables, "num_rows": len(sorted_N)}
         found += [{**facts, "frac": frac, "share": top_share(sorted_N, frac * len(sorted_N))} for frac in FRACS]
     return found
 
 
 def main() -> None:
     """Count, print the table, write it as JSON if asked."""
-    made: ArgumentParser = parser(__doc__)
+    made = parser(__doc__)
     made.add_argument("folders", nargs="*", type=Path, default=[Path("demo/data"), Path("demo/long")])
     options = made.parse_args()
     folders = [folder for folder in options.folders if (folder / META_NAME).exists()]

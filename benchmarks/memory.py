@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from functools import reduce
 from multiprocessing.connection import Connection
 from operator import or_
@@ -25,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
-from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
+from benchmarks._processes import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
 from harness.config.model import Config
 from harness.core.errors import HarnessError
 from harness.processes.spawn import own_fork_server
@@ -38,21 +37,8 @@ STRATEGIES = ("cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror", "diffe
 _CHUNK_ROWS = 1 << 16
 
 
-@dataclass
-class Phase:
-    """What was seen in one phase of a run, or in all of it. ``memory``: at its peak."""
-
-    seconds: float = 0.0
-    num_looks: int = 0
-    memory: Memory = field(default_factory=Memory)
-
-    def __or__(self, other: "Phase") -> "Phase":
-        """Both phases."""
-        looks = self.num_looks + other.num_looks
-        return Phase(self.seconds + other.seconds, looks, self.memory | other.memory)
-
-
-Phases = dict[str, Phase]
+Looks = dict[str, list[tuple[float, Memory]]]
+"""By phase of a run: seconds since the look before, and the memory that was seen."""
 
 
 def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int]) -> Config:
@@ -66,7 +52,6 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int
             "engine": "rpc",
             "eval": {"max_samples": 4096, "points": 0},
             "cluster": {"num_ps": options.ps},
-            "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
             "strategy": {"name": options.strategy, "interval_samples": interval_samples},
             "trace": {"path": str(folder / "trace.csv")},
             "store": {"fsync": False},
@@ -97,35 +82,32 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
             pipe.send(last)
 
     try:
-        pipe.send(assemble.run(config, run_dir, on_status=on_status).cache or {})
+        assemble.run(config, run_dir, on_status=on_status)
     except HarnessError as error:
         pipe.send(error)
     pipe.close()
 
 
-def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
-    """Carry out a run in processes of its own: memory by phase, figures of the cache. Raises what ended the run."""
+def watch(config: Config, run_dir: Path) -> Looks:
+    """Carry out a run in processes of its own: memory by phase. Raises what ended the run."""
     process, ours = start_empty(_supervise, config, run_dir)
     assert process.pid is not None
-    phases, cache, name, seen_s = Phases(), dict[str, float](), "start", time.monotonic()
+    looks, name, seen_s = Looks(), "start", time.monotonic()
     try:
         while True:
             if ours.poll(EVERY_S):
                 message = ours.recv()
                 if isinstance(message, HarnessError):
                     raise message
-                if isinstance(message, dict):
-                    cache = message
-                    continue
                 name = message
             if name == "done":
                 continue  # ranks are leaving: a sample would hold only some of them
             memory, now_s = memory_of_tree(process.pid), time.monotonic()
-            phases[name] = phases.get(name, Phase()) | Phase(now_s - seen_s, 1, memory)
+            looks.setdefault(name, []).append((now_s - seen_s, memory))
             seen_s = now_s
     except EOFError:
         process.join()
-    return phases, cache
+    return looks
 
 
 # --- one rank at worst ------------------------------------------------------------------------------------------------
@@ -185,10 +167,10 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def ratios_of(peak: Memory, tiny: Memory, table_bytes: int) -> tuple[float, float]:
+def ratios_of(peak: Memory, tiny: Memory, num_bytes: int) -> tuple[float, float]:
     """How far PSS and VmHWM are beyond the peaks of the run with tiny tables, over the bytes of the tables."""
-    pss_bytes, high_water_bytes = peak.pss_bytes - tiny.pss_bytes, peak.high_water_bytes - tiny.high_water_bytes
-    return pss_bytes / table_bytes, high_water_bytes / table_bytes
+    pss_ratio = (peak.pss_bytes - tiny.pss_bytes) / num_bytes
+    return pss_ratio, (peak.high_water_bytes - tiny.high_water_bytes) / num_bytes
 
 
 def main() -> None:
@@ -196,7 +178,6 @@ def main() -> None:
     made = parser(__doc__, ps=4, steps=88, rows_scale=1.0, folder=None)
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     made.add_argument("--strategy", choices=STRATEGIES, default="cpr_mfu")
-    made.add_argument("--max-rows", type=int, help="with a lookahead cache of so many rows (cache.max_rows)")
     options = made.parse_args()
     cardinalities = kaggle_tables(options.rows_scale)
     table_bytes = sum(cardinalities) * ROW_BYTES
@@ -205,29 +186,28 @@ def main() -> None:
         if free_bytes < needed_bytes:
             made.error(f"{name}: expected {needed_bytes / 1e9:.1f} GB free, got {free_bytes / 1e9:.1f} (see --folder)")
         folder = Path(name)
-        small, _ = watch(configure(options, folder / "small", [min(n, TINY_ROWS) for n in cardinalities]), folder / "a")
+        small = watch(configure(options, folder / "small", [min(n, TINY_ROWS) for n in cardinalities]), folder / "a")
         config = configure(options, folder / "big", cardinalities)
-        big, cache = watch(config, folder / "b")
+        big = watch(config, folder / "b")
         shutil.rmtree(folder / "b")
         worst = one_rank(config, folder / "rank")
-    tiny, whole = (reduce(or_, phases.values()) for phases in (small, big))
-    ratios = {name: ratios_of(phase.memory, tiny.memory, table_bytes) for name, phase in big.items()}
-    ratio, high_water_ratio = ratios["**whole run**"] = ratios_of(whole.memory, tiny.memory, table_bytes)
-    rows = []
-    for name, phase in (*big.items(), ("**whole run**", whole)):
-        shown = (f"{phase.seconds:.1f}", phase.num_looks, f"{phase.memory.pss_bytes / 1e6:.0f}")
+    all_small, all_big = ([each for looks in run.values() for each in looks] for run in (small, big))
+    tiny = reduce(or_, (memory for _, memory in all_small))
+    rows, ratios = [], {}
+    for name, looks in {**big, "**whole run**": all_big}.items():
+        peak = reduce(or_, (memory for _, memory in looks))
+        ratios[name] = ratios_of(peak, tiny, table_bytes)
+        shown = (f"{sum(seconds for seconds, _ in looks):.1f}", len(looks), f"{peak.pss_bytes / 1e6:.0f}")
         rows.append((name, *shown, *(f"{each:.3f}" for each in ratios[name])))
+    ratio, high_water_ratio = ratios["**whole run**"]
     lines = [
         *table(("phase", "seconds", "looks", "PSS MB", "beyond / tables", "VmHWM beyond / tables"), rows),
-        *("", f"tables {table_bytes / 1e6:.0f} MB, tiny ones peak at {tiny.memory.pss_bytes / 1e6:.0f} MB"),
+        *("", f"tables {table_bytes / 1e6:.0f} MB, tiny ones peak at {tiny.pss_bytes / 1e6:.0f} MB"),
         f"peak beyond that {ratio:.3f} x tables, limit {LIMIT} (buddy: 1 more)",
         f"one rank, every row touched: {', '.join(f'{action} {peak:.3f}' for action, peak in worst.items())}",
     ]
-    if options.max_rows:
-        peak_rows = int(cache["peak_rows"])
-        lines.append(f"cache: {peak_rows:,} rows at most, {peak_rows / options.max_rows:.3f} of its bound")
     figures = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst, "table_bytes": table_bytes}
-    report(options, lines, {**figures, "small": small, "big": big, "cache": cache})
+    report(options, lines, {**figures, "small": small, "big": big})
 
 
 if __name__ == "__main__":

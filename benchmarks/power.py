@@ -17,20 +17,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from analysis.stats import (
-    ALPHA,
-    POWER,
-    Block,
-    Estimate,
-    Line,
-    Pair,
-    claims_of,
-    estimate,
-    estimate_pairs,
-    p_above,
-    pairs_for_power,
-    verdicts,
-)
+from analysis import stats
 from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
 
@@ -65,9 +52,9 @@ def losses(rng: np.random.Generator, means_K: F64, num: int, noise: Noise = norm
     return means_K + SPREADS_K * (own_NK + shared_N1) / math.sqrt(2)
 
 
-def estimates(losses_NK: F64) -> list[Estimate]:
+def estimates(losses_NK: F64) -> list[stats.Estimate]:
     """The mean loss of each strategy."""
-    found = [estimate(column.tolist()) for column in losses_NK.T]
+    found = [stats.estimate(column.tolist()) for column in losses_NK.T]
     return [each for each in found if each is not None]
 
 
@@ -95,20 +82,21 @@ def wrong_claims_of_crossed(num_grids: int, num_traces: int, num_seeds: int) -> 
         noise_STK = traces_TK * math.sqrt(0.5) + seeds_SK[:, None] * 0.5 + rest_STK * 0.5
         losses_STK = 1 + SPREADS_K * noise_STK
         found.append(_wrong([_crossed(losses_STK[..., k]) for k in range(6)], np.ones(6)))
-    return {"losses": "all at the margin", "noise": f"{num_traces} traces, crossed", "seeds": str(num_seeds)} | _rates(
-        found
+    noise = f"{num_traces} traces, crossed"
+    return {"losses": "all at the margin", "noise": noise, "seeds": str(num_seeds)} | _rates(found)
+
+
+def _crossed(losses_ST: F64) -> stats.Estimate:
+    found = stats.estimate_pairs(
+        [stats.Pair(seed, (trace,), float(loss)) for (seed, trace), loss in np.ndenumerate(losses_ST)]
     )
-
-
-def _crossed(losses_ST: F64) -> Estimate:
-    found = estimate_pairs([Pair(seed, (trace,), float(loss)) for (seed, trace), loss in np.ndenumerate(losses_ST)])
     assert found is not None
     return found
 
 
-def _wrong(found: list[Estimate], means_K: F64) -> list[bool]:
-    """Whether any loss is wrongly called non-inferior, inferior, superior; then whether any is rightly non-inferior."""
-    claims = claims_of(found, 1.0)
+def _wrong(found: list[stats.Estimate], means_K: F64) -> list[bool]:
+    """Whether any loss is wrongly called non-inferior, inferior, superior."""
+    claims = stats.claims_of(found, 1.0)
     return [
         bool(np.any(claims.non_inferior & (means_K >= 1))),
         bool(np.any(claims.inferior & (means_K <= 1))),
@@ -136,10 +124,21 @@ def promises(num_grids: int, num_seeds: int) -> list[Row]:
     rng = generator(0, "promises", num_seeds)
     found = [_promise(rng, rng.uniform(*PROMISE_RANGE, 6), num_seeds) for _ in range(num_grids)]
     kept = [each for each in found if each is not None]
-    near = [each for each in kept if each[0] < NEAR]
-    far = [each for each in kept if each[0] >= NEAR]
-    parts = {"all": kept, f"within {NEAR:g} margins of it": near, "farther away": far}
-    return [_promise_row(name, num_seeds, part) for name, part in parts.items()]
+    parts = {
+        "all": kept,
+        f"within {NEAR:g} margins of it": [each for each in kept if each[0] < NEAR],
+        "farther away": [each for each in kept if each[0] >= NEAR],
+    }
+    return [
+        {
+            "true loss": name,
+            "seeds": str(num_seeds),
+            "promises": str(len(part)),
+            "median promise": f"{np.median([more for _, more, _ in part]):.0f}" if part else "–",
+            "decided, %": _rate([is_decided for _, _, is_decided in part]),
+        }
+        for name, part in parts.items()
+    ]
 
 
 def second_look(num_grids: int, num_seeds: int) -> Row:
@@ -169,31 +168,21 @@ def _promise(rng: np.random.Generator, means_K: F64, num_seeds: int) -> Promise 
         return None
     place, more = promised
     extended_NK = np.concatenate([losses_NK, losses(rng, means_K, more)])
-    claims = claims_of(estimates(extended_NK), 1.0)
+    claims = stats.claims_of(estimates(extended_NK), 1.0)
     is_decided = claims.non_inferior[place] or claims.inferior[place]
     return abs(float(means_K[place]) - 1), more, is_decided
 
 
 def _drawn_promise(rng: np.random.Generator, losses_NK: F64) -> tuple[int, int] | None:
     """An open strategy with a promise, drawn at random, and the number of seeds; None if there is none."""
-    costs: dict[str, Estimate | None] = {"overhead_frac": None}
-    lines = [Line(str(k), str(k), [], each.negated, costs) for k, each in enumerate(estimates(losses_NK))]
-    found = [each for each in verdicts(Block({}, "", lines), 1.0) if each.more_seeds is not None]
+    costs: dict[str, stats.Estimate | None] = {"overhead_frac": None}
+    lines = [stats.Line(str(k), str(k), [], each.negated, costs) for k, each in enumerate(estimates(losses_NK))]
+    found = [each for each in stats.verdicts(stats.Block({}, "", lines), 1.0) if each.more_seeds is not None]
     if not found:
         return None
     drawn = found[int(rng.integers(len(found)))]
     assert drawn.more_seeds is not None
     return int(drawn.strategy), drawn.more_seeds
-
-
-def _promise_row(name: str, num_seeds: int, part: list[Promise]) -> Row:
-    return {
-        "true loss": name,
-        "seeds": str(num_seeds),
-        "promises": str(len(part)),
-        "median promise": f"{np.median([more for _, more, _ in part]):.0f}" if part else "–",
-        "decided, %": _rate([is_decided for _, _, is_decided in part]),
-    }
 
 
 # --- planned studies --------------------------------------------------------------------------------------------------
@@ -210,10 +199,10 @@ def planned(num_studies: int, difference: float, noise: Noise = normal, pilot: i
     num_found = 0
     for _ in range(num_studies):
         spread = 1.0 if pilot is None else float(np.std(noise(rng, (pilot,)), ddof=1))
-        nums.append(pairs_for_power(spread, difference))
-        value = estimate((difference + noise(rng, (nums[-1],))).tolist())
+        nums.append(stats.pairs_for_power(spread, difference))
+        value = stats.estimate((difference + noise(rng, (nums[-1],))).tolist())
         assert value is not None
-        num_found += p_above(value, 0.0) <= ALPHA / 2
+        num_found += stats.p_above(value, 0.0) <= stats.ALPHA / 2
     return {
         "difference": difference,
         "noise": noise.__name__,
@@ -221,7 +210,7 @@ def planned(num_studies: int, difference: float, noise: Noise = normal, pilot: i
         "pairs": f"{np.median(nums):.0f}",
         "studies": num_studies,
         "found": num_found,
-        "promised": POWER,
+        "promised": stats.POWER,
     }
 
 

@@ -8,7 +8,6 @@ save was charged. *Wall* is by how much the steps from a save to the next last l
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,8 +19,8 @@ import torch
 from torch import Tensor
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
-from benchmarks._memory import Cost, cost_of
-from benchmarks._turns import harness_run, in_turn, num_steps
+from benchmarks._processes import Cost, cost_of
+from benchmarks._turns import harness_run, in_turn, num_steps, ratio
 from harness.core.events import Saved
 from harness.record.event_log import read_events
 from harness.store import ShardStore
@@ -45,53 +44,45 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def chosen_rows(num_rows: int, seed: int) -> Tensor:
-    """12.5 % of the rows, drawn at random."""
-    order_N = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
-    return order_N[: int(num_rows * R_FRAC)].sort().values
-
-
-def one_round(root: Path, rows_ND: Tensor, choice: Tensor) -> Round:
+def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
     """Every case once, in a folder of its own."""
     store = ShardStore(root, "ps0", fsync=True)
     cases: dict[str, Callable[[], object]] = {
         "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
         "base": lambda: store.write_base(0, 0, rows_ND),
-        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice]),
+        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice_K]),
     }
     return {name: cost_of(case)[1] for name, case in cases.items()}
 
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
     """All rounds, after one to warm up."""
-    rows_ND = torch.randn((options.rows, DIM), generator=torch.Generator().manual_seed(0))
-    choice = chosen_rows(options.rows, seed=0)
+    chance = torch.Generator().manual_seed(0)
+    rows_ND = torch.randn((options.rows, DIM), generator=chance)
+    order_N = torch.randperm(options.rows, generator=chance, dtype=torch.int32)
+    choice_K = order_N[: int(options.rows * R_FRAC)].sort().values
     rounds: list[Round] = []
     for _ in range(options.repeats + 1):
         with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as root:
-            rounds.append(one_round(Path(root), rows_ND, choice))
+            rounds.append(one_round(Path(root), rows_ND, choice_K))
     return rounds[1:]
-
-
-def ratio(rounds: list[Round], upper: str, lower: str) -> float:
-    """Median over the rounds of the seconds of one case over those of another."""
-    return statistics.median(each[upper].seconds / each[lower].seconds for each in rounds)
 
 
 def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[str, dict[str, float]]]:
     """The table of one shard with the two figures that have an aim, and the same as values."""
     rows, cases = [], {}
-    for name in rounds[0]:
-        seconds = Spread.of(each[name].seconds for each in rounds)
-        rate, over = num_bytes / 1e9 / seconds.median, ratio(rounds, name, "tofile + fsync")
+    times = [{name: cost.seconds for name, cost in each.items()} for each in rounds]
+    for name in times[0]:
+        seconds, over = Spread.of(each[name] for each in times), ratio(times, name, "tofile + fsync")
         extra_mb = max(each[name].extra_bytes for each in rounds) / 1e6
-        cases[name] = {"median_s": seconds.median, "gb_per_s": rate, "ratio_to_tofile": over, "extra_mb": extra_mb}
-        rows.append((name, seconds.show(3), f"{rate:.2f}", f"{over:.2f}", f"{extra_mb:.1f}"))
-    bandwidth, delta = ratio(rounds, "tofile + fsync", "base"), ratio(rounds, "delta 12.5 %", "base")
+        rate = num_bytes / 1e9 / seconds.median
+        cases[name] = {"median_s": seconds.median, "ratio_to_tofile": over.median, "extra_mb": extra_mb}
+        rows.append((name, seconds.show(3), f"{rate:.2f}", over.show(), f"{extra_mb:.1f}"))
+    bandwidth, delta = ratio(times, "tofile + fsync", "base"), ratio(times, "delta 12.5 %", "base")
     return [
         *table((f"one shard, {num_bytes / 1e9:.3f} GB", "s", "GB/s", "x tofile", "extra MB"), rows),
-        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth:.2f} (aim: at least 0.8)"),
-        f"time of a save of 12.5 % over a full one: {delta:.2f} (aim: at most 0.3)",
+        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth.show()} (aim: at least 0.8)"),
+        f"time of a save of 12.5 % over a full one: {delta.show()} (aim: at most 0.3)",
     ], cases
 
 

@@ -16,7 +16,6 @@ twice that), so measure mass, changed and scar apart from mfu and ssu. Aim: at m
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -30,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks._common import Spread, config_of, numbers_of, parser, report, settings_of, skewed_ids, table
+from benchmarks._common import Spread, config_of, names_of, numbers_of, parser, report, settings_of, skewed_ids, table
 from benchmarks._plain import multiply, products
-from benchmarks._turns import Worker, harness_run, num_steps
+from benchmarks._turns import Worker, harness_run, num_steps, ratio
 from harness.client.embedding_client import make_pushes
 from harness.config.model import Config, MetricsConfig
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
@@ -52,6 +51,7 @@ STRATEGIES = {
     "scar": "cpr_scar",
     "changed": "differential",
 }
+KINDS = [*STRATEGIES][1:]
 SAVE_STEPS = 30_697
 """Steps between the priority saves of profile cpr56 at Kaggle's size and batch 128: r times the interval."""
 SAMPLE_PERIOD = 2
@@ -182,19 +182,12 @@ def memory_fracs(kind: str, num_ps: int) -> dict[int, float]:
     return {dim: sum(size(spec, placement, k, dim) or 0 for k in range(num_ps)) / (4 * dim * num_rows) for dim in DIMS}
 
 
-def _trackers(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if wrong := sorted({*names} - {*STRATEGIES} | {*names} & {"none"}):
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join([*STRATEGIES][1:])}, got {wrong[0]}")
-    return names
-
-
 def main() -> None:
     """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, rows_scale=1.0)
     made.add_argument("--intervals", type=numbers_of, default="1000,10000", help="more numbers of steps between saves")
     made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")
-    made.add_argument("--trackers", type=_trackers, default="mfu,ssu", help="some of mfu, ssu, mass, scar, changed")
+    made.add_argument("--trackers", type=names_of(KINDS), default=["mfu", "ssu"], help=", ".join(KINDS))
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="trackers-") as name:
         steps = num_steps(options.rounds, options.steps)
@@ -205,29 +198,29 @@ def main() -> None:
         torch.set_num_threads(1)
         intervals = [*map(int, options.intervals), options.save_steps]
         saves = {each: measure_saves(config, options, each) for each in intervals}
-    step_ms = statistics.median(each["step"] for each in rounds)
-    lines = [f"step of strategy none: {Spread.of(each['step'] for each in rounds).show()} ms"]
-    rows, values, share_pct = [], list[dict[str, Any]](), {}
+    step_ms = Spread.of(each["step"] for each in rounds)
+    lines = [f"step of strategy none: {step_ms.show()} ms"]
+    rows, values, results = [], list[dict[str, Any]](), list[dict[str, Any]]()
     for kind in options.trackers:
-        share_pct[kind] = Spread.of(100 * each[kind] / each["step"] for each in rounds)
-        more_us = Spread.of(1e3 * each[kind] for each in rounds)
-        lines.append(f"{kind}: {more_us.show(1)} us a step more, {share_pct[kind].show()} % of it")
-    for num, kind, cost in ((num, kind, cost) for num, costs in saves.items() for kind, cost in costs.items()):
-        save_pct = 100 * (cost["choose_ms"] + cost["clear_ms"]) / num / step_ms
-        whole_pct = save_pct + share_pct[kind].median
-        values.append({"steps": num, "tracker": kind, **cost, "save_pct": save_pct, "whole_pct": whole_pct})
-        times = (f"{cost['num_rows']:,}", f"{cost['choose_ms']:.1f}", f"{cost['clear_ms']:.1f}")
-        rows.append((f"{num:,}", kind, *times, f"{save_pct:.2f}", f"**{whole_pct:.2f}**"))
-    head = ("steps between saves", "tracker", "rows", "choose ms", "clear ms", "% of a step", "with touching %")
-    results = [
-        {
-            "tracker": kind,
-            "steps_pct": [100 * each[kind] / each["step"] for each in rounds],
-            "saves_pct": {each["steps"]: each["save_pct"] for each in values if each["tracker"] == kind},
-            "memory_fracs": memory_fracs(kind, options.ps),
-        }
-        for kind in options.trackers
-    ]
+        more_us, share = Spread.of(1e3 * each[kind] for each in rounds), ratio(rounds, kind, "step", unit=0.01)
+        lines.append(f"{kind}: {more_us.show(1)} us a step more, {share.show()} % of it")
+        saves_pct: dict[int, float] = {}
+        for num in intervals:
+            cost = saves[num][kind]
+            saves_pct[num] = 100 * (cost["choose_ms"] + cost["clear_ms"]) / num / step_ms.median
+            whole_pct = saves_pct[num] + share.median
+            values.append({"steps": num, "tracker": kind, **cost, "save_pct": saves_pct[num], "whole_pct": whole_pct})
+            times = (f"{cost['num_rows']:,}", f"{cost['choose_ms']:.1f}", f"{cost['clear_ms']:.1f}")
+            rows.append((kind, f"{num:,}", *times, f"{saves_pct[num]:.2f}", f"**{whole_pct:.2f}**"))
+        results.append(
+            {
+                "tracker": kind,
+                "steps_pct": [100 * each[kind] / each["step"] for each in rounds],
+                "saves_pct": saves_pct,
+                "memory_fracs": memory_fracs(kind, options.ps),
+            }
+        )
+    head = ("tracker", "steps between saves", "rows", "choose ms", "clear ms", "% of a step", "with touching %")
     report(options, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values, "results": results})
 
 

@@ -6,7 +6,7 @@ import os
 # they are forked from a process that has. By default threads that wait for each other spin for milliseconds. Where
 # other processes take the cores, a thread spins away the very time slice that the one it waits for needs, and a step
 # takes a hundred times as long. So many turns bridge what lies between two products and no more
-# (docs/performance/step.md). What the user set stands.
+# (docs/log/dense.md). What the user set stands.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "5000"
 

@@ -8,13 +8,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks import _memory, grid
+from benchmarks import _processes
 from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
 from harness.config.model import Config
 from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
-from tests.forked import PATIENCE_S, ran
+from tests.forked import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -23,7 +23,7 @@ _PROJECT = {"analysis", "benchmarks", "harness", "run", "tests"}
 
 def benchmark(name: str, arguments: tuple[str, ...]) -> None:
     """Run benchmark ``name``; what it starts is forked from this process."""
-    _memory.START_METHOD = "forkserver"
+    _processes.START_METHOD = "forkserver"
     current_code()  # inherited by the processes that the benchmark starts
     nest_fork_server()
     benchmark_alone(name, *arguments)
@@ -59,13 +59,6 @@ def left_by_a_stray() -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     assert {*descendants()} == others
-
-
-def grid_benchmark(*arguments: str) -> None:
-    """Run benchmark ``grid.py``, whose commands are forked."""
-    nest_fork_server()
-    sys.argv = ["grid.py", *arguments]
-    grid.main(lambda words: ran(command, *words))
 
 
 def command(*words: str) -> None:
@@ -107,4 +100,4 @@ def note_step(folder: Path, step: int) -> None:
 
 def count_chunks(config: Config, folder: Path, tick: Tick) -> None:
     """Body: two steps a chunk; the file holds the number of the step."""
-    chunks(config, partial(note_step, folder), tick)
+    chunks(config, folder, tick, partial(note_step, folder))

@@ -19,9 +19,9 @@ from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 Scale = Literal["small", "paper"]
 
 STEP_MS = 1.3
-"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/performance/step.md."""
+"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/PERFORMANCE.md."""
 MEMORY_FACTOR = 2.3
-"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/BENCHMARKS.md)."""
+"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/PERFORMANCE.md)."""
 
 
 @dataclass(frozen=True)
