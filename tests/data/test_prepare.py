@@ -305,7 +305,7 @@ WRONG: list[tuple[bytes | None, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "options", "message"), WRONG)
+@pytest.mark.parametrize(("content", "options", "message"), WRONG, ids=range(len(WRONG)))  # gzip holds the time
 def test_what_cannot_be_prepared_is_one_line(
     tmp_path: Path, content: bytes | None, options: dict[str, Any], message: str
 ) -> None:
