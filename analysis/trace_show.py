@@ -138,7 +138,7 @@ def _parameters(fit: Fit) -> str:
 
 
 def _doubts(level: Level) -> Iterator[str]:
-    """The families that could not be fitted, and what makes p-values too small."""
+    """Sentences: why a family of laws could not be fitted, and whether a coarse clock makes the p-values too small."""
     yield from level.refused.values()
     num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
     if num >= 20 and num_different < 0.5 * num:
@@ -149,7 +149,7 @@ def _doubts(level: Level) -> Iterator[str]:
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:
-    """The tenth of all ranks that fails most, one at least; and the five worst of those that failed more than once."""
+    """Sentences: the share of deaths of the worst tenth of the ranks, and the worst five that failed repeatedly."""
     num_R, p = stats.num_R, stats.p_alike
     if num_R is None:
         return

@@ -124,7 +124,7 @@ def _packages() -> tuple[Any, Any]:
 
 
 class _Panels:
-    """Makes panels. Those of all runs are grouped by strategy: the mean, and a band of one standard deviation."""
+    """Makes panels. Panels of all runs are grouped by strategy: the mean, and a band of one standard deviation."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         _, self._wr = _packages()

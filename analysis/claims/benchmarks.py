@@ -1,4 +1,4 @@
-"""What results of benchmarks show where it has to be computed: skew of accesses, populations of jobs, power."""
+"""Judges that compute with results of benchmarks: skew of accesses, populations of jobs, power of tests."""
 
 import math
 from collections.abc import Callable, Sequence

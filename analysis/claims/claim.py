@@ -66,7 +66,7 @@ JUDGES: Mapping[str, Judge] = {
         traces,
     )
 }
-"""What a claim computes of its results beyond what it expects, by name."""
+"""Judges that a claim can name: functions from results to rows, by name."""
 FIGURES: Mapping[str, Draw] = {"front": front, "hours": hours, "planning": planning, "production": draw_production}
 """Figures that a claim cannot describe, by name."""
 
@@ -151,7 +151,7 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """What is typed for it."""
+        """The command that reproduces it."""
         return f"run.py reproduce {self.name if self.is_ours else self.path}"
 
     @property
@@ -160,7 +160,7 @@ class Claim:
         return {**MEASURES, **self.section.measures}
 
     def rows(self, results: Sequence[Cell]) -> list[Row]:
-        """What results show. Raises ConfigError for a name that they do not have."""
+        """The rows that follow from results. Raises ConfigError for a column that they do not have."""
         section = self.section
         done = [each for each in results if each.get("status", "done") == "done"]
         for own in section.measures.values() if done else ():
@@ -253,7 +253,7 @@ class _Check:
         raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}; {hint}")
 
     def function(self, keys: tuple[Any, ...], name: str, known: Mapping[str, Any]) -> Any:
-        """That of a name, or of ``FILE.py:NAME`` beside the claim."""
+        """The function of this name: one of ``known``, or ``FILE.py:NAME`` beside the claim."""
         file, colon, function = name.partition(":")
         if not colon:
             self.one_of(keys, name, known, "a name or FILE.py:FUNCTION")

@@ -1,4 +1,4 @@
-"""What runs of CPR's emulations show: quality, whether a loss would be seen, slopes over lost samples, healing.
+"""Judges of runs of CPR's emulations: quality, power to see a loss, slopes over lost samples, healing.
 
 S seeds, T points of the curve after the failure.
 """
@@ -157,9 +157,10 @@ class Healing:
 
     @property
     def half_h(self) -> Estimate | None:
-        """Hours from the first point until the mean loss is half of what it was there, by the jackknife over seeds.
+        """Hours until the mean loss has fallen to half of its value at the first point after the failure.
 
-        None where the mean of some seeds does not fall to its half, or is not above 0 at the first point.
+        The interval is that of the jackknife over seeds. None if, without some seed, the mean loss never falls to half
+        or is not above 0 at the first point.
         """
         num = len(self.losses_ST)
         whole = self._half_h(self.losses_ST)

@@ -48,7 +48,7 @@ class Scope:
 
     @property
     def values(self) -> list[Any]:
-        """Those of the key, in order."""
+        """The values of the key ``by``, in order."""
         return values_of(self.results, self.by) if self.by else []
 
     @property
@@ -71,7 +71,7 @@ class Scope:
 
 
 class Item(Model):
-    """What all items have: measures, strategies, and which results."""
+    """The fields that all items share: measures, strategies, and a choice of results."""
 
     of: Names
     """Names of measures."""
@@ -124,10 +124,10 @@ class Study(Item):
 
 
 class Expected(Item):
-    """What all expectations have: the published words, and how a row is shown.
+    """The fields that all expectations share: the published words, and how a row is shown.
 
     ``what``: the words of a row, with ``{strategy}``, ``{measure}``, ``{at}``. ``also``: measures that are
-    shown beside, as the remark ``why`` is. ``calibrated``, ``identity``: that it comes out confirms nothing.
+    shown beside the row, as the remark ``why`` is. ``calibrated``, ``identity``: agreement confirms nothing.
     """
 
     at: Values | None = None

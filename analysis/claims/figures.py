@@ -115,7 +115,7 @@ def draw_panel(axes: "Axes", panel: Panel, results: Sequence[Cell]) -> None:
 
 @dataclass(frozen=True)
 class _Series:
-    """What has a colour and a mark of its own in a panel."""
+    """A series of points with a colour and a mark of its own in a panel."""
 
     label: str
     measure: Measure

@@ -1,4 +1,4 @@
-"""What a claim measures of results: formulas over their columns, means with 95 % intervals, paired differences.
+"""Measures of a claim: formulas over columns of results, with means, 95 % intervals and paired differences.
 
 A result is a finished cell, or an entry of what a benchmark wrote; the latter has no status and no seed.
 """
@@ -94,7 +94,7 @@ class Measure(Model):
     change: Literal["difference", "more", "less"] = "difference"
 
     def each(self, own: Iterable[Cell], cells: Sequence[Cell] = ()) -> Iterator[tuple[Cell, list[float]]]:
-        """The results of ``own``, which are among ``cells``, each with its values; none where they are unknown."""
+        """Yield each result of ``own``, a part of ``cells``, with its values; an empty list if they are unknown."""
         reference_of = self._references(cells)
         for result in own:
             values: list[float] = []
@@ -156,7 +156,10 @@ class Measure(Model):
         return estimate(self.differences(own, others).values())
 
     def point(self, own: Sequence[Cell], cells: Sequence[Cell]) -> tuple[float, float, float] | None:
-        """Middle and ends, for a figure: the mean with its interval, or of rounds the median, least and greatest."""
+        """Middle, low end and high end of an error bar.
+
+        Of runs: the mean and its 95 % interval. Of a benchmark's rounds: the median, the least and the greatest value.
+        """
         if own and "status" not in own[0]:
             values = self.rounds(own, cells)
             return (median(values), min(values), max(values)) if values else None

@@ -1,4 +1,4 @@
-"""What runs show past the papers: dominance, a tracker's part, the best by trace, pairs needed, spread of failures."""
+"""Judges of the project's own claims: dominance, a tracker's share, best by trace, pairs needed, spread of failures."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ def dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequence
 
 
 def tracker_part(cells: Sequence[Cell]) -> list[Row]:
-    """What each strategy loses at the same bytes; then what is gained on saving all rows, in two parts."""
+    """The losses of each strategy at equal bytes; then the gain over saving all rows, in two parts."""
     done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
     rows = [_means(f"`{name}`", own, done, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
@@ -140,7 +140,7 @@ def tracker_part(cells: Sequence[Cell]) -> list[Row]:
 def _gain(
     text: str, own: Sequence[Cell], others: Sequence[Cell], measure: Measure, paper: str = UNPUBLISHED
 ) -> list[Row]:
-    """How much less ``own`` loses than ``others``, paired."""
+    """A row of the paired gain: the loss of ``others`` minus that of ``own``. Empty without pairs."""
     value = measure.difference(others, own)
     if value is None:
         return []
@@ -242,7 +242,7 @@ def _groups(table_ST: F64) -> str:
 
 
 def table_of(cells: Sequence[Cell]) -> F64 | None:
-    """Paired differences of AUC, S seeds x T traces; None unless every seed ran under every trace."""
+    """Paired differences of AUC of one strategy from ``none``, (S seeds, T traces); None unless every pair has run."""
     done = [cell for cell in cells if cell["status"] == "done"]
     pairs = pairs_of([cell for cell in done if cell["strategy"] == PAIRED_STRATEGY], done, "auc")
     by_place = {(pair.seed, pair.trace): pair.difference for pair in pairs}

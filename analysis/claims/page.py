@@ -52,7 +52,7 @@ _EXPLANATION = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of a claim: its rows, its figure, and where its times were measured."""
+    """The result of a claim: its rows, its figure, and the machine on which its times were measured."""
 
     claim: Claim
     rows: Sequence[Row] = ()

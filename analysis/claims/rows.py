@@ -21,7 +21,7 @@ _MOST_DIGITS = 4
 
 @dataclass(frozen=True)
 class Row:
-    """One number: what it is, the paper's with its certainty, ours with its 95 % interval, and what follows."""
+    """A row of a claim: name, the paper's number, ours with its 95 % interval, ``num`` values, and a verdict."""
 
     what: str
     paper: str
@@ -32,13 +32,16 @@ class Row:
 
 
 def verdict_of(rows: Sequence[Row]) -> str:
-    """The verdict of a claim: the worst of its judged rows; of a claim without one, what its rows are."""
+    """The verdict of a claim: the worst of its judged rows.
+
+    Without a judged row it is "study", "calibrated" or "identity", as the rows are; without any row, "not run".
+    """
     found = [row.verdict for row in rows]
     return next((verdict for verdict in (*_JUDGED, "study", "calibrated", "identity") if verdict in found), "not run")
 
 
 def study(what: str, ours: str, num: int, why: str = "") -> Row:
-    """A number that nobody has published."""
+    """A row of a number that has no published counterpart; it is not judged."""
     return Row(what, UNPUBLISHED, ours, num, "study", why)
 
 

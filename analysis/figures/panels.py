@@ -26,7 +26,7 @@ SMALL = 10  # points
 
 @dataclass(frozen=True)
 class Data:
-    """What figures are drawn from. ``margin``: the loss of AUC that verdicts accept."""
+    """The data of figures. ``margin``: the loss of AUC that verdicts accept."""
 
     blocks: Sequence[Block]
     cells: Sequence[Cell]

@@ -1,4 +1,4 @@
-"""Run folders as one frame, a row for each run; what they claim is derived again from their events."""
+"""Run folders as one frame, a row for each run. Their totals are derived again from their events."""
 
 # ruff: noqa: F401 - the names that other rooms use
 

@@ -1,4 +1,4 @@
-"""What tells cells of equal configs apart: the content of their data and trace, and in the end the config's hash.
+"""The features that tell cells of equal configs apart: content of data and trace, and finally the config's hash.
 
 A config names data and trace by path. If a file changes under its path, cells of both contents stay in the folder.
 """

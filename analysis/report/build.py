@@ -146,7 +146,7 @@ def _tradeoff(data: Data) -> dict[str, Any] | None:
 
 
 def _sections(data: Data) -> list[dict[str, Any]]:
-    """For each setting its title in words, its table of strategies, and its figures."""
+    """A dictionary for each setting: its heading, the columns and rows of its table, and its figures."""
     with style():
         drawn = {kind: _svgs(kind, data) for kind in KINDS}
     sections: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What the finished runs of a frame show: blocks of one setting, paired differences, verdicts."""
+"""Statistics of the finished runs of a frame: blocks of one setting, paired differences, verdicts."""
 
 # ruff: noqa: F401 - the names that other rooms use
 

@@ -80,11 +80,12 @@ def _estimate(values: Sequence[float], error: float, degrees: int) -> Estimate:
 
 
 def estimate_pairs(pairs: Sequence[Pair]) -> Estimate | None:
-    """The mean of paired differences, for further seeds and, where the pairs have several traces, further traces.
+    """The mean of paired differences; its interval holds for new seeds and, with several traces, for new traces.
 
-    Pairs of one seed, or of one trace, are not independent. If seeds or traces are shared by several pairs, the squared
-    standard error is the sum of those of the means by seed and by trace, with the degrees of freedom of the smaller
-    number of means: too wide an interval rather than too narrow (Satterthwaite's degrees gave 8 % wrong claims).
+    Pairs of one seed, or of one trace, are not independent. If several pairs share a seed or a trace, the squared
+    standard error is the sum of two: that of the means by seed and that of the means by trace. The degrees of freedom
+    are those of the smaller number of means. The interval is then rather too wide than too narrow (with
+    Satterthwaite's degrees of freedom 8 % of the claims were wrong: docs/log/statistics.md).
     """
     groupings = [_by_seed(pairs), _by_trace(pairs)]
     shared = [[_mean(group) for group in groups] for groups in groupings if 1 < len(groups) < len(pairs)]
@@ -152,5 +153,5 @@ def condition(cell: Cell, key: str) -> Any:
 
 
 def relevant_to_none(keys: Iterable[str]) -> list[str]:
-    """Those of ``keys`` that affect the result of strategy ``none``."""
+    """The members of ``keys`` that affect the result of strategy ``none``."""
     return [key for key in keys if not key.startswith(_IRRELEVANT_TO_NONE)]

@@ -1,4 +1,4 @@
-"""What differences show: one-sided t-tests, Holm's correction, and the seeds that would decide an open question."""
+"""Inference from paired differences: one-sided t-tests, Holm's correction, number of seeds that would decide."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _NUM_DRAWS = 2000
 
 @dataclass(frozen=True)
 class Claims:
-    """What is claimed of each loss, with probability 1 - ``ALPHA`` that all claims of a kind are right."""
+    """The claims on each loss. All claims of a kind are right with probability 1 - ``ALPHA``."""
 
     non_inferior: list[bool]
     """The loss is below the margin."""

@@ -1,4 +1,4 @@
-"""What a grid shows about each strategy: its overhead, its loss of AUC, and whether that loss is within a margin.
+"""Verdicts on each strategy of a grid: its overhead, its loss of AUC, and whether that loss is within a margin.
 
 The margin is the largest loss of AUC that is accepted. ``DEFAULT_MARGIN`` is half of 0.001, the difference that papers
 on click-through rates call significant (AutoInt, arXiv 1810.11921, section 5.2): a strategy that is non-inferior keeps
@@ -20,7 +20,7 @@ Word = Literal["equal by construction", "superior", "non-inferior", "inferior", 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the seeds show about the AUC loss of one strategy, at a margin.
+    """The verdict on the AUC loss of one strategy, at a margin.
 
     ``loss``: AUC of ``none`` minus AUC of the strategy, with its two-sided 95 % interval; positive is worse.
     ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: above the margin;

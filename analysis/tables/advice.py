@@ -40,7 +40,7 @@ _FRONT = "◆"
 
 
 def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str, Any]]:
-    """For each setting in which something is compared: title, columns and rows of a table, and what it shows."""
+    """For each setting in which something is compared: title, columns and rows of a table, and its conclusions."""
     for block in blocks:
         if found := verdicts(block, margin):
             lines = conclusions(block, found)
@@ -48,9 +48,9 @@ def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str,
 
 
 def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN, *, explain: bool = False) -> Shown | None:
-    """A table of verdicts for each setting of the finished cells, and what they show; None if nothing is compared.
+    """A table of verdicts for each setting of the finished cells, with conclusions; None if nothing is compared.
 
-    ``explain``: with a note on the tests.
+    ``explain``: add a note on the tests.
     """
     parts: list[RenderableType] = []
     for each in verdict_tables(regimes_of(frame), margin):
@@ -73,7 +73,7 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
-    """What is shown, what is open, caution, the floor of rounding, and the spread over traces: one sentence each."""
+    """Sentences: results shown, open questions, cautions, the floor of rounding, and the spread over traces."""
     return [*_shown(found), *_open(found), *_caution(block, found), *_rounding(block, found), *_spread(found)]
 
 

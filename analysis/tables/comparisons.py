@@ -310,7 +310,7 @@ def _config_difference(found: Sequence[Comparison]) -> str:
 
 
 def _changed_contents(pairs: Sequence[Pair]) -> Iterator[str]:
-    """What has another content under the same name in some pair."""
+    """The inputs (data, trace) that have another content under the same name in some pair."""
     for name in ("data", "trace"):
         digest = f"{name}_digest"
         if any(one[name] == other[name] and len({one[digest], other[digest]} - {None}) == 2 for one, other in pairs):

@@ -79,7 +79,7 @@ def is_sound(path: Path | str) -> bool:
 
 
 def _unsealed(run: RunDir) -> str:
-    """What is said of a finished run that cannot be verified."""
+    """The sentence on a finished run that cannot be verified."""
     try:
         commit = (read_env(run.path).get("git") or {}).get("commit")
     except StoreError:
@@ -206,7 +206,7 @@ def _recovery(event: Recovered) -> str:
 
 
 def _trainers(event: Recovered) -> str:
-    """What became of trainers that died, and of the dense network if all did."""
+    """The outcome for trainers that died, and for the dense network if all of them died."""
     names = ", ".join(filter(is_trainer, event.ranks))
     if event.dense == "kept":
         return names and f"{names} replaced"
@@ -215,7 +215,7 @@ def _trainers(event: Recovered) -> str:
 
 
 def _shards(event: Recovered, source: str) -> str:
-    """What became of the shards of PS ranks that died, and of their updates."""
+    """The outcome for the shards of PS ranks that died, and for their updates."""
     if not event.kinds:
         return ""
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"

@@ -315,7 +315,7 @@ def _add_config(
     metavar: str = "CONFIG.yaml",
     has_trace: bool = False,
 ) -> Parser:
-    """Add a command that takes a YAML file and overrides, after a trace if it ``has_trace``."""
+    """Add a command that takes a YAML file and overrides; ``has_trace``: its first argument is a trace."""
     parser = command(commands, name, summary, f"{text}\n\n{OVERRIDES}")
     if has_trace:
         parser.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")

@@ -55,7 +55,7 @@ class BenchmarkRun:
         return "code not recorded" if code is None else code.difference(current_code(code.roots))
 
     def results(self) -> Sequence[Mapping[str, Any]]:
-        """What a claim is judged by; nothing where the benchmark could not run on this machine."""
+        """The entries that a claim is judged by; empty if the benchmark could not run on this machine."""
         return self._kept()[self.benchmark.results] if self.is_done else []
 
     def machine(self) -> str:
@@ -65,7 +65,7 @@ class BenchmarkRun:
         return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
 
     def run(self, number: int, num_runs: int) -> bool:
-        """Run the script; what it prints is kept beside the results. Returns whether it succeeded.
+        """Run the script and keep its output beside the results. Returns whether it succeeded.
 
         A script that ends well without results (it cannot run on this machine) leaves none.
         """
@@ -93,12 +93,12 @@ class BenchmarkRun:
         return code == 0
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Keep what the script wrote. Raises StoreError."""
+        """Write the results of the script, with its digest and arguments, to ``file``. Raises StoreError."""
         kept = {"script": self._script_digest(), "arguments": self.arguments, **values}
         write_text(self.file, json.dumps({_DIGEST: _digest_of(kept), **kept}, indent=1) + "\n")
 
     def _kept(self) -> dict[str, Any]:
-        """What was kept, by name; the script wrote all but its digest and arguments. Raises StoreError."""
+        """The results that :meth:`keep` wrote, by name, with digest and arguments. Raises StoreError."""
         kept = read_json(self.file)
         if kept.pop(_DIGEST, None) != _digest_of(kept):
             raise StoreError(f"{self.file}: expected the results as they were written, got others; remove the file")

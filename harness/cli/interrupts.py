@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _State:
-    """What the handlers know, for the one process that has them."""
+    """The state of the signal handlers of this process."""
 
     hint = ""
     can_raise = False

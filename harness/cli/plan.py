@@ -149,7 +149,7 @@ def _load(overrides: Sequence[str]) -> dict[str, Config]:
 
 
 def _others(simulated: Collection[str]) -> Iterator[str]:
-    """The strategies that are neither simulated nor equal to one that is."""
+    """The strategies without a row: neither simulated nor covered by the label of ``cpr_mfu``."""
     return (name for name in BUILT_IN if name not in {*simulated, *_LABELLED})
 
 

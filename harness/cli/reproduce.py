@@ -31,7 +31,7 @@ _OUT = {"small": Path("runs/claims"), "paper": Path("runs/claims-paper")}
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the claims that are asked for rest on, by name: an experiment, which several may share, or a benchmark."""
+    """The evidence for the requested claims, by name of claim: an experiment, possibly shared, or a benchmark."""
 
     experiments: Mapping[str, Experiment]
     benchmarks: Mapping[str, BenchmarkRun]
@@ -43,7 +43,7 @@ class _Evidence:
 
     @property
     def cells(self) -> list[Cell]:
-        """Of all experiments."""
+        """The cells of all experiments."""
         return [cell for experiment in self.unique for cell in experiment.cells]
 
     @property

@@ -1,4 +1,4 @@
-"""The scales of `run.py reproduce`: data that the project makes itself, or real click logs; what each needs."""
+"""The scales of `run.py reproduce`: generated data or real click logs, and the resources that each needs."""
 
 # ruff: noqa: PLC0415 - numpy and numba are imported when data is made
 
@@ -44,7 +44,7 @@ LOGS: Mapping[str, Log] = {
 
 
 def missing(folders: Iterable[str]) -> list[str]:
-    """Those of ``folders`` that are in ``LOGS`` and not there."""
+    """The members of ``folders`` that are in ``LOGS`` and do not exist yet."""
     return [folder for folder in folders if folder in LOGS and not (Path(folder) / META_NAME).exists()]
 
 
@@ -108,7 +108,7 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> in
 def _needs_of_cells(
     cells: Sequence[Cell], jobs: int | None, num_rows: int, table_rows: int
 ) -> tuple[dict[str, str], int]:
-    """What each resource will be needed for, in words, and how many cells fit at once, of ``jobs`` at most."""
+    """The need for each resource, in words, and how many cells fit at once, at most ``jobs``."""
     from harness.model.sizes import model_size
 
     tables_gb = 4e-9 * table_rows * model_size(cells[0].config.model).embedding_dim
@@ -127,6 +127,6 @@ def _needs_of_cells(
 
 
 def value(overrides: Sequence[str], key: str) -> str | None:
-    """What the last of ``key=value`` gives for ``key``; None if none does."""
+    """The value that the last override of ``key`` gives; None without one."""
     given = [override.removeprefix(f"{key}=") for override in overrides if override.startswith(f"{key}=")]
     return given[-1] if given else None

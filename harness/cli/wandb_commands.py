@@ -1,4 +1,4 @@
-"""`run.py sync | dashboard`, and what a grid does for wandb after its cells have run."""
+"""`run.py sync`, `run.py dashboard`, and the upload of an online grid after its last cell."""
 
 # ruff: noqa: PLC0415 - analysis and wandb are imported when they are needed
 
@@ -18,7 +18,7 @@ from harness.wandb.sync import Uploader
 
 
 def sync_if_online(experiment: Experiment) -> None:
-    """Send what the server lacks of an online grid: differences from ``none``, which no cell knew when it ended."""
+    """Send the differences of AUC from ``none`` of an online grid, which were unknown when its cells ended."""
     if is_online(experiment):
         try:
             _sync(experiment.out, {})
@@ -27,7 +27,7 @@ def sync_if_online(experiment: Experiment) -> None:
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Send the finished runs of a folder that the server has not got."""
+    """Send those finished runs of a folder that were not sent before."""
     _sync(options.dir, _target(options))
 
 
@@ -52,7 +52,7 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
 
 
 def _auc_differences(folder: Path) -> dict[Path, float]:
-    """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
+    """AUC of each run minus that of its reference run (same seed), by run directory; runs without one are left out."""
     import analysis
     from analysis.load import cells_of
     from analysis.stats import Partners

@@ -67,7 +67,7 @@ class DirectClient(EmbeddingClient):
             self._receive(progress)
 
     def settle(self, progress: Progress) -> None:
-        """Wait for the message in flight; the next batch looks its rows up anew, when the ranks have all updates."""
+        """Wait for the message in flight and drop rows looked up ahead; the next batch looks its rows up again."""
         self._receive(progress)
         self._next_NX = None
 

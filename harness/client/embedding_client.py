@@ -106,7 +106,7 @@ class EmbeddingClient(Resumable, ABC):
         return None
 
     def settle(self, progress: Progress) -> None:
-        """Finish what is in flight, between two steps; what follows has the same bits as without this call.
+        """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
 
         Called before :meth:`state`. Raises RolledBack if a failure voided it.
         """

@@ -1,4 +1,4 @@
-"""Slow ranks: processes that a thread stops and continues, so that each runs a fraction of the time."""
+"""Slow ranks: a thread stops and continues their processes, so that each runs a fraction of the time."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ class DutyCycle:
         self._thread: threading.Thread | None = None
 
     def set(self, factors: Mapping[RankProcess, float]) -> None:
-        """From now on exactly the processes in ``factors`` are slow, by these factors; the others go on.
+        """Slow down exactly the processes in ``factors``, by these factors; the others run at full speed.
 
         Each new one is stopped before this returns, however late the thread is.
         """
@@ -35,11 +35,11 @@ class DutyCycle:
             self._thread.start()
 
     def release(self, process: RankProcess) -> None:
-        """The process is not slow any more: this thread sends it no further signal."""
+        """Let the process run at full speed again; the thread sends it no further signal."""
         self.set({other: factor for other, factor in self._factors.items() if other is not process})
 
     def close(self) -> None:
-        """End the thread; no process is stopped by it then."""
+        """Continue all processes and end the thread."""
         self.set({})
         self._has_ended.set()
         if self._thread is not None:

@@ -122,8 +122,8 @@ class Launcher(Protocol):
     def end_hosts(self, hosts: Sequence[int]) -> None:
         """End hosts, indices into ``cluster.hosts``, with all that is ours there, by SIGKILL; wait until they are lost.
 
-        A no-op where all processes are on this machine: who has their ranks killed has ended these hosts. Raises
-        RunFailed.
+        A no-op where all processes are on this machine: a host has then ended with its ranks, which the caller kills.
+        Raises RunFailed.
         """
 
     def spawn(self, context: RankContext, main: Main) -> RankProcess:

@@ -69,7 +69,7 @@ class ControlLink:
             self._connection.send(message)
 
     def advanced(self, step: int) -> None:
-        """Something was finished, after ``step`` finished steps: the next beat says so."""
+        """Count one more finished action, after ``step`` finished steps, for the next message ``alive``."""
         self._step = step
         self._num_finished += 1
 
@@ -87,7 +87,7 @@ class ControlLink:
                 time.sleep(every_s)
 
     def order(self) -> tuple[Rank, Formation]:
-        """Wait without limit for the order to join a generation: as whom, and which. Raises Stopped."""
+        """Wait without limit for the order to join a generation. Returns own rank and the formation. Raises Stopped."""
         order, self._order = self._order or self._await("join")[1:], None
         return order
 

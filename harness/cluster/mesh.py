@@ -211,7 +211,7 @@ class Mesh:
         return values
 
     def _bury(self) -> dict[int, Any]:
-        """Forget the dead; what they gave in the present exchange, if another trainer has completed it."""
+        """Forget the dead. Returns their values of this exchange if another trainer has completed it, else none."""
         verdict: Verdict | None = None
         while verdict is None:
             dead = self._notices.dead.keys() & self._last.keys()
@@ -264,7 +264,7 @@ class _Peer:
         return not self._views and self._reading is None
 
     def go_on(self, events: int) -> int:
-        """Send and receive what is possible; what is waited for then."""
+        """Send and receive as far as possible without waiting. Returns the events to poll for next."""
         if events & select.POLLOUT and self._views:
             self._send()
         if events & ~select.POLLOUT and self._reading is not None:

@@ -141,7 +141,7 @@ class Processes:
         self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Kill those of ``ranks`` that still run, and reap all; what was done to those that were killed."""
+        """Kill the members of ``ranks`` that still run, and reap all. Returns pid and action for each one killed."""
         for rank in ranks:
             self[rank].join(_DYING_S)
         killed = self.kill([rank for rank in ranks if not self.has_ended(rank)])

@@ -126,8 +126,8 @@ class Restore:
 class CopyShard:
     """Copy a shard, with its counts and its applied step, from another rank. Reply: :class:`Restored`.
 
-    ``from_replica``: this rank's own shard, from the replica at its buddy. Otherwise the replica that this rank holds,
-    from its owner.
+    ``from_replica`` true: the rank restores its own shard from the replica at its buddy. False: the rank fills the
+    replica that it holds from the shard's owner.
     """
 
     from_replica: bool
@@ -322,7 +322,7 @@ class Cluster(Protocol):
 
     @property
     def awaits_trainers(self) -> bool:
-        """Whether trainers have been replaced that do not take part yet."""
+        """Whether replacements of trainers have started that do not take part yet."""
         return False
 
     def admit(self, state: Callable[[], Any]) -> None:

@@ -34,7 +34,7 @@ def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -
 
 
 class Replica(Resumable):
-    """The replica that ``rank`` holds: of the shard of the rank before it."""
+    """The replica that ``rank`` holds of the shard of its owner, the rank before it."""
 
     _state = ("shard",)
 

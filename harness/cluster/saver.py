@@ -116,9 +116,9 @@ class Saver:
         return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self.shard.taken)
 
     def _write(self, contents: _Contents, rows: RowSource) -> Written:
-        """Write the files. If the trace has a fault of the disk for this save, the same contents are written twice.
+        """Write the files. A planned disk fault makes the first attempt fail; the same contents are then written again.
 
-        The first attempt fails before it has read a row. Raises StoreError if the disk fails besides.
+        The first attempt fails before it has read a row. Raises StoreError if the disk fails in another way.
         """
         request = contents.request
         struck = tuple(number for number in request.faults if number in self.write_faults)

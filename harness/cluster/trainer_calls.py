@@ -56,11 +56,14 @@ class Verdicts:
         return self._finished.issuperset(trainers)
 
     def ask(self, trainer: Rank, num_calls: int, values: Mapping[int, bytes]) -> None:
-        """A trainer waits for a verdict: it has completed so many exchanges; what the dead gave in the last of them."""
+        """Record that a trainer waits for a verdict.
+
+        ``num_calls``: the exchanges that it has completed. ``values``: those of dead trainers in the last exchange.
+        """
         self._mourners[trainer] = num_calls, values
 
     def ask_again(self) -> None:
-        """Another one has died: those that wait are to ask again."""
+        """Tell all waiting trainers to ask again, because another one has died."""
         for mourner in self._mourners:
             self._tell(mourner, "result", None, None)
         self._mourners.clear()

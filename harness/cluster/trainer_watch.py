@@ -79,14 +79,14 @@ class TrainerWatch:
 
 
 class TrainerProgress:
-    """Whether a trainer gives signs of life, and finishes anything.
+    """The deadlines of a trainer: for signs of life, and for progress.
 
     A sign of life says what it has finished, and whether it waits for another trainer: then it has nothing to finish.
     Any other message of a trainer is about something that it has done.
 
     Args:
-        mute_s: within which it must be heard (``cluster.rpc_timeout_s``).
-        idle_s: within which something must be finished (``trainer.progress_timeout_s``); None: there is no deadline.
+        mute_s: seconds within which it must be heard (``cluster.rpc_timeout_s``).
+        idle_s: seconds within which it must finish something (``trainer.progress_timeout_s``); None: no deadline.
 
     Attributes:
         heard_s: when it was last heard, by the clock.
@@ -118,5 +118,5 @@ class TrainerProgress:
 
     @property
     def silence(self) -> str:
-        """That it was not heard for too long, in words."""
+        """The sentence on a trainer that was not heard for too long."""
         return f"gave no sign of life for {self._mute_s:g} s (cluster.rpc_timeout_s)"

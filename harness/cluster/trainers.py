@@ -1,4 +1,4 @@
-"""A group of several trainers: who does what, and what travels together."""
+"""A group of several trainers: the division of work, and the values exchanged together."""
 
 from collections.abc import Callable, Set
 from typing import Any, Protocol, TypeVar

@@ -108,7 +108,7 @@ class World:
         return self._processes.pids
 
     def _machine(self) -> Machine:
-        """For the record: pids and, where they are on several, hosts of ranks and spares; the control port."""
+        """Facts for the record: pids of ranks and spares, the control port and, with several hosts, their hosts."""
         hosts = self._processes.hosts
         return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
@@ -328,7 +328,7 @@ class World:
         }
 
     def alive(self, ranks: Iterable[Rank]) -> set[Rank]:
-        """The members of ``ranks``, which refused a call, whose processes have not ended."""
+        """The members of ``ranks`` whose processes have not ended; all of them refused a call."""
         return {rank for rank in ranks if not self._processes.ends(rank)}
 
     def form_anew(self) -> Formation:
@@ -337,10 +337,7 @@ class World:
         return self._formation
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """PS ranks on the hosts of ``ranks``, which did not answer, if these hosts were lost; and why.
-
-        A host that is silent is waited for until it is heard or lost.
-        """
+        """The PS ranks on lost hosts, by rank the reason. ``ranks`` did not answer; only their hosts are considered."""
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
     def _overdue(self) -> dict[Rank, str]:

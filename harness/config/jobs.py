@@ -1,4 +1,4 @@
-"""The keys of the jobs in which a grid's cells run with ``--launcher submitit`` or ``ray``: what is asked for."""
+"""The keys ``jobs.*``: resources requested for the jobs of a grid with ``--launcher submitit`` or ``ray``."""
 
 from typing import Annotated, Literal
 

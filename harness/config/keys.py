@@ -199,7 +199,7 @@ def _options(spec: Schema) -> list[Schema]:
 
 
 def describe(spec: Schema) -> str:
-    """What a value of this schema is, in words: ``a whole number >= 1``."""
+    """The values of this schema in words: ``a whole number >= 1``."""
     options = _options(spec)
     choices = ", ".join(str(choice) for option in options for choice in _choices(option))
     others = map(_describe_one, [option for option in options if not _choices(option)])

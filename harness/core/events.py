@@ -116,10 +116,10 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Injected(Event):
-    """A planned fault struck a rank, after ``step`` finished steps. Of a write that fails, the save's event follows.
+    """A planned fault struck a rank, after ``step`` finished steps. The event of a save follows its failed write.
 
-    machine: of a rank that is lost pid, signal, exitcode (the wait status, -9), host if there are several; of one that
-    hangs pid and signal, of one that is cut off pid. Of a write that failed seconds, from its begin.
+    machine: of a killed rank pid, signal, exitcode (minus the signal, -9) and, with several hosts, host; of a rank that
+    hangs pid and signal; of a rank that is cut off pid; of a failed write seconds, since its begin.
     """
 
     kind: ClassVar[str] = "fault"
@@ -128,10 +128,12 @@ class Injected(Event):
     hour: float  # of the trace entry
     line: int  # of the trace file
     phase: str  # what the run was doing: one of ``core.faults.PHASES``; "wall": struck at a second
-    loss: str | None  # "dead" | "mute": the rank is lost, and must be given up first if mute
+    loss: str | None  # "dead" | "mute": the rank is lost; a mute one must first be killed
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are lost together
     lost_host: str | None = None  # "host1": the rank died with its host
-    reschedule_h: float | None = None  # of one that lasts: emulated hours of waiting, besides those of faults before it
+    reschedule_h: float | None = (
+        None  # of a fault that lasts: emulated hours of waiting, besides those of earlier faults
+    )
     details: dict[str, Detail] = field(default_factory=dict)  # what this fault alone has (``Fault.details``)
 
 

@@ -17,11 +17,11 @@ Phase = Literal["boundary", "lookup", "forward", "apply", "save", "manifest", "r
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 Loss = Literal["dead", "mute"]
-"""How a rank is lost: it has ended; it may live, and must be given up and killed before it is replaced."""
+"""How a rank is lost. ``dead``: it has ended. ``mute``: it may run, and is killed before it is replaced."""
 
 Detail = float | str
 MAX_FACTOR = 100.0
-"""The slowest rank, by how many times the time that it takes."""
+"""The largest factor by which a rank may be slowed down."""
 _NUM_BITS = 1 << 62  # more than a file has
 
 
@@ -29,22 +29,22 @@ class Victims(Protocol):
     """The operations on ranks that faults are made of."""
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
-        """Kill all of ``ranks``, then reap them; of ``hosts``, indices into ``cluster.hosts``, all that is there.
+        """Kill and reap all of ``ranks``, and all processes of the run on ``hosts``, indices into ``cluster.hosts``.
 
         Returns the ``machine`` part of the event of each rank.
         """
         ...
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
-        """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        """Stop ``ranks``, or kill them where the effect is the same. Returns as :meth:`kill`."""
         ...
 
     def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
-        """Let no message reach ``ranks`` any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        """Cut ``ranks`` off the network, or kill them where the effect is the same. Returns as :meth:`kill`."""
         ...
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
-        """From now on exactly the ranks in ``factors`` are slower, by these factors."""
+        """Slow down exactly the ranks in ``factors``, by these factors; all others run at full speed."""
         ...
 
 
@@ -124,17 +124,17 @@ class Fault:
         return cls(name=name)
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
-        """This fault with what its line leaves to chance. The generator depends on seed, name and line alone."""
+        """This fault with its random parts drawn. The generator depends on seed, name and line alone."""
         return self
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Carry it out on ``ranks``, some of those of ``planned``; what the record says of each."""
+        """Carry it out on ``ranks``, a part of those of ``planned``. Returns the record of each rank."""
         return dict.fromkeys(ranks, Hit())
 
     @classmethod
     def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """From now on exactly ``lasting``, faults of this class, last. Called when one begins or ends, and when a run
-        goes on."""
+        """Make exactly ``lasting``, faults of this class, be in force. Called when one begins or ends, and when a run
+        is resumed."""
 
 
 class Death(Fault):
@@ -148,7 +148,7 @@ class Death(Fault):
 
 
 class Kill(Death):
-    """The ranks end."""
+    """The ranks are killed."""
 
     takes_hosts = True
 
@@ -157,7 +157,7 @@ class Kill(Death):
 
 
 class Hang(Death):
-    """The ranks stand still."""
+    """The ranks are stopped and answer nothing."""
 
     loss = "mute"
 
@@ -166,7 +166,7 @@ class Hang(Death):
 
 
 class Partition(Death):
-    """The ranks run, and no packet reaches them any more."""
+    """The ranks are cut off: they keep running, but no packet reaches them."""
 
     loss = "mute"
     cuts_network = True
@@ -176,7 +176,7 @@ class Partition(Death):
 
 
 class Slow(Fault):
-    """For a time the ranks take ``slowness`` times as long. No result changes."""
+    """The ranks take ``slowness`` times as long for some hours. No result changes."""
 
     columns = ("factor",)
     lasts = True

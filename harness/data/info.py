@@ -92,7 +92,10 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
 
 
 def count_accesses(path: Path, meta: Meta, progress: Progress | None = None) -> list[NDArray[np.uint32]]:
-    """Number of accesses of each row of each table. Raises DataError unless the records have the digest of ``meta``."""
+    """Number of accesses of each row of each table.
+
+    Raises DataError if a record is damaged, or the records do not have the digest of ``meta``.
+    """
     limits_C = limits_of(meta.cardinalities)
     digest = xxhash.xxh3_128()
     counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]

@@ -41,8 +41,8 @@ def _make_locked(out: Path, kind: Literal["file", "folder"]) -> tuple[Path, int]
         try:
             lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # removed before it was opened: whoever sweeps finds it unlocked
-        with suppress(OSError):  # a file system without locks: nobody can find this one unlocked, and remove it
+            continue  # removed before it was opened: a sweep finds it unlocked
+        with suppress(OSError):  # a file system without locks: no sweep can find this one unlocked and remove it
             fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return path, lock

@@ -1,4 +1,4 @@
-"""The cells of experiments as those of one grid, each in its experiment's folder, whoever asks for them."""
+"""The cells of experiments, run as one grid, each in its experiment's folder, for API and commands."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One run in the folder that its config names: what is checked, claimed and resumed, whoever asks for it."""
+"""One run in the folder that its config names: checks, claim of the folder and resumption, for API and commands."""
 
 # ruff: noqa: PLC0415 - torch takes a second to import
 
@@ -45,7 +45,7 @@ class OpenRun:
     def carry_out(
         self, on_status: "Callable[[RunStatus], None] | None" = None, stop: StopRequest | None = None
     ) -> Finished:
-        """Train; returns the last event. Raises as ``harness.run.assemble.run``."""
+        """Train to the end; returns the event Finished. Raises as ``harness.run.assemble.run``."""
         from harness.run import assemble
 
         with reason_kept(self.run_dir, discards=True):

@@ -1,4 +1,4 @@
-"""What the agent of a host is told when it is started. Its command line has none of it: others can read that."""
+"""The settings that the agent of a host gets at its start. They are not on its command line, which others can read."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from harness.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """What the agent of a host is told, as one line of JSON on its standard input.
+    """The settings of the agent of a host, sent as one line of JSON on its standard input.
 
     Attributes:
         host: its name in ``cluster.hosts``.

@@ -53,7 +53,7 @@ def words_of(template: str, host: str) -> list[str]:
 
 
 class StartCommand:
-    """The command that starts the agent of a host, while it runs; what it and the ranks print becomes notes."""
+    """The running command that started the agent of a host. Its output and that of the ranks become notes."""
 
     def __init__(self, template: str, settings: AgentSettings) -> None:
         self.host = settings.host
@@ -191,7 +191,7 @@ def _agents_of(
 
 
 def _hello(connection: Connection) -> dict[str, Any]:
-    """What an agent says of itself at first; empty if it says something else."""
+    """The facts in an agent's first message; empty if it sends anything else."""
     try:
         kind, facts = connection.recv() if connection.poll(control.HANDSHAKE_S) else ("", {})
     except (EOFError, OSError):

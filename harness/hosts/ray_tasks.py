@@ -2,7 +2,7 @@
 
     ray_tasks.py nodes ADDRESS HOST ...       prints the addresses of its nodes, as JSON: HOST ..., or all that live
     ray_tasks.py agent ADDRESS HOST COMMAND   runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
-                                              line of the standard input; what it prints, and its exit code, come back
+                                              line of the standard input, and its output and exit code come back
     ray_tasks.py cells ADDRESS                trains cells on nodes that Ray chooses (:func:`train_cells`)
 
 A task ends with this program, and its command with the task: the kernel ends it with Ray's worker, which ends with the
@@ -81,7 +81,10 @@ def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
 
 
 def connect(address: str, key: str) -> Any:
-    """The module ray, connected to the Ray at ``address``; Ray itself tries one where nothing listens for minutes."""
+    """Connect to the Ray at ``address`` and return the module ray.
+
+    The port is tried first: Ray itself would try an address where nothing listens for minutes.
+    """
     host, colon, port = address.rpartition(":")
     timer = threading.Timer(_READY_S, _give_up, (f"{key}: no Ray at {address} answered within {_READY_S:g} s",))
     timer.daemon = True

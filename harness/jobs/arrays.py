@@ -1,10 +1,9 @@
-"""What is submitted for cells: jobs that are alike, as one array with a name.
+"""The job arrays submitted for cells: jobs with equal settings and processors, as one array with a name.
 
-The files of a grid's jobs are in its folder ``jobs``. What a job has achieved is in the cell's folder, and nowhere
-else.
+The files of a grid's jobs are in its folder ``jobs``. The result of a job is in the cell's folder only.
 
     CELL.yaml     configuration of a cell, which its job trains
-    CELL.log      what the run and its job's end have printed
+    CELL.log      output of the run, and of the end of its job
     ARRAY.cells   the cells of the jobs of an array, one a line, in their order
     submitit/     the scheduler's own files
 """

@@ -1,4 +1,4 @@
-"""What a job does: it trains its cell by ``run.py train`` as a child process.
+"""The function of a job: it trains one cell by ``run.py train`` in a child process.
 
 If the job is to end before the cell is done, the child writes a resume point, and submitit requeues the job.
 
@@ -32,7 +32,7 @@ class CellJob:
     """The function that submitit calls in the job. It can be pickled.
 
     Args:
-        command: that trains the cell; it is asked to stop by SIGINT, and has ``grace_s`` seconds for that.
+        command: trains the cell; SIGINT asks it to stop, within ``grace_s`` seconds.
         folder: working directory of the command.
         log: file to which its output is appended.
     """
@@ -59,9 +59,9 @@ class CellJob:
             raise RunFailed(f"{self.command[0]} ended with exit code {code}; see {self.log}")
 
     def checkpoint(self) -> Any:
-        """Stop the child; the submission with which it goes on, or None if the job is not to be requeued.
+        """Stop the child. Returns the submission that resumes the cell, or None if the job is not to be requeued.
 
-        Ends the process if the cell is done.
+        Raises SystemExit(0) if the cell is done.
         """
         from submitit.helpers import (  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
             DelayedSubmission,
@@ -136,7 +136,7 @@ class _Child:
         signal.pidfd_send_signal(self._handle, number)
 
     def reap(self) -> None:
-        """Wait for the child, which has ended, and close its handle; signals to the job are blocked until then."""
+        """Reap the child, which has ended, and close its pidfd. Signals to the job are blocked meanwhile."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_TO_THE_JOB, signal.SIGINT})
         self._process.wait()
         os.close(self._handle)

@@ -210,7 +210,7 @@ def sbatch_text(array: JobArray) -> str:
 
 
 def slurm_parameters(array: JobArray) -> dict[str, Any]:
-    """The parameters of submitit's SlurmExecutor. What is unset is left to the cluster."""
+    """The parameters of submitit's SlurmExecutor. Unset keys of ``jobs`` get the cluster's defaults."""
     settings = array.settings
     memory = None if settings.memory_gb is None else f"{math.ceil(1024 * settings.memory_gb)}M"
     optional = {"partition": settings.partition, "account": settings.account, "qos": settings.qos, "mem": memory}

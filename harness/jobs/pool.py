@@ -102,7 +102,7 @@ def cluster_of(cells: Iterable[Cell]) -> ClusterName:
 
 
 def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[Cell]:
-    """Those of ``waiting`` for which there is room beside ``num_alive`` jobs, in order."""
+    """The first members of ``waiting`` that fit beside ``num_alive`` jobs, in order."""
     chosen: list[Cell] = []
     for cell in waiting:
         room = cluster.room(cell.config.jobs, processors_of(cell.config))

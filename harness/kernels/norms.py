@@ -17,7 +17,7 @@ from harness.kernels.native import prefetch
 def distance(left: Any, i: Any, right: Any, j: Any, dim: Any) -> Any:
     """The L2 distance of row i from row j over the first ``dim`` columns, float32; infinite where it is NaN.
 
-    Squares are added up in four sums, of every fourth column, since one sum waits for itself.
+    Squares are added up in four sums, of every fourth column: additions to a single sum would wait for each other.
     """
     sum_0 = sum_1 = sum_2 = sum_3 = float32(0)
     fours = dim - dim % 4
@@ -49,7 +49,7 @@ def row_distances(left_ND: Any, right_ND: Any) -> Any:
 
 @compiled_for(void(float32[::1], int64[::1], float32[::1]))
 def add_at(out_M: Any, rows_N: Any, values_N: Any) -> None:
-    """Add ``values_N`` at distinct ``rows_N``, which lie far apart in memory and so are prefetched."""
+    """Add ``values_N`` to ``out_M`` at ``rows_N``, which are distinct. Rows far apart in memory are prefetched."""
     num_rows = len(rows_N)
     for n in range(num_rows):
         if n + AHEAD < num_rows:

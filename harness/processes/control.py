@@ -8,8 +8,8 @@ Messages are tuples, the kind first:
 
     rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, address)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
-                         ("alive", step, number, waits) from a trainer, often: it runs, has made so many steps, and
-                         finished so many things; whether it waits for another trainer
+                         ("alive", step, number, waits) from a trainer, at regular intervals: the number of finished
+                         steps, the number of all finished actions, and whether it waits for another trainer
     supervisor -> rank   ("join", rank, formation)   ("stop",)                           ("spares",)
                          ("halt",) to a trainer: stop at the next boundary, with a resume point
                          ("addresses", generation, {rank: address})      ("broken", generation)
@@ -44,15 +44,15 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket whose ``accept`` does not wait. Raises OSError, for example if ``cluster.port`` is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=128)
-    listener.setblocking(False)  # who has knocked may be gone
+    listener.setblocking(False)  # the peer may have closed its connection before accept
     return listener
 
 
 class Handshakes:
     """Handshakes of new connections, each in a thread of its own and with a deadline.
 
-    A stranger that says nothing holds up neither the supervisor nor a rank: where too many are at it, the oldest that
-    has not shown the key is hung up on. ``ended`` is readable where a connection has authenticated.
+    A stranger that says nothing delays neither the supervisor nor a rank. If too many connections are in handshakes,
+    the oldest one that has not shown the key is closed. ``ended`` is readable once a connection has authenticated.
     """
 
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:

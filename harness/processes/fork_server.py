@@ -1,4 +1,4 @@
-"""The fork server of this process as a process that may end, or be stopped: who waits for it has a deadline."""
+"""The fork server of this process. It may end or be stopped, so every wait for it has a deadline."""
 
 import os
 import select

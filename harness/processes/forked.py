@@ -1,4 +1,4 @@
-"""A process that a fork server forked on this machine: watched by its pidfd, whatever becomes of the server."""
+"""A process that a fork server forked on this machine. Its pidfd reports its end, even if the server has ended."""
 
 import os
 import signal
@@ -11,16 +11,16 @@ from harness.processes import partition
 from harness.processes.fork_server import END_S, ForkServer, is_readable
 
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
-_TELL_S = 10.0  # within which a fork server tells how a process ended
+_TELL_S = 10.0  # for a fork server to report how a process ended
 
 
 class ForkedProcess:
     """A process that a fork server forked on this machine.
 
-    Its pidfd says that it has ended, whatever became of the server. Only the server, its parent, knows how.
+    Its pidfd reports its end, even if the server has ended before. Only the server, its parent, knows the exit code.
 
     Args:
-        server: the one that forked it; None where this Python does not tell its process id.
+        server: the fork server, its parent; None where this Python does not give its process id.
     """
 
     host: None = None
@@ -41,7 +41,7 @@ class ForkedProcess:
     def exitcode(self) -> int | None:
         """Exit code, or minus the number of the signal that ended the process; None while it runs.
 
-        Raises RunFailed if the server has ended, so that nobody knows.
+        Raises RunFailed if the server has ended: the exit code is then unknown.
         """
         if not self.has_ended():
             return None
@@ -52,7 +52,7 @@ class ForkedProcess:
 
     @property
     def sentinel(self) -> int:
-        """File descriptor that is readable once the server has told of the end of the process, or has ended itself."""
+        """File descriptor that is readable once the server has reported the end of the process, or has ended itself."""
         return self._process.sentinel
 
     def kill(self) -> None:
@@ -96,8 +96,8 @@ class ForkedProcess:
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end.
 
-        Raises RunFailed if it has ended, and the server does not tell how; the server is killed, since it may be
-        stopped.
+        Raises RunFailed if the process has ended and the fork server does not report its exit code. The server is then
+        killed: a signal may have stopped it.
         """
         if not self.has_ended(timeout_s):
             return

@@ -1,6 +1,6 @@
 """A private network for the ranks of a run: a namespace whose loopback device no process outside can reach.
 
-TensorPipe authenticates nobody, and torch's remote calls are pickles: who reaches the port of a rank runs code in it.
+TensorPipe has no authentication, and torch's remote calls are pickles: any client of a rank's port runs code in it.
 In a network namespace of their own (``man 7 network_namespaces``) the ranks have a loopback device to themselves. Root
 makes one as it is; another user does in a user namespace that maps this user alone (``man 7 user_namespaces``), where
 the system allows that. The supervisor stays outside. It holds a listening socket that was made inside, since a socket

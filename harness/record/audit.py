@@ -74,7 +74,7 @@ def outcome_of(run: RunDir) -> list[str] | None:
 def audit(events: Sequence[Event], config: Mapping[str, Any]) -> Audit:
     """Audit the events of one run. ``config`` is the resolved config in plain values, as in config.yaml.
 
-    The record of an unfinished run is audited as far as it goes; only a Finished event claims totals.
+    The record of an unfinished run is audited as far as it goes. Totals are checked against the Finished event only.
     """
     if not events or not isinstance(events[0], Started):
         return Audit(problems=["the first event is not `started`"])
@@ -160,13 +160,13 @@ class _Auditor:
             self._evaluated = event
 
     def _clock_h(self, step: int) -> float:
-        """The clock of failures at a boundary, with the hours charged so far; before the last step the job's end."""
+        """Hour of the failure clock at a boundary, overhead so far included; before the last step the job's end."""
         started = self._started
         samples = step / started.num_steps if step < started.num_steps - 1 else 1.0
         return samples * self._profile["job_h"] + self._is_wall * sum(self.result.hours.values())
 
     def _pass(self, step: int) -> None:
-        """The boundaries before ``step`` are over, and what is charged next was not charged there."""
+        """Note that all boundaries before ``step`` are over: take the clock there, before anything else is charged."""
         if step - 1 > self._checked_step:
             self._checked_step, self._checked_h = step - 1, self._clock_h(step - 1)
 
@@ -186,7 +186,10 @@ class _Auditor:
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
 
     def _save_h(self, event: Saved) -> float:
-        """Hours of a charged save: of its bytes and a fixed part; in the background of the copy and what it waits."""
+        """Hours charged for a save: by its bytes, plus a fixed part.
+
+        In the background only its copy is charged, and the wait until the previous save is on disk.
+        """
         bytes_h = self._profile["o_save_h"] * event.payload_bytes / self._started.bytes_full
         write_h = bytes_h + self._profile.get("o_save_fixed_h", 0.0)
         if self._copy_frac is None:
@@ -370,7 +373,7 @@ class _Auditor:
         if rank not in self._weights:
             self._problem(f"{rank} was lost, but is none of the {len(self._weights)} PS ranks")
             return
-        if not loses:  # what is durable of it is still its last save
+        if not loses:  # its durable state is still its last save
             self._expect(f"PLS of {rank}", event.pls.get(rank), 0.0)
             return
         fraction = (event.samples - self._since_samples[rank]) / self._started.total_samples
@@ -489,7 +492,10 @@ def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
 
 
 def _copy_frac(config: Mapping[str, Any]) -> float | None:
-    """Hours that the copy of a save in the background takes, by those of its write; None if saves are waited for."""
+    """Time of copying a background save, as a fraction of the time of writing it.
+
+    None if training waits for the whole write: ``save.mode`` is not async, or the profile has no bandwidths.
+    """
     profile = config["profile"]
     network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
     is_async = flatten(config).get("save.mode") == "async"
@@ -507,7 +513,7 @@ class _FailedWrites:
         self._ranks.append(event.rank)
 
     def problem_of(self, event: Saved) -> str | None:
-        """What is wrong with the bytes that a save says were written again; the writes before it belong to it."""
+        """Problems of the bytes that a save reports as written again; the failed writes before it belong to it."""
         ranks, self._ranks = self._ranks, []
         if len(set(ranks)) < len(ranks):
             return f"a write failed twice of one save: {', '.join(ranks)}"
@@ -518,5 +524,5 @@ class _FailedWrites:
         return None
 
     def problem_at_end(self) -> str | None:
-        """What is wrong with a result: writes of which no save followed."""
+        """Problems of a finished run: failed writes that no save followed."""
         return f"a write of {', '.join(self._ranks)} failed, but no save follows it" if self._ranks else None

@@ -66,7 +66,7 @@ class Code:
                 return None
 
     def difference(self, other: "Code") -> str | None:
-        """What ``other`` has otherwise, in words; None if they are equal."""
+        """The differences of ``other`` in words; None if they are equal."""
         versions = [
             f"{name} {self.versions.get(name)} -> {version}"
             for name, version in other.versions.items()
@@ -135,7 +135,7 @@ def _file_of(name: str) -> Path | None:
 
 @cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """What the statements of a file import, also those in functions; not what only type checkers see."""
+    """The modules that a file imports, also in functions, without imports for type checkers only."""
     return tuple(_imported(ast.parse(path.read_bytes())))
 
 
@@ -179,7 +179,7 @@ def _digest(path: Path) -> str:
 
 
 def _content(value: object) -> object:
-    """What a constant of compiled code holds, in an order that is the same in every process."""
+    """The content of a constant of compiled code, in an order that is the same in every process."""
     if isinstance(value, CodeType):
         names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         return (names, value.co_flags, value.co_code, value.co_exceptiontable, _content(value.co_consts))

@@ -128,7 +128,7 @@ def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed:
 
 
 def empty_run(run_dir: Path) -> None:
-    """Remove what an unfinished run left in a claimed folder, the output of its process aside."""
+    """Remove the files of an unfinished run from a claimed folder, except the output of its process."""
     with system_errors(run_dir):
         for name in _RECORD:
             remove(run_dir / name)
@@ -146,8 +146,8 @@ def has_resume_point(run_dir: Path) -> bool:
 
 
 def drop_resume_points(run_dir: Path) -> None:
-    """Remove the resume points of a finished run, which was killed after it had its result and before it could."""
-    with suppress(OSError):  # what is left of them is in nobody's way
+    """Remove the resume points of a finished run that was killed between writing its result and removing them."""
+    with suppress(OSError):  # remaining files do no harm
         if (run_dir / "resume").exists():
             fsync_folder(run_dir)  # it may have been killed before DONE's name was on disk
             shutil.rmtree(run_dir / "resume")
@@ -258,7 +258,7 @@ def _holder(folder: Path) -> tuple[str, str]:
 
 
 def _is_at_work(pid: str, host: str) -> bool:
-    """Whether the process lives, as far as can be seen: on another host it does."""
+    """Whether the process may be alive. A process on another host counts as alive, since it cannot be seen."""
     if host != platform.node():
         return True
     try:

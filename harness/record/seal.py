@@ -57,12 +57,12 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
 
 
 def kept_audit(run: RunDir) -> list[str] | None:
-    """What the audit found when the run was sealed; None if DONE does not say. Raises StoreError as ``is_sealed``."""
+    """The audit's findings when the run was sealed; None if DONE has none. Raises StoreError as ``is_sealed``."""
     return (_read(run.done) or {}).get("audit") if run.done.exists() else None
 
 
 def damage_of(run: RunDir) -> str | None:
-    """What :func:`verify` says of a run; None if its files are as it wrote them."""
+    """The error of :func:`verify` for a run; None if its files are as it wrote them."""
     try:
         verify(run)
     except StoreError as error:

@@ -41,7 +41,7 @@ class Checkpoints(Resumable):
         return self.newest.sequence + 1 if self.newest else 0
 
     def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
-        """A save is under way. The trainer's file is written in the background."""
+        """Record that a save has begun. ``dense``: the result of the background write of the dense network's file."""
         self.saving, self._dense = progress, dense
 
     def dense(self) -> FileRecord:
@@ -170,7 +170,7 @@ class Checkpointer:
             trainer=self.effects.once(self.checkpoints.dense),
         )
         self.injections.wrote(written)
-        self.injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
+        self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
         self.effects.commit(manifest)
         self.checkpoints.commit(manifest)
         for kind in self.recoveries:

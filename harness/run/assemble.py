@@ -163,7 +163,7 @@ class _Run:
         assert finished is not None, "a run ends with its last event"
         if problem := problem_of(self.spec, supervisor):
             self.recorder.place.check()
-            shutil.rmtree(self.folder.root, ignore_errors=True)  # who went on from there would end here again
+            shutil.rmtree(self.folder.root, ignore_errors=True)  # a run resumed from there would end here again
             raise RunFailed(problem)
         with suppress(OSError):  # what is left of a killed rank does no harm
             self._store.remove_unfinished()
@@ -209,7 +209,11 @@ class _Run:
         return supervisor
 
     def _train(self) -> Callable[[Cluster, Effects], None]:
-        """The trainer's job. It stops for planned faults, unless the supervisor kills at a second."""
+        """The trainer's job: a function that trains to the end.
+
+        With ``trace.inject: boundary`` it gets the times of the planned faults, and stops at each for the supervisor to
+        carry it out. With ``wall`` it gets none, and the supervisor kills ranks at real seconds.
+        """
         config = self.spec.config
         planned = self.spec.planned_faults if config.trace.inject == "boundary" else ()
         return partial(self.parts.train, config, self._store.root, tuple(each.time for each in planned))

@@ -40,7 +40,9 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()  # on engine local, the caller's
     torch.set_num_threads(config.trainer.num_threads)
     if config.trainer.device == "cuda":
-        if not torch.cuda.is_available():  # asked here: whoever asks can fork no process that computes on the device
+        if (
+            not torch.cuda.is_available()
+        ):  # asked here: a process that has asked can fork none that computes on the device
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)

@@ -46,9 +46,9 @@ def disk_errors(what: str) -> Iterator[None]:
 
 
 def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; none if it is not there.
+    """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; empty without the folder.
 
-    Raises StoreError if the folder cannot be read: what it holds would be taken for absent.
+    Raises StoreError if the folder cannot be read, since its files would otherwise count as absent.
     """
     names: list[str] = []
     with disk_errors(f"{root}: cannot be read"), suppress(FileNotFoundError):
@@ -101,7 +101,7 @@ def write_text(path: Path, text: str, *, fsync: bool) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """A file descriptor to read from. A FIFO is opened, and is empty, at once: nothing waits for its writer."""
+    """Open a file to read. A FIFO opens at once and reads as empty, where it would otherwise block for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -116,7 +116,10 @@ class Snapshot(RowSource):
         return torch.index_select(self.rows_MD, 0, chunk, out=self._chunk_WD[: len(chunk)])
 
     def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
-        """Restore the copy ``chunk_WD`` of ``chunk`` to its state at the snapshot. Its rows may change from now on."""
+        """Overwrite changed rows of the copy ``chunk_WD`` (W, D) of ``chunk`` with their values at the snapshot.
+
+        From now on the rows of ``chunk`` may change without being kept.
+        """
         row_C = self._row_C[: self._num_used]
         if isinstance(chunk, slice):
             slots = np.flatnonzero((row_C >= chunk.start) & (row_C < chunk.stop))

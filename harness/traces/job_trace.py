@@ -1,4 +1,4 @@
-"""The failure trace that a job meets: a file, or the part or scale of it that ``trace.*`` asks for; ranks of hosts."""
+"""The failure trace of a run: a file, a window of it, or the file scaled to the job; hosts become their ranks."""
 
 from collections.abc import Iterator
 from dataclasses import replace

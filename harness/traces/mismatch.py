@@ -1,4 +1,4 @@
-"""What of a failure trace does not fit a job: sentences for `run.py replay` and `run.py plan`."""
+"""Mismatches of a failure trace and a job: sentences for `run.py replay` and `run.py plan`."""
 
 import math
 from collections.abc import Iterator

@@ -213,7 +213,7 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
 
 
 def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 0) -> PlannedFault:
-    """What entries of one phase together do to the ranks that they name."""
+    """The joint effect of the entries of one phase on the ranks that they name."""
     strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
     return PlannedFault(

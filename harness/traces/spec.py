@@ -35,7 +35,7 @@ class GeneratorSpec(Parameters):
 
     An **instant** is a moment at which one rank dies, or a group of them. Either one renewal process makes all instants
     and each hits a random rank (``per`` system), or each rank has its own process (``per`` rank). All hours are those
-    of the source, until ``stretch_h`` scales the finished trace to so many hours, repair times in proportion.
+    of the source. ``stretch_h`` then scales the finished trace, repair times included, to this length in hours.
     """
 
     no_words: ClassVar = ("gaps_h", "like", "repairs_h")
@@ -93,7 +93,7 @@ class GeneratorSpec(Parameters):
         return self
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """What must hold of several parameters together, and the sentence where it does not."""
+        """The rules on combinations of parameters: whether each holds, and the message if it does not."""
         yield (
             (self.mtbf_h is None) != (self.node_mtbf_h is None),
             "mtbf_h, node_mtbf_h: expected exactly one of them, got both or none",

@@ -1,4 +1,4 @@
-"""What a failure trace says of its law: how often, which ranks, how many at once, and how sure that is.
+"""Statistics of a failure trace, with their uncertainty: how often, which ranks, and how many ranks at once.
 
 Array letters: I instants, R ranks, K known repair times, W windows of time, or ranks.
 """

@@ -67,7 +67,7 @@ class Trace:
     def law(self) -> str | None:
         """Digest of the header without what belongs to one draw: equal for all seeds of a law and its settings.
 
-        None where the header has no seed. Parameters of older headers, which are options, count as the words they are.
+        None if the header has no seed. An option of an older header (``--shape 2``) counts as the word ``shape=2``.
         """
         if "seed" not in self.header:
             return None

@@ -15,7 +15,7 @@ _UNSEEN = 3.0
 
 
 def verdict(fits: Sequence[Fit]) -> str:
-    """The family that the data favour, if any, and what speaks against it."""
+    """The family that the data favour, if any, and the reasons against it."""
     if not fits:
         return "No family can be fitted: too few times between failures differ."
     ranked = sorted(fits, key=lambda fit: fit.aic)
@@ -40,7 +40,7 @@ def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
 
 
 def _doubts(close: Sequence[Fit]) -> Iterator[str]:
-    """Whether even the best are refuted, or rest on durations beyond those observed; and the trend of the hazard."""
+    """Sentences on the closest fits: all refuted, mean beyond the observed durations, hazard that falls or rises."""
     if all(fit.p < _REFUTED for fit in close):
         each = ", ".join(f"{fit.family} p < {max(fit.p, 1e-4):.2g}" for fit in close)
         yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."

@@ -47,7 +47,7 @@ Tell = Callable[..., None]
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """What is to be exported.
+    """The run to export, and its target.
 
     Attributes:
         facts: arguments of ``wandb.init``.

@@ -1,4 +1,4 @@
-"""What wandb knows of a run before its first step: id, name, group, tags, config."""
+"""The facts of a run that wandb gets before its first step: id, name, group, tags, config."""
 
 import hashlib
 from collections.abc import Mapping

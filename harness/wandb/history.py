@@ -1,4 +1,4 @@
-"""What wandb shows of a run's events: rows of its history, and the summary.
+"""The wandb view of a run's events: rows of its history, and the summary.
 
 Keys: ``samples`` and ``hours`` (emulated, overhead so far included) stand in every row and are the x axes. ``*_h`` are
 emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a panel group.
@@ -144,7 +144,7 @@ def latency_s(event: Recovered) -> float | None:
 
 
 def _increments(event: Event) -> dict[str, float]:
-    """What ``event`` adds to the running sums; empty if it is no kill, save or recovery."""
+    """The increments of the running sums by ``event``; empty if it is no kill, save or recovery."""
     match event:
         case Injected():
             num_kills = 0 if event.loss is None else 1

@@ -27,7 +27,7 @@ def mark_sent(run: RunDir, facts: RunFacts, *, digest: str, server: str, url: st
 
 
 def sent_marker(run: RunDir) -> dict[str, Any]:
-    """What ``mark_sent`` wrote last; empty if nothing was sent, or the file cannot be used."""
+    """The marker that ``mark_sent`` wrote last; empty if nothing was sent or the file cannot be used."""
     try:
         marker = read_json(run.wandb / "sent.json")
     except StoreError:

@@ -101,7 +101,7 @@ def server_url() -> str:
 
 
 def _mistakes(error: Exception) -> str:
-    """What is wrong with wandb's settings, without their values: some are secret."""
+    """The mistakes in wandb's settings, without their values, since some are secret."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())

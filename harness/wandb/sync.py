@@ -1,4 +1,4 @@
-"""Sends recorded runs to the wandb server. What the server has got already is not sent again."""
+"""Sends recorded runs to the wandb server. A run that was sent before is not sent again."""
 
 import tempfile
 from collections.abc import Mapping

@@ -104,7 +104,7 @@ class Recovery(Resumable):
 
     @classmethod
     def facts(cls) -> dict[str, bool]:
-        """The facts that charges depend on, for the record."""
+        """The facts of the class that charges depend on, by name, for the record."""
         return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:

@@ -59,9 +59,9 @@ def choose(
 
 
 class Mirror(Checkpoint):
-    """``mirror``: as ``checkpoint``, and then the newer rows that the trainer holds.
+    """``mirror``: restores the dead shard from the checkpoint, then overwrites rows with newer ones from the trainer.
 
-    Without ``Strategy.mirror`` it holds no row, and is ``checkpoint``.
+    Without ``Strategy.mirror`` the trainer holds no rows, and recovery is that of ``checkpoint``.
     """
 
     _state = (*Recovery._state, "_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "_num_fetched")

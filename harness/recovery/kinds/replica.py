@@ -1,8 +1,8 @@
-"""Replicas of shards at the next rank, as the trainer keeps them: every push goes to the owner and to its buddy.
+"""Replicas of shards: the trainer sends each push to the owner of the shard and to its buddy, the next rank.
 
-The trainer, and not the owner, sends the push to the buddy, in the message that the buddy gets anyway. When all ranks
-have answered, all replicas have it. A message that is sent again after a death is applied where it is missing, and
-nowhere twice, by its step. It costs the trainer as many bytes as the pushes, and no message.
+The push to the buddy travels in the message that the buddy gets anyway. Replication therefore costs the trainer as many
+bytes as the pushes, and no further message. When all ranks have answered, all replicas are up to date. Each rank knows
+the step that it has applied, so a message that is sent again after a death is applied once.
 """
 
 from collections.abc import Mapping, Sequence

@@ -59,7 +59,7 @@ def _is_header(fields: list[str], where: str, *, is_first: bool) -> bool:
 
 
 def _read_line(fields: list[str], system: int, found: Findings, where: str) -> None:
-    """The line's failure, or the rule that drops it."""
+    """Add the line to ``found``: as a failure, or as dropped by a rule. Raises TraceError."""
     for column, rule in ((_STARTED, NO_TIME), (_NODE, NO_NODE)):
         if not fields[column]:
             found.drop(rule, where)

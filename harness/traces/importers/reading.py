@@ -72,7 +72,7 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def member(value: Any, key: str, where: str) -> Any:
-    """``value[key]`` of a JSON object."""
+    """``value[key]``. Raises TraceError unless ``value`` is a JSON object with this key."""
     if not isinstance(value, dict):
         raise TraceError(f"{where}: expected a JSON object with {key!r}, got {shown(value)}")
     if key not in value:
@@ -81,7 +81,7 @@ def member(value: Any, key: str, where: str) -> Any:
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
-    """``value``, which must be a JSON list."""
+    """``value``. Raises TraceError unless it is a JSON list."""
     if not isinstance(value, list):
         raise TraceError(f"{where}: {what}: expected a list, got {shown(value)}")
     return value
