@@ -27,7 +27,7 @@ _LAW = "trace.law"
 
 
 def quality(cells: Sequence[Cell]) -> list[Row]:
-    """CPR's variants against the run without failures, to which full recovery is equal by construction."""
+    """A row of AUC loss for each CPR variant, against the run without failures; full recovery equals that run."""
     rows: list[Row] = []
     for block in regimes(cells):
         where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)

@@ -28,7 +28,7 @@ from analysis.load import Cell
 from analysis.stats import BASELINE, Estimate, estimate
 
 FLAT = 0.1
-"""A change that is smaller, in the measure's unit, is none."""
+"""Smaller changes count as none, in the measure's unit."""
 
 Values = Annotated[Sequence[Any], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
@@ -269,7 +269,7 @@ class Less(Expected):
 class Trend(Expected):
     """A measure of a strategy rises, falls or stays from one value of the key to others, by seed.
 
-    The values are the first and the last, unless named. To stay is to change by less than ``FLAT``.
+    By default the change is from the first value to the last. A measure stays if its change is less than ``FLAT``.
     """
 
     trend: Literal["rises", "falls", "stays"]

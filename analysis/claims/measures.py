@@ -167,7 +167,7 @@ class Measure(Model):
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
     def text(self, own: Sequence[Cell], cells: Sequence[Cell]) -> str:
-        """The words, with the mean and half of its interval, or of rounds the median, least and greatest."""
+        """The words, with the mean and half of its interval; for a benchmark's rounds, median, least and greatest."""
         if own and "status" not in own[0]:
             values = self.rounds(own, cells)
             return self.words.format(middle(values, self.digits)) if values else ""

@@ -269,7 +269,10 @@ def spreads(table_ST: F64) -> tuple[float, float, float, float]:
 
 
 def _spread_of(place: int, part: str) -> Callable[[F64], float]:
-    """A spread of a table; of one whose rows are traces, for the part between traces."""
+    """The function that takes entry ``place`` of :func:`spreads`.
+
+    For the part between traces its table has traces as rows, so that the jackknife leaves out traces.
+    """
     return lambda table: spreads(table.T if part == "between traces" else table)[place]
 
 

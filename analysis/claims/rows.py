@@ -127,7 +127,7 @@ def joined(*reasons: str) -> str:
 
 
 def confirms_nothing(row: Row, kind: Literal["calibrated", "identity"]) -> Row:
-    """``row`` of a number that had to come out; that it did not is said all the same."""
+    """``row`` with the verdict ``kind`` if its number agrees, because it had to; "not reproduced" stays."""
     return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict=kind)
 
 

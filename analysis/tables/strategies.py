@@ -85,7 +85,7 @@ def _is_known(name: str, block: Block) -> bool:
 
 
 def _is_priced(name: str, block: Block) -> bool:
-    """Whether the profile has prices, so that node-hours are known, and some strategy has any of a resource."""
+    """Whether the column ``name`` is shown: the profile has prices, and some strategy has a value other than 0."""
     return _is_known("node_h", block) and any(line.mean(name) for line in block.lines)
 
 

@@ -46,7 +46,7 @@ class BenchmarkRun:
     def difference(self) -> str | None:
         """How the code or the arguments of the kept results differ from the present ones; None if they do not.
 
-        Raises StoreError, as whatever reads the kept results.
+        Raises StoreError if the kept results cannot be read.
         """
         kept = self._kept()
         if (kept["script"], kept["arguments"]) != (self._script_digest(), self.arguments):

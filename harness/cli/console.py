@@ -1,6 +1,6 @@
 """Output of the command line: results on stdout, progress and errors on stderr. The only module that prints.
 
-Control characters in what is printed, which may come from a file, are escaped: a terminal would obey them.
+Printed text may come from a file. Its control characters are escaped, since a terminal would obey them.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in _CONTR
 
 
 class Console(RichConsole):
-    """A rich console that escapes control characters in text; its own control codes stay."""
+    """A rich console that escapes control characters in text, but keeps its own control codes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of ``renderable``."""

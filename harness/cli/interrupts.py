@@ -72,12 +72,12 @@ def stoppable(grace_s: float) -> Iterator[StopRequest]:
 
 
 def line(error: KeyboardInterrupt) -> tuple[str, int]:
-    """The line that says what has happened, and the exit code. To be called once, by who writes the line."""
+    """The line about the interrupt, and the exit code. Call it once, where the line is written."""
     return _ending(error.number if isinstance(error, Interrupted) else signal.SIGINT, _State.hint)
 
 
 def stopped_line(hint: str | None) -> tuple[str, int]:
-    """As :func:`line`, of a command that stopped because it was asked to. ``hint``: how to go on, if not as ever."""
+    """As :func:`line`, for a command that stopped on request. ``hint``: how to resume, if not by the same command."""
     return _ending(_State.stopped_by, _State.hint if hint is None else hint)
 
 

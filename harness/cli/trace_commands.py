@@ -135,7 +135,10 @@ def _show_import(log: FailureLog, trace: Trace) -> None:
 
 
 def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:
-    """Refuses a ``path`` that exists, unless forced; ``source``, from which the trace is made, even then."""
+    """Raise TraceError if ``path`` cannot be written: it is a folder, its parent is missing, or it exists.
+
+    ``force`` allows an existing file, but never ``source``, from which the trace is made.
+    """
     if source is not None and source.exists() and path.exists() and path.samefile(source):
         raise TraceError(f"--out: expected another file than the input, got {path}")
     if path.exists() and not path.is_file():

@@ -28,9 +28,9 @@ from harness.core.plans import Progress, Rank
 
 @dataclass
 class StaleTraffic(Traffic):
-    """Traffic, and how stale the rows were that were read: updates by others that the PS rank had and the copy lacked.
+    """Traffic, and the staleness of the rows read: the updates of other workers that the copy lacked.
 
-    ``max_pending``: own updates of one row that a worker had not pushed after a step.
+    ``max_pending``: the most updates of one row that a worker had not pushed after a step.
     """
 
     total_staleness: int = 0

@@ -95,12 +95,12 @@ class DirtyRows:
 
     @property
     def touch_bytes(self) -> int:
-        """Number of bytes of the touches on the wire."""
+        """Bytes that the touches take on the wire."""
         return sum(_num_bytes(touches) for log in self.touching.values() for touches in log)
 
 
 def _num_bytes(touches: Touches) -> int:
-    """Number of bytes on the wire: a row id 8, a value 4."""
+    """Bytes of touches on the wire: 8 for a row id, 4 for a value."""
     return sum(array.nbytes for array in touches[1:])
 
 

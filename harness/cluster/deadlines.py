@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 
 class ListeningClock:
-    """Seconds that this process has listened to others.
+    """Seconds during which this process has listened to others.
 
-    A process that was stopped (Ctrl-Z) and goes on, or was at work itself, has not heard the others meanwhile, and must
-    not blame them for it: between two readings at most twice ``tick_s`` pass.
+    A process that was stopped (Ctrl-Z) or busy has not heard the others meanwhile. That time must not count against
+    their deadlines, so the clock advances by at most twice ``tick_s`` between two readings.
 
     Args:
-        tick_s: how often it is read, in seconds, by who waits for messages.
+        tick_s: seconds between two readings by the thread that waits for messages.
         clock: seconds, monotonic.
     """
 

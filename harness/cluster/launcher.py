@@ -63,7 +63,7 @@ class RankProcess(Protocol):
     def exitcode(self) -> int | None:
         """Exit code, or minus the number of the signal that ended the process; None while it runs.
 
-        ``ORPHANED`` if its host was lost: nobody saw how it ended. Raises RunFailed if that cannot be told any more.
+        ``ORPHANED`` if its host was lost, since its end was not seen. Raises RunFailed if it can no longer be known.
         """
         ...
 

@@ -33,7 +33,7 @@ class Ranks(Victims, Protocol):
         ...
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """The trainers that are dead, or not back yet, after a fault of ``ranks``; empty if one lives."""
+        """All trainers, and replacements not at work yet, if a fault of ``ranks`` left no trainer alive; else empty."""
         ...
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
@@ -216,8 +216,10 @@ class Supervisor(Resumable):
         )
 
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
-        """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
-        second nobody: one may come after the search."""
+        """Ranks that planned kills ended and that a search did not find ``dead``.
+
+        Empty with ``trace.inject: wall``, where a kill may come after the search.
+        """
         return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
     def end_fault(self, number: int) -> None:
@@ -226,7 +228,7 @@ class Supervisor(Resumable):
         self._hold(type(self.planned_faults[number].fault))
 
     def _hold(self, kind: type[Fault]) -> None:
-        """Have the lasting faults of one class last, and no others."""
+        """Put exactly the lasting faults of one class in force."""
         lasting = [self.planned_faults[number] for number in sorted(self._lasting)]
         kind.hold([each for each in lasting if type(each.fault) is kind], Powers(self.ranks, self.store))
 

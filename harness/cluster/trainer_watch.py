@@ -12,11 +12,11 @@ from harness.core.plans import Rank
 
 
 class TrainerWatch:
-    """Tells who of the trainers, and of the processes that are to be trainers, misses a deadline.
+    """Finds the trainers, and the processes that are to become trainers, that miss a deadline.
 
     Args:
         trainers: names of all.
-        progress_timeout_s: within which a trainer must finish something; None: it need not.
+        progress_timeout_s: seconds within which a trainer must finish something; None: no deadline.
     """
 
     def __init__(

@@ -130,10 +130,10 @@ _Sent = TypeVar("_Sent", bound=Request | Push | WriteBack)
 
 
 def packed(message: _Sent) -> _Sent:
-    """``message``, which will be pickled, with those of its tensors copied that are slices of larger ones.
+    """``message`` with its slices of larger tensors copied, before it is pickled.
 
-    A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
-    tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.
+    A rank's rows are a slice of those of all ranks. For a slice of more than half of a tensor, torch sends the whole
+    tensor (``cloneSparseTensors`` of its rpc). With two ranks, one of them would always get the other's rows, too.
     """
     own = {name: _with_own_memory(value) for name, value in vars(message).items()}
     copied = {name: value for name, value in own.items() if value is not getattr(message, name)}

@@ -113,7 +113,7 @@ class World:
         return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
     def start(self) -> Machine:
-        """Start all ranks and spares into generation 0. For the record: their processes, and who can reach them.
+        """Start all ranks and spares into generation 0. Returns processes and network for the record.
 
         Raises RunFailed.
         """
@@ -474,7 +474,7 @@ class World:
         self._verdicts.ask_again()
 
     def close(self) -> None:
-        """Order every rank to stop; kill and reap those that have not ended two seconds later, or take no part yet."""
+        """Order every rank to stop; kill and reap ranks that run two seconds later, and waiting newcomers."""
         self.kill(self._newcomers.waiting)
         for rank in self.pids:
             self._connections.send(rank, "stop")

@@ -47,7 +47,7 @@ def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
 
 
 def _is_renamed(settings: Iterable[Setting]) -> bool:
-    """Whether the strategy's name comes from the command line or a default, not from a file."""
+    """Whether the strategy's name comes from the command line or the default, so that it replaces the file's."""
     return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
 
 

@@ -63,7 +63,7 @@ def list_keys() -> frozenset[str]:
 
 
 def is_irrelevant(key: str) -> bool:
-    """Whether ``key`` affects no result and no event, whatever the engine."""
+    """Whether ``key`` affects no result and no event on any engine."""
     group, _, rest = key.partition(".")
     keys = IRRELEVANT.get(group, {})
     return keys is True or rest in keys

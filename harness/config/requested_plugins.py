@@ -11,7 +11,7 @@ _KEY = "plugins"
 def requested(path: Path | None, overrides: Sequence[str]) -> Sequence[str]:
     """The value of the key ``plugins``: of the overrides, otherwise of the configuration's file.
 
-    Mistakes in either are left to who reads both again, and says where they are.
+    Mistakes in either are ignored here: the configuration is read again, and then reported with their place.
     """
     for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):

@@ -262,7 +262,7 @@ _FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
 
 
 def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event of a kind of before as those of ``fault``."""
+    """The fields of an event of an older format, one kind for each fault, as those of ``fault``."""
     name = values.get("fault", values["event"])
     fault = FAULTS[name]
     others = {key: value for key, value in values.items() if key not in fault.details}

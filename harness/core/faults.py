@@ -262,10 +262,10 @@ FAULTS: dict[str, type[Fault]] = {
 
 
 class Struck(NamedTuple):
-    """The costs of a failure of the trace besides the profile's prices.
+    """The facts of a failure that its charge depends on, besides the profile's prices.
 
-    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank must be given up
-    first. ``takes_trainers``: all of them died.
+    ``repair_h``: emulated hours of rescheduling, None if the trace has none. ``hangs``: a rank is mute, and must be
+    killed first. ``takes_trainers``: all trainers died.
     """
 
     repair_h: float | None = None
@@ -273,7 +273,7 @@ class Struck(NamedTuple):
     takes_trainers: bool = False
 
     def also(self, other: "Struck") -> "Struck":
-        """Both as one failure."""
+        """Merge two failures into one: the longer repair, and the facts of both."""
         repair_h = longest((self.repair_h, other.repair_h))
         return Struck(repair_h, self.hangs or other.hangs, self.takes_trainers or other.takes_trainers)
 
@@ -346,12 +346,12 @@ class PlannedFault:
 
     @property
     def fault(self) -> Fault:
-        """The fault of the first rank; where ranks are not lost, of all of them."""
+        """The fault of the first rank. Without lost ranks, all ranks have the same fault."""
         return next(iter(self.strikes.values())).fault
 
     @property
     def ranks_by_fault(self) -> dict[Fault, list[Rank]]:
-        """The ranks, by what happens to them."""
+        """The struck ranks by fault."""
         found: dict[Fault, list[Rank]] = {}
         for rank, strike in self.strikes.items():
             found.setdefault(strike.fault, []).append(rank)
@@ -359,13 +359,13 @@ class PlannedFault:
 
     @property
     def struck(self) -> Struck:
-        """Its costs as a failure."""
+        """The facts of this failure that its charge depends on."""
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
         return Struck(self.repair_h, hangs, self.takes_trainers)
 
     @property
     def time(self) -> FaultTime:
-        """When it strikes, without whom."""
+        """When it strikes and how, without its ranks."""
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
         rest = (self.last_step, self.wait_h, self.takes_trainers)
         return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, *rest)

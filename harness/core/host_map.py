@@ -1,6 +1,6 @@
 """Hosts of ranks, in data: which host each rank is on, and where the ranks of a lost host go.
 
-Both engines ask this module who dies with a host. A host is named by its index in ``cluster.hosts``.
+Both engines ask this module which ranks die with a host. A host is named by its index in ``cluster.hosts``.
 """
 
 from collections import Counter

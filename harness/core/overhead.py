@@ -114,7 +114,7 @@ def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
 
 
 def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
-    """The greatest factor right after ``hour``, at least 1."""
+    """The largest slow-down factor in force at ``hour``; 1 without one."""
     return max((factor for first_h, last_h, factor in spans if first_h <= hour < last_h), default=1.0)
 
 
@@ -187,7 +187,7 @@ class OverheadLedger(Resumable):
     ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
 
-        That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
+        One charge for any number of lost ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
         ``samples``: position of the run, and ``loads``: a shard or the dense network is read, or reset. ``num_ranks``,

@@ -1,6 +1,6 @@
-"""Temporary files and folders beside their target: locked while they are written, and removed by the next who comes.
+"""Temporary files and folders beside their target: locked while written, and removed later if left over.
 
-A process that is killed cannot remove what it wrote; its lock (flock) ends with it.
+A process that is killed cannot remove its temporary files, but its lock (flock) ends with it.
 """
 
 import fcntl

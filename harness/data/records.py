@@ -87,7 +87,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 
 def find_data(path: Path) -> Meta:
-    """The meta of ``path``, the value of the key ``data.path``. Raises DataError as :func:`read_meta`."""
+    """Read the meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError, also without it."""
     if not path.is_dir():
         what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
         start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"

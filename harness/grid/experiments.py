@@ -54,7 +54,7 @@ def _checked(outcome: Outcome) -> Outcome:
 def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bool = False) -> Iterator[OpenGrid]:
     """Lock the folders of experiments for the time of the block, and write grid.yaml there; cells get a wandb group.
 
-    ``afresh``: what the cells' folders hold, finished or not, is removed first. Raises UserError, before anything is
+    ``afresh``: the cells' runs, finished or not, are removed first. Raises UserError, before anything is
     written, if a folder or a finished cell cannot be used.
     """
     done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first

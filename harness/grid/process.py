@@ -57,7 +57,7 @@ def is_done(cell: Cell) -> bool:
 
 
 class CellProcess:
-    """The process of a running cell. ``place``: of its folder."""
+    """The process of a running cell, seen by the grid. ``place``: the cell's folder, held open."""
 
     def __init__(self, cell: Cell, place: Place, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell

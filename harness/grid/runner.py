@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment: the ones that are not done, wherever a :class:`CellPool` runs them.
+"""Runs the unfinished cells of an experiment, in the places of a :class:`CellPool`: processes or jobs.
 
 A cell that fails, crashes or is killed has a failed outcome; the other cells continue.
 """

@@ -16,13 +16,13 @@ class Notice:
         self._giving = Lock()
 
     def give(self) -> None:
-        """Make it readable."""
+        """Wake the waiting thread: make the descriptor readable."""
         with self._giving:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def take(self) -> None:
-        """Make it unreadable; a no-op if nothing was given."""
+        """Clear the wake-up: make the descriptor unreadable. A no-op if it is not readable."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 

@@ -94,9 +94,9 @@ def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
 
 
 def write_config(cell: Cell) -> None:
-    """Write what the job of a cell needs, and remove what a former one has left. Raises StoreError.
+    """Write the configuration for the job of a cell, and remove log and error of an earlier job. Raises StoreError.
 
-    The backend in the configuration is that of this machine, so that a job has the cell's hash.
+    The configuration names the backend chosen on this machine, so the run has the cell's hash on any other.
     """
     files = JobFiles(cell.run_dir)
     make_folder(files.config.parent)

@@ -107,7 +107,7 @@ class CellJob:
 
 
 class _Child:
-    """A child process that a signal handler may wait for while it is waited for. ``Popen.wait`` holds a lock."""
+    """A child process. A signal handler may wait for it during another wait, where ``Popen.wait`` would deadlock."""
 
     def __init__(self, command: Sequence[str], folder: str, log: IO[bytes]) -> None:
         null = subprocess.DEVNULL

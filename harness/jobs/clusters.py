@@ -58,7 +58,7 @@ class Cluster(Protocol):
 
 
 class Slurm:
-    """Jobs of SLURM. A grid's are found by their names: an array's name leads to the list of its cells."""
+    """Jobs of SLURM. The jobs of a grid are found by name: the name of an array names the file with its cells."""
 
     settle_s = 20.0
     longest_poll_s = 15.0

@@ -43,7 +43,7 @@ _SPIN_NS = 50_000  # an eager worker polls this long for a command before it sle
 
 @inlined
 def _post(job: Any, command: int) -> None:
-    """Start the workers on a command, after they have finished the one before; wake those that sleep."""
+    """Start the workers on a command, after they have finished the previous one; wake sleeping workers."""
     job.command = command
     exchange(counter(job, ARRIVED), 0)
     exchange(counter(job, FINISHED), 0)
@@ -67,7 +67,7 @@ def _join(job: Any) -> None:
 
 @inlined
 def _command(job: Any, command: int) -> None:
-    """Carry out a command with the whole team, after what is left of the one before."""
+    """Carry out a command with the whole team, after the rest of the previous command."""
     mark(job, 0, 0)
     _join(job)
     if command == PREDICT:  # it overwrites buffers that an update reads

@@ -103,7 +103,7 @@ def simulate_all(
 def _simulate_some(
     strategies: Sequence[StrategyOptions], job: Job, spec: GeneratorSpec, seed: int, traces: range
 ) -> Mapping[str, Outcomes]:
-    """Outcomes under ``traces`` of the seed, by strategy: a function of the arguments, in whatever process it runs."""
+    """Outcomes under ``traces`` of the seed, by strategy. They depend on the arguments only, in any process."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
     schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
     return {options.name: outcomes(options, job, schedules) for options in strategies}

@@ -59,8 +59,8 @@ class Leash:
     def follow(self, timeout_s: float | None = _ENDING_S) -> None:
         """End this process if the owner ends within ``timeout_s`` (None: whenever it ends).
 
-        To be called by who has found a connection to the owner closed. If all processes of an owner ended by that, and
-        none by its leash, nobody would end a stopped parent.
+        Call it when a connection to the owner is found closed. If every process of the owner ended for that reason,
+        and none by its leash, no process would end a stopped parent.
         """
         poll = select.poll()
         poll.register(self._owner, select.POLLIN)

@@ -70,13 +70,13 @@ def read_events(path: Path) -> list[Event]:
 def newest_events(path: Path) -> list[dict[str, Any]]:
     """The first event of a log that may be written to meanwhile, and its newest ones, as their JSON has them.
 
-    Reads 256 kB, whatever the length. For display: what cannot be read is left out, and nothing is raised.
+    Reads at most 256 kB. It serves displays: lines that cannot be read are left out, and nothing is raised.
     """
     return [*itertools.islice(_whole_events(_part(path, 0)), 1), *_whole_events(_part(path, -_BLOCK))]
 
 
 def _part(path: Path, start: int) -> bytes:
-    """A block from ``start`` on, which below 0 is from the end; empty where the file cannot be read."""
+    """A block of bytes from ``start`` on; below 0 it counts from the end. Empty if the file cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(start, -stream.seek(0, os.SEEK_END)), os.SEEK_END if start < 0 else os.SEEK_SET)

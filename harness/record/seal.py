@@ -24,9 +24,9 @@ _CURE = "restore it from a copy, or remove DONE to run it again"
 def write_seal(
     run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str], audit: Sequence[str] | None
 ) -> None:
-    """Write DONE. ``digests``: of the sealed files as the run wrote them, whatever they hold now. Raises StoreError.
+    """Write DONE. ``digests``: of the sealed files, computed while the run wrote them. Raises StoreError.
 
-    ``audit``: what the audit of the record found (``harness.record.audit``); None if it could not be made.
+    ``audit``: the findings of ``harness.record.audit``; None if the audit could not be made.
     """
     values = {"time": time, "num_events": num_events, "digests": {name: digests[name] for name in SEALED}}
     values |= {} if audit is None else {"audit": [*audit]}
@@ -34,7 +34,7 @@ def write_seal(
 
 
 def is_sealed(run: RunDir) -> bool:
-    """Whether DONE has digests. Raises StoreError if DONE is neither a seal nor of before seals."""
+    """Whether DONE has digests. Raises StoreError if DONE is neither a seal nor a file of an older version."""
     return _read(run.done) is not None
 
 
@@ -71,7 +71,7 @@ def damage_of(run: RunDir) -> str | None:
 
 
 def _read(done: Path) -> dict[str, Any] | None:
-    """The values of DONE; None if it is of before seals. Raises StoreError for anything else."""
+    """The values of DONE; None if an older version wrote it without seal. Raises StoreError for anything else."""
     content = read_file(done)
     if _TIME_ALONE.fullmatch(content):
         return None

@@ -222,7 +222,7 @@ class Accounting(Ledgers, Resumable):
 
 
 def _lost_dense(plan: RecoveryPlan, progress: Progress) -> int:
-    """Samples that the dense network lacks after a recovery, as it restarts and they are not repeated."""
+    """Samples that the dense network has lost: it restarts from an older state, and they are not trained again."""
     since = {"checkpoint": progress.saved_samples or 0, "initial": 0}
     return progress.samples - since[plan.dense] if plan.dense in since else 0
 

@@ -151,7 +151,7 @@ class Checkpointer:
         return SaveUnderWay(progress=progress, requests=self._requests, stall_s=self._stall_s, dense=dense)
 
     def take_over(self, save: SaveUnderWay | None) -> None:
-        """Go on with a save that another trainer has begun."""
+        """Join a save that the other trainers have begun, as a replacement; a no-op for None."""
         if save is not None:
             self._requests, self._stall_s = save.requests, save.stall_s
             self.checkpoints.begin(save.progress, LateWrite(None, save.dense))

@@ -204,7 +204,7 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""
+        """Serve requests of a recovery. The seconds to find a death count from the wait for replies."""
         sent = self.cluster.start(requests)
         meanwhile()
         self._waits_since_s = self.effects.clock()

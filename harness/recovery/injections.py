@@ -79,8 +79,8 @@ class Injections(Resumable):
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
 
-        The requests in flight, or the next ones, find who is lost. If all trainers are, this returns nowhere: it raises
-        TrainersDied where this process goes on.
+        The requests in flight, or the next ones, find the lost ranks. If all trainers are lost, this never returns:
+        on an engine where this process survives, it raises TrainersDied.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
@@ -95,7 +95,7 @@ class Injections(Resumable):
             self._take(self._inject(losses))
 
     def take_over(self, struck: Struck) -> None:
-        """Go on for trainers that have all died of a fault."""
+        """Take over the run after all former trainers died of the fault ``struck``."""
         self._take(struck)
 
     def _take(self, struck: Struck) -> None:
@@ -141,7 +141,7 @@ class Injections(Resumable):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """While it is entered, lookups are those of an evaluation."""
+        """A context in which lookups count as those of an evaluation."""
         self._is_evaluation = True
         try:
             yield

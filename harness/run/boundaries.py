@@ -83,7 +83,7 @@ class Boundaries(Resumable):
         return [number for number, _ in due]
 
     def _pending(self) -> tuple[int, ...]:
-        """The boundaries of the faults at boundaries to come, ascending, if nothing more is charged before."""
+        """The boundaries of faults not taken yet, ascending. With the clock ``wall``, later overhead moves them."""
         is_wall = self.run_spec.config.trace.clock == "wall"
         return self._strikes(self._num_taken, self.overhead_h() if is_wall else 0.0)
 
@@ -111,7 +111,7 @@ class Boundaries(Resumable):
         self._evaluated_step = step
 
     def saves_at(self, step: int) -> bool:
-        """Whether a save is due at the later boundary ``step``, as known now."""
+        """Whether a save will be due at the coming boundary ``step``, by what is known now."""
         size = self.run_spec.config.trainer.batch_size
         due = self.run_spec.strategy.next_save(self.progress(), after=(step - 1) * size)
         return due is not None and due <= step * size < self.run_spec.total_samples

@@ -43,7 +43,7 @@ from harness.traces.schedule import planned_faults_of, trace_digest, trace_facts
 class RunSpec:
     """All constants of a run that follow from its config, data and trace.
 
-    Each is computed, and raises what is wrong with it, when it is first asked for; :meth:`validate` asks for all.
+    Each constant is computed and checked at its first use. :meth:`validate` computes all of them.
     """
 
     given: Config

@@ -53,7 +53,7 @@ class StepLog(Resumable):
         return is_rerun
 
     def flush_if_due(self) -> None:
-        """Record the new steps at every multiple of ``every_steps``, and where a rerun ends."""
+        """Record the new steps at each multiple of ``every_steps``, and at the end of repeated steps."""
         if self.step == self._rerun_until or self.step % self.every_steps == 0:
             self.flush()
 

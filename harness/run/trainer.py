@@ -66,10 +66,10 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
 def with_data(
     path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
 ) -> None:
-    """``job(cluster, effects)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
+    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data of this digest.
 
-    The supervisor verified them, maybe on another host. Records are read whole once, as by
-    :func:`harness.data.digest.verify`.
+    The supervisor has checked its own copy, which may be on another host. The check reads all records, as
+    :func:`harness.data.digest.verify` does. Raises DataError.
     """
     refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
     job(cluster, effects)

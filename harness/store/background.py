@@ -1,4 +1,4 @@
-"""Work in a thread of its own."""
+"""Background work: a function in a separate thread, with a future for its result."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def in_background(name: str, work: Callable[[], T]) -> Future[T]:
-    """The result of ``work``, which runs in a thread of its own, called ``name``."""
+    """Run ``work`` in a daemon thread called ``name``; returns the future of its result."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -75,7 +75,7 @@ def write_parts(
 class DeltaCursor:
     """Reads a delta front to back into a window that moves over the shard in ascending order.
 
-    Holds the ids of one block, whatever the delta's size. ``scratch_WD`` is any memory of at least one row; cursors
+    Holds the ids of one block at a time. ``scratch_WD`` is any memory of at least one row; cursors
     that are used in turn may share it.
     """
 
@@ -133,7 +133,7 @@ class DeltaCursor:
 
 
 def _blocks(segments: Sequence[Segment], block_rows: int) -> Iterator[Segment]:
-    """Segments with the chosen rows cut into the blocks in which they were written."""
+    """The segments, with runs of chosen rows cut into blocks of ``block_rows``, as they were written."""
     for start, num_rows in segments:
         block = num_rows if start is not None else block_rows
         for done in range(0, num_rows, block):

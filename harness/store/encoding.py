@@ -14,7 +14,7 @@ from harness.store.row_sources import row_bytes_of
 class RowEncoding:
     """Turns rows into bytes and back: here as they are in memory, exact, and without a copy in either direction.
 
-    A row takes the same number of bytes whatever its values.
+    The number of bytes of a row does not depend on its values.
     """
 
     def row_bytes(self, like_MD: Tensor) -> int:

@@ -74,7 +74,7 @@ class ShardStore:
     def write_delta(
         self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part], *, encoding: str = RAW
     ) -> FileRecord:
-        """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
+        """Write the rows that ``parts`` select, as of ``step``. They select no row twice, and may select none."""
         source = _source(rows)
         plan = plan_delta(parts, len(source.rows_MD))
         return self._write("delta", sequence, step, source=source, parts=plan, encoding=encoding)
@@ -139,7 +139,7 @@ class ShardStore:
 
 
 class _Merged(RowSource):
-    """The rows that the files of ``readers``, a base and its deltas, restore to; all are read at once."""
+    """The rows that a base and its deltas restore, read side by side: ``readers`` has one reader for each file."""
 
     def __init__(self, readers: Sequence[ContentReader], chunk_bytes: int) -> None:
         super().__init__(_like(readers[0]))
@@ -149,7 +149,7 @@ class _Merged(RowSource):
             _check_form(reader, self.rows_MD)
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """All rows, whatever ``part``, in a window that moves over the shard."""
+        """Yield all rows, in a window that moves over the shard; ``part`` is ignored."""
         base, *deltas = self._readers
         num_rows = len(self.rows_MD)
         window_WD, scratch_WD = (empty_rows(self._chunk_rows, self.rows_MD) for _ in range(2))

@@ -131,7 +131,7 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
 
 
 def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64, F64 | None]:
-    """Traces, hours, ranks and repair times of the deaths of the traces with these numbers."""
+    """The deaths of the traces ``numbers_K``: trace, hour, rank and repair time of each."""
     traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
     order = np.lexsort((ranks_E, hours_E, traces_E))
     traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]

@@ -122,7 +122,7 @@ def _stretched(trace: Trace, job_h: float) -> Trace:
 def with_ranks(trace: Trace, config: Config) -> Trace:
     """``trace`` with an entry for each rank of a host in place of the entry that names the host.
 
-    Ranks move only when a host is lost, so who is where follows from the hosts lost before, in the order of the trace.
+    Ranks move only when a host is lost, so the place of each rank follows from the earlier entries of the trace.
     Raises TraceError for a host that the run does not have, one that is lost already, or that has no rank.
     """
     if not any(entry.names_host for entry in trace.entries):

@@ -154,12 +154,12 @@ class GeneratorSpec(Parameters):
 
     @property
     def busy_h(self) -> float:
-        """The length, its early hours counted ``early_factor`` times: the time scale in which gaps follow the law."""
+        """The length in hours, early hours counted ``early_factor`` times: gaps follow the law on this time scale."""
         return self.length_h + (self.early_factor - 1) * min(self.early_h, self.length_h)
 
     @property
     def expected_instants(self) -> float:
-        """The expected number of instants: exact in equilibrium, the long-run rate of a fresh start."""
+        """The expected number of instants. It is exact for ``equilibrium``; for ``fresh`` it is the long-run rate."""
         return self.busy_h / self.instant_mtbf_h
 
     @property
