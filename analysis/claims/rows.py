@@ -48,7 +48,7 @@ def study(what: str, ours: str, num: int, why: str = "") -> Row:
 def within(
     what: str, paper: str, value: Estimate | None, low: float, high: float, *, digits: int = 2, why: str = ""
 ) -> Row:
-    """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
+    """A row: reproduced if our 95 % interval lies in [low, high], not if it lies outside, else "cannot be told"."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
     ours = shown(value, digits=digits)
@@ -61,7 +61,7 @@ def within(
 def signed(
     what: str, paper: str, value: Estimate, *, sign: Literal[-1, 1], scale: float = 1.0, digits: int = 2, why: str = ""
 ) -> Row:
-    """Reproduced where our 95 % interval lies on the expected side of 0, not where it lies on the other; else open.
+    """A row: reproduced if our 95 % interval lies on side ``sign`` of 0, not if on the other, else "cannot be told".
 
     ``paper`` ``–``: a study.
     """

@@ -115,7 +115,7 @@ def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
 
 
 def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
-    """As :func:`compare`, of ``comparisons_to``; same errors."""
+    """The frame of ``comparisons_to``, with the columns and errors of :func:`compare`."""
     return _frame(comparisons_to(path, baseline))
 
 

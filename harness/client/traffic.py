@@ -12,8 +12,8 @@ ID_BYTES, VALUE_BYTES, COUNT_BYTES, FLAG_BYTES = 8, 4, 4, 1
 class Traffic:
     """Rows and bytes moved between a cache and the PS ranks. ``dim``: values of a gradient; ``width``: of a row.
 
-    ``sent_bytes`` go to the ranks, ``received_bytes`` come from them. ``uncached_bytes`` is what one message a step and
-    rank, deduplicated, would have moved. ``peak_rows``: cached or under way at one time.
+    ``sent_bytes`` go to the ranks, ``received_bytes`` come from them. ``uncached_bytes``: the bytes without a cache,
+    with one deduplicated message a step and rank. ``peak_rows``: the most rows cached or in flight at one time.
     """
 
     dim: int

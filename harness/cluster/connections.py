@@ -1,4 +1,4 @@
-"""The supervisor's end of the control channel: a connection for each rank, and those whose rank is not known yet."""
+"""The supervisor's end of the control channel: the connections of ranks, and new ones whose rank is unknown."""
 
 import socket
 from collections.abc import Collection, Iterator
@@ -11,9 +11,9 @@ from harness.processes import control
 
 
 class Connections:
-    """The control connections of all ranks. A connection that has ended is forgotten, and not waited for again.
+    """The control connections of all ranks. A connection that has ended is dropped.
 
-    So is one on which a message that has begun does not go on for ``timeout_s``: its rank is among the ``stuck``.
+    A connection is dropped, too, if a message that has begun stalls for ``timeout_s``. Its rank is then in ``stuck``.
     """
 
     def __init__(self, listener: socket.socket, authkey: bytes, timeout_s: float) -> None:

@@ -22,12 +22,12 @@ class RankContext:
     """The orders with which the process of a rank starts; can be pickled.
 
     Attributes:
-        rank: its name at first: a spare may take over another.
+        rank: its name at the start; a spare may later take over the name of a dead rank.
         formation: the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process of the rank's machine whose end must also end the rank.
         port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
-        entrance: of the network that the ranks have to themselves; None where they have none.
+        entrance: of the private network of the ranks; None without one.
         parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
     """
 

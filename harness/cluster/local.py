@@ -18,7 +18,7 @@ class LocalRanks(Ranks):
     """The ranks of engine ``local``: the server of each is an object in this process, and trainers are names.
 
     Attributes:
-        dead_trainers: those that were killed and do not take part again yet, and whether they have been replaced.
+        dead_trainers: killed trainers that take no part yet, and for each whether it has been replaced.
     """
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
@@ -44,7 +44,7 @@ class LocalRanks(Ranks):
         return sorted(dead) if len(dead) == self._num_trainers else []
 
     def succeed(self, ranks: Sequence[Rank]) -> None:
-        """The trainers live again, though that they died is found later, as of the shards that died with them."""
+        """Mark the trainers as alive. The next request still reports their death, and that of shards lost with them."""
         self._succeeded = {*filter(is_trainer, ranks)}
 
     hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
@@ -140,5 +140,5 @@ class LocalCluster(Cluster):
         return any(self._ranks.dead_trainers.values())
 
     def admit(self, state: Callable[[], Any]) -> None:
-        """The trainers live again: they have nothing here that could be lost."""
+        """Mark replaced trainers as alive. ``state`` is not used: trainers have no state of their own here."""
         self._ranks.dead_trainers = {rank: False for rank, is_in in self._ranks.dead_trainers.items() if not is_in}

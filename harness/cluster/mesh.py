@@ -64,7 +64,7 @@ class Notices(Protocol):
         ...
 
     def hear(self) -> None:
-        """Take what has come. Its exceptions end the exchange."""
+        """Handle all notices that have arrived. An exception ends the exchange."""
         ...
 
     def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
@@ -109,7 +109,7 @@ class Mesh:
 
     @property
     def entrance(self) -> TrainerAddress:
-        """Where the others find this trainer."""
+        """The address at which other trainers connect to this one, and whether it has met any."""
         return (*self._listener.getsockname()[:2], self.has_met)
 
     def meet(self, entrances: Mapping[int, TrainerAddress]) -> None:

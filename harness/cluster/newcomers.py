@@ -1,4 +1,4 @@
-"""Processes that are to take the places of dead trainers, and spare trainers, which wait for that."""
+"""Processes that will replace dead trainers, and spare trainers in reserve."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,16 +10,16 @@ from harness.core.plans import Rank, is_spare_trainer, spare_trainer_name
 
 
 class Newcomers(Mapping[Rank, bool]):
-    """The new processes of dead trainers, which wait for the next step: by name of the trainer, whether it is ready.
+    """The processes that replace dead trainers and wait for the next step: by name of the trainer, whether ready.
 
-    A spare trainer is a process that has been started before a trainer died: it has read the data and has all objects
-    of a trainer, but no number. It takes the place of the next trainer that dies.
+    A spare trainer is a process started in advance: it has read the data and has all objects of a trainer, but no
+    number. It replaces the next trainer that dies.
 
     Args:
         spawn: starts a process under a name.
 
     Attributes:
-        is_entering: whether they are being taken in.
+        is_entering: whether the group of trainers is admitting them now.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Newcomers(Mapping[Rank, bool]):
         return admitter
 
     def await_all(self, admitter: Rank) -> None:
-        """Record that a trainer waits for them."""
+        """Record that trainer ``admitter`` waits until all newcomers are ready."""
         self._admitter = admitter
 
     def lost(self, trainer: Rank) -> None:

@@ -117,10 +117,10 @@ class Processes:
             )
 
     def _pause(self, ranks: Sequence[Rank]) -> None:
-        """Stop the processes of ``ranks``, slow ones for good, and wait until no thread of them runs.
+        """Send SIGSTOP to ``ranks``, and wait until no thread of them runs. The duty cycle of slow ones ends.
 
-        The signal is sent again to one that runs: something else may have continued it. Raises RunFailed if one still
-        runs after ``REAP_S`` seconds.
+        A process that still runs gets the signal again, since something else may have continued it. Raises RunFailed if
+        one runs after ``REAP_S`` seconds.
         """
         for rank in ranks:
             self._mute.add(self[rank])

@@ -29,9 +29,9 @@ class Exchange(Protocol):
         ...
 
     def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
-        """Give ``value`` to the others; the values of all that live, by trainer: the same in each of them, but for
-        ``only_to``: others than these are given None.
+        """Give ``value`` to the others; returns the values of all living trainers, by number.
 
+        All trainers get the same values. ``only_to``: only these trainers get the value, the others None.
         A trainer that dies meanwhile has given its value to all of them, or to none. Raises RunFailed if another
         trainer makes another call than ``what``.
         """
@@ -84,7 +84,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
         self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.newcomers)}
 
     def enter(self) -> Any:
-        """Load the state that another trainer gives in :meth:`admit`; returns the rest of its gift."""
+        """Load the state that another trainer gives in :meth:`admit`; returns the second value that it gives."""
         given = next(filter(None, self._exchanged("admission", None).values()))
         self.load(given[0])
         return given[1]

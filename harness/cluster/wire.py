@@ -150,13 +150,13 @@ _process: Any = None
 
 
 def serve_by(process: Any) -> None:
-    """Set the object whose methods this process serves its requests by: a ``PsProcess``."""
+    """Set the ``PsProcess`` whose methods :func:`on_rank` calls in this process."""
     global _process  # noqa: PLW0603 - rpc names a function, which must find its rank by itself
     _process = process
 
 
 def on_rank(method: str, *args: Any) -> Any:
-    """Call a method of that object, for a request that travels pickled."""
+    """Call a method of the object given to :func:`serve_by`; the remote side of a pickled request."""
     return getattr(_process, method)(*args)
 
 

@@ -1,4 +1,4 @@
-"""Keys that are valid alone and cannot be had together."""
+"""Checks of keys that are valid alone, but not together."""
 
 from harness.config.model import Config
 from harness.core.errors import ConfigError

@@ -154,7 +154,7 @@ def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iter
 
 
 def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
-    """Every setting of one run, those of the command line last. Raises ConfigError."""
+    """All settings of one run: of the file, then of the command line, which override them. Raises ConfigError."""
     base: list[Setting] = []
     if path is not None:
         settings, grids = read_settings(path, group_keys())

@@ -1,6 +1,6 @@
 """The sidecar of a synthetic log: ``log.tsv.synth.json``, which says how ``log.tsv`` was made.
 
-A log is in Criteo's text format, which has no place for it. A sidecar counts only for the very bytes that it names.
+Criteo's text format has no place for this. A sidecar is valid only for a log with the size and hash in it.
 """
 
 import dataclasses

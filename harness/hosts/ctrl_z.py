@@ -14,10 +14,10 @@ class CtrlZ:
     """While it lasts, SIGTSTP suspends the leases of all agents and then stops this process; SIGCONT renews them.
 
     A no-op outside of the main thread, and where the process ignores or handles the signal already. SIGSTOP cannot be
-    handled: a supervisor that is stopped by it is a cut to its agents.
+    handled: to the agents a supervisor stopped by it looks like one that is cut off.
 
     Args:
-        agents: gives those that live.
+        agents: gives the living agents.
     """
 
     def __init__(self, agents: Callable[[], Iterable[AgentLink]]) -> None:

@@ -144,9 +144,9 @@ class _Child:
 
 
 def is_cancelled() -> bool:
-    """Whether SLURM is ending the job for good, or requeues it itself. With a time of grace it still counts as running.
+    """Whether SLURM reports the job in a state other than RUNNING: it ends the job, or requeues it itself.
 
-    False outside of SLURM, and where squeue gives no answer.
+    A job in its time of grace is still RUNNING. False outside of SLURM, and where squeue gives no answer.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

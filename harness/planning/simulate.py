@@ -255,7 +255,7 @@ class _Run:
             self._num_charged = index + 1
 
     def slow_down(self, planned: PlannedFault) -> None:
-        """Charge a fault that lasts, which begins before what else is due at its boundary."""
+        """Charge a fault that lasts. It begins before the saves and failures of its boundary."""
         self.charge_saves_through(planned.step - 1)
         self.overhead.charge_slowdown(planned.wait_h)
 

@@ -79,7 +79,7 @@ class Recorder:
         self.place = Place(self.run.events)
 
     def _go_on(self, since: EventsPosition) -> IO[bytes]:
-        """Cut the file at ``since``."""
+        """Continue a record: check its events up to ``since``, cut off the rest, and open the file to append."""
         kept = check_position(self.run.events, since)
         with store_errors(self.run.events, "written"):
             os.truncate(self.run.events, since.num_bytes)

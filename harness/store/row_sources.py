@@ -18,10 +18,10 @@ stop, for example of a small table, which are written without ids."""
 
 
 class RowSource:
-    """Gives a writer the rows of a save in blocks. This one reads a shard that nobody changes during the save.
+    """Gives a writer the rows of a save in blocks. This class reads a shard that does not change during the save.
 
-    Each row is read once, in ascending order. ``rows_MD``: the rows of the shard in memory. A writer uses only shape
-    and dtype: of another source, values may be newer than those of the save.
+    Each row is read once, in ascending order. ``rows_MD``: the rows of the shard in memory. A writer uses only its
+    shape and dtype, since with a subclass its values may be newer than those of the save.
     """
 
     def __init__(self, rows_MD: Tensor) -> None:

@@ -59,7 +59,7 @@ def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
 
 
 def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
-    """The facts of a run that has ended; None for another one, and for one without an event.
+    """The facts of a run that is done or failed; None for any other run, and for one without events.
 
     ``target``: values of the config's group ``wandb`` that replace the run's own. Raises StoreError for a record that
     is damaged.

@@ -78,7 +78,7 @@ def default_entity() -> str:
 def server_url() -> str:
     """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own.
 
-    Raises ConfigError if wandb's settings cannot be used, or there is no API key for the server that can be one.
+    Raises ConfigError if wandb's settings are invalid, or the API key for the server is missing or malformed.
     """
     wandb = import_wandb()
     try:

@@ -11,7 +11,7 @@ class Initial(Recovery):
     """``initial``: a lost shard is reset to its initial values."""
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Reset ``ranks``."""
+        """Requests that give ``ranks`` their initial values."""
         return {rank: Initialise(step=loss.progress.step) for rank in ranks}
 
 

@@ -94,11 +94,11 @@ def _event(where: str, fields: list[str]) -> Event:
 
 
 def read_counts(text: str, found: Findings) -> None:
-    """SkyPilot: a record is a preemption; where the count falls by n, n instances are gone at that tick.
+    """Read a log of SkyPilot: the number of instances at each tick. A count that falls by n is n preemptions.
 
-    Instances have no names; those that came first are taken to go first. The gaps between failures of the cluster are
-    the log's, those of a node follow from that rule and from ``Slots``. The instant is that of the lower count; the
-    preemption lies anywhere between it and the tick before.
+    Instances have no names; the oldest is assumed to go first. The gaps between failures of the cluster are those of
+    the log; the gaps of one node follow from that assumption and from ``Slots``. A preemption gets the time of the
+    lower count, and happened between the previous tick and this one.
     """
     source = found.source
     log = parse_json(text, source)
