@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.job_arguments import add_launcher
+from harness.cli.job_arguments import add_scheduler
 from harness.cli.parsing import OVERRIDES, Pairs, Parser, add_mapping, command, count, pair, positive, seconds
 from harness.cli.trace_arguments import add_plan, add_traces
 from harness.cli.wandb_arguments import add_wandb
@@ -76,8 +76,8 @@ to, or that holds a run of another config or by other code, is refused.""",
   run.py grid experiments/quickstart.yaml 'seed=[0,1,2,3,4]' 'strategy.name=[none,full]'  sweep other values
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
-  run.py grid experiments/quickstart.yaml --launcher submitit jobs.partition=cpu          each cell a job of SLURM
-  run.py grid experiments/quickstart.yaml --launcher ray jobs.max_parallel=8              each cell a task of a Ray
+  run.py grid experiments/quickstart.yaml --scheduler submitit jobs.partition=cpu          each cell a job of SLURM
+  run.py grid experiments/quickstart.yaml --scheduler ray jobs.max_parallel=8              each cell a task of a Ray
 
 Each cell has a folder <out>/<slug>-<hash>-<code>/. Finished cells are not run again, unfinished cells go on from their
 resume point or start afresh, and a changed config, or other code, is a new cell beside the old one; tables take the
@@ -87,14 +87,14 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
         metavar="EXPERIMENT.yaml",
     )
     grid.add_argument(
-        "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
+        "--parallel", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
     _add_afresh(grid)
     _add_grace(grid)
     grid.add_argument("--dry-run", action="store_true", help="list cells: done or to do; run nothing")
     _add_margin(grid)
     _add_explain(grid)
-    add_launcher(grid)
+    add_scheduler(grid)
     _add_reproduce(commands)
 
 
@@ -121,7 +121,7 @@ first. Finished cells and benchmarks are not run again.""",
         metavar="CLAIM | FILE.yaml | key=value",
         help="claims (default: all of this project); overrides",
     )
-    reproduce.add_argument("--jobs", type=count, metavar="N", help="cells at once (default: one per core)")
+    reproduce.add_argument("--parallel", type=count, metavar="N", help="cells at once (default: one per core)")
     reproduce.add_argument(
         "--scale",
         choices=("small", "paper"),
@@ -259,7 +259,7 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     synth.add_argument("--rows", type=count, required=True, metavar="N", help="rows; 6 of 7 are used for training")
     synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
     synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
-    synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
+    synth.add_argument("--table-rows", type=float, metavar="F", help="the table sizes of Kaggle times F")
     synth.add_argument(
         "--taper",
         type=float,

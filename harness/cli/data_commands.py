@@ -44,7 +44,7 @@ def synth(options: argparse.Namespace) -> None:
     """Write a synthetic click log."""
     from harness.data.synth import synth as synth_data
 
-    given = {"scale": options.scale, "taper": options.taper}
+    given = {"scale": options.table_rows, "taper": options.taper}
     given = {name: value for name, value in given.items() if value is not None}
     with amount_progress("synth") as progress:
         report = synth_data(options.rows, options.out, seed=options.seed, progress=progress, **given)

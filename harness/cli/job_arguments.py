@@ -2,17 +2,17 @@
 
 from harness.cli.parsing import Parser
 
-LAUNCHERS = ("local", "submitit", "ray")
+SCHEDULERS = ("none", "submitit", "ray")
 
 
-def add_launcher(parser: Parser) -> None:
+def add_scheduler(parser: Parser) -> None:
     """Options that say where cells run."""
     group = parser.add_argument_group("where cells run (docs/HOSTS.md)")
     group.add_argument(
-        "--launcher",
-        choices=LAUNCHERS,
-        default="local",
-        help="local: processes of this command; submitit: each cell is a job of SLURM, which outlives this "
+        "--scheduler",
+        choices=SCHEDULERS,
+        default="none",
+        help="none: processes of this command; submitit: each cell is a job of SLURM, which outlives this "
         "command; ray: each cell is a task of a Ray that runs. Both as the keys jobs.* say. They need `pip install -r "
         "requirements-submitit.txt` or `requirements-ray.txt` (default: %(default)s)",
     )

@@ -1,6 +1,6 @@
-"""`run.py grid --launcher`: where the cells of a grid run, and the scripts that would be submitted."""
+"""`run.py grid --scheduler`: where the cells of a grid run, and the scripts that would be submitted."""
 
-# ruff: noqa: PLC0415 - what only one launcher needs
+# ruff: noqa: PLC0415 - imports of one scheduler alone
 
 import argparse
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from harness.grid.worker import run_assembled
 
 
 def pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
-    """The pool that ``--launcher`` names. Raises ConfigError, also for options of another launcher."""
-    launcher = options.launcher
-    if options.print_script and launcher != "submitit":
-        raise ConfigError(f"--print-script: expected --launcher submitit, got {launcher}, which submits no script")
-    return _POOLS[launcher](options, experiment)
+    """The pool that ``--scheduler`` names. Raises ConfigError, also for options of another scheduler."""
+    scheduler = options.scheduler
+    if options.print_script and scheduler != "submitit":
+        raise ConfigError(f"--print-script: expected --scheduler submitit, got {scheduler}, which submits no script")
+    return _POOLS[scheduler](options, experiment)
 
 
 def print_scripts(experiment: Experiment) -> None:
@@ -34,18 +34,18 @@ def print_scripts(experiment: Experiment) -> None:
     console.note(f"{len(cells)} of {len(experiment.cells)} cells would be submitted")
 
 
-def _local(options: argparse.Namespace, _experiment: Experiment) -> CellPool:
-    return LocalPool(run_assembled, options.jobs)
+def _none(options: argparse.Namespace, _experiment: Experiment) -> CellPool:
+    return LocalPool(run_assembled, options.parallel)
 
 
 def _submitit(options: argparse.Namespace, experiment: Experiment) -> CellPool:
     from harness.jobs.clusters import require_submitit
     from harness.jobs.pool import JobPool
 
-    _refuse_jobs(options)
+    _refuse_parallel(options)
     if options.grace != GRACE_S:
         raise ConfigError(
-            "--grace: expected --launcher local or ray; the key jobs.signal_delay_s says how long jobs of submitit "
+            "--grace: expected --scheduler none or ray; the key jobs.signal_delay_s says how long jobs of submitit "
             "have for their resume points"
         )
     require_submitit()
@@ -56,20 +56,20 @@ def _ray(options: argparse.Namespace, experiment: Experiment) -> CellPool:
     from harness.hosts.ray_launcher import require_ray
     from harness.jobs.ray_pool import RayPool
 
-    _refuse_jobs(options)
-    require_ray("--launcher ray")
+    _refuse_parallel(options)
+    require_ray("--scheduler ray")
     return RayPool(experiment.out, options.grace)
 
 
-def _refuse_jobs(options: argparse.Namespace) -> None:
-    if options.jobs is not None:
+def _refuse_parallel(options: argparse.Namespace) -> None:
+    if options.parallel is not None:
         raise ConfigError(
-            f"--jobs: expected --launcher local; the key jobs.max_parallel limits the jobs of {options.launcher}"
+            f"--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of {options.scheduler}"
         )
 
 
 _POOLS: dict[str, Callable[[argparse.Namespace, Experiment], CellPool]] = {
-    "local": _local,
+    "none": _none,
     "submitit": _submitit,
     "ray": _ray,
 }

@@ -66,7 +66,7 @@ def reproduce(options: argparse.Namespace) -> int:
         if (other := claims.setdefault(claim.name, claim)) is not claim:
             raise ConfigError(f"{claim.path}: expected claims of different names, got two of {other.name}")
     evidence = _evidence(claims, overrides, options.scale, Config.model_dump_json)  # before there is data
-    jobs = options.jobs
+    jobs = options.parallel
     if options.scale == "paper":
         jobs = scales.say_needs(evidence.cells, jobs, scales.value(overrides, "data.path"))
     missing = scales.missing(evidence.folders)

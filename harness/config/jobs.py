@@ -1,4 +1,4 @@
-"""The keys ``jobs.*``: resources requested for the jobs of a grid with ``--launcher submitit`` or ``ray``."""
+"""The keys ``jobs.*``: resources requested for the jobs of a grid with ``--scheduler submitit`` or ``ray``."""
 
 from typing import Annotated, Literal
 

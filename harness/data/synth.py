@@ -74,7 +74,7 @@ def synth(
     if rows < 1:
         raise DataError(f"--rows: expected at least 1 row to write, got {rows}")
     if not 0 < scale <= 1:
-        raise DataError(f"--scale: expected more than 0 and at most 1, got {scale}")
+        raise DataError(f"--table-rows: expected more than 0 and at most 1, got {scale}")
     if not 0 <= taper <= _MAX_TAPER:
         raise DataError(f"--taper: expected 0 to {_MAX_TAPER:g}, got {taper}")
     out = Path(out)

@@ -184,7 +184,7 @@ def require_submitit() -> None:
     """Raise ConfigError if submitit is not installed."""
     if find_spec("submitit") is None:
         raise ConfigError(
-            "--launcher submitit: expected the package submitit, which is missing; "
+            "--scheduler submitit: expected the package submitit, which is missing; "
             "pip install -r requirements-submitit.txt"
         )
 

@@ -363,7 +363,7 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
         ("to", "do", "local-none-seed3"),
         ("to", "do", "local-partial-seed3"),
     ]
-    result = cli("grid", "grid.yaml", "--jobs", "2", "seed=3")
+    result = cli("grid", "grid.yaml", "--parallel", "2", "seed=3")
     assert result.code == 0
     assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed"
     assert f"report: {Path('out/report.html')}" in result.out
@@ -444,7 +444,15 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     (example,) = re.findall(r"```yaml\n# fewer_saves.yaml\n(.*?)```", page, re.DOTALL)
     assert example.count("\n") <= 25
     Path("fewer_saves.yaml").write_text(example)
-    words = ("reproduce", "fewer_saves.yaml", "data.path=data", "trainer.batch_size=32", "seed=[0, 1]", "--jobs", "1")
+    words = (
+        "reproduce",
+        "fewer_saves.yaml",
+        "data.path=data",
+        "trainer.batch_size=32",
+        "seed=[0, 1]",
+        "--parallel",
+        "1",
+    )
     first = cli(*words)
     assert first.code == 0
     assert "8 cells: 8 run, 0 done before, 0 failed" in first.errors[-1]

@@ -23,7 +23,7 @@ from tests.jobs.cells import cells_of
 from tests.runs import changed
 
 MISSING = (
-    "--launcher submitit: expected the package submitit, which is missing; pip install -r requirements-submitit.txt"
+    "--scheduler submitit: expected the package submitit, which is missing; pip install -r requirements-submitit.txt"
 )
 
 
@@ -147,26 +147,26 @@ def test_progress_is_that_of_the_newest_event(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--launcher", "submitit"], MISSING),
+        (["--scheduler", "submitit"], MISSING),
         (
-            ["--launcher", "submitit", "--jobs", "2"],
-            "--jobs: expected --launcher local; the key jobs.max_parallel limits the jobs of submitit",
+            ["--scheduler", "submitit", "--parallel", "2"],
+            "--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of submitit",
         ),
         (
-            ["--launcher", "ray"],
-            "--launcher ray: expected the package ray, which is missing; pip install -r requirements-ray.txt",
+            ["--scheduler", "ray"],
+            "--scheduler ray: expected the package ray, which is missing; pip install -r requirements-ray.txt",
         ),
         (
-            ["--launcher", "ray", "--jobs", "2"],
-            "--jobs: expected --launcher local; the key jobs.max_parallel limits the jobs of ray",
+            ["--scheduler", "ray", "--parallel", "2"],
+            "--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of ray",
         ),
         (
-            ["--launcher", "ray", "--print-script"],
-            "--print-script: expected --launcher submitit, got ray, which submits no script",
+            ["--scheduler", "ray", "--print-script"],
+            "--print-script: expected --scheduler submitit, got ray, which submits no script",
         ),
-        (["--print-script"], "--print-script: expected --launcher submitit, got local, which submits no script"),
+        (["--print-script"], "--print-script: expected --scheduler submitit, got local, which submits no script"),
         (
-            ["--launcher", "submitit", "jobs.minutes=0"],
+            ["--scheduler", "submitit", "jobs.minutes=0"],
             "jobs.minutes: 0 is not a whole number >= 1 (jobs.minutes=0 on the command line)",
         ),
     ],

@@ -170,7 +170,7 @@ def test_a_grid_of_jobs_ends_with_its_table(
     monkeypatch.chdir(tmp_path)
     short = changed(config, trace__path=None, data__max_train_samples=40, out="grid", jobs__cluster="local")
     Path("x.yaml").write_text(to_yaml(short.model_dump(mode="json")))
-    assert command_line.main(["grid", "x.yaml", "--launcher", "submitit"]) == 0
+    assert command_line.main(["grid", "x.yaml", "--scheduler", "submitit"]) == 0
     said, noted = capsys.readouterr()
     assert said.endswith("report: grid/report.html\n")
     assert re.search(
