@@ -94,10 +94,10 @@ def _placed(what: str, first: float, last: float, low: float, high: float) -> tu
 def measured(
     what: str, paper: str, values: Sequence[float], low: float, high: float, *, digits: int = 2, why: str = ""
 ) -> Row:
-    """Median with least and greatest of what a machine was measured at; reproduced where all lie in the range.
+    """A row of measured rounds: their median, least and greatest; reproduced if all rounds lie in [low, high].
 
-    Not reproduced where all lie on one side of it. Open between, and where they spread wider than the range: then the
-    machine was too noisy to tell. ``paper`` ``–``: a study.
+    Not reproduced if all lie on one side of the range. "Cannot be told" in other cases, and also if the rounds spread
+    wider than the range, since the machine was then too noisy. ``paper`` ``–``: a study.
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")

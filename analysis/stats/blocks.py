@@ -77,7 +77,7 @@ def blocks_of(frame: "pd.DataFrame") -> list[Block]:
 
 
 def regimes_of(frame: "pd.DataFrame") -> list[Block]:
-    """As ``blocks_of``, whatever the engine: the copies of a cell on several engines are one result."""
+    """As ``blocks_of``, but without a split by engine: copies of a cell on several engines are one result."""
     return regimes(cells_of(frame))
 
 

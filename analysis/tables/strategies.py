@@ -56,9 +56,9 @@ _RESOURCES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Column(Heading):
-    """A heading, and what stands below it in a strategy's line.
+    """A column of the table of strategies: a heading, and the text of its cells.
 
-    ``of``: the column of ``load`` of which it shows the mean, times ``scale``. ``show``: its text, if it is not that.
+    ``of``: the column of ``load`` whose mean, times ``scale``, is shown. ``show``: makes another text instead.
     ``key``: its name on the command line, if not the title. ``where``: the blocks that have it, by default all;
     ``note`` then explains it below the table.
     """

@@ -165,7 +165,7 @@ class LookaheadClient(EmbeddingClient):
         self._window, self._before, self._following = window, window.before, following
 
     def _hold(self, window: Window) -> None:
-        """From now on the rows of the window before and of ``window`` are cached or under way."""
+        """Reserve space for the rows of ``window`` and the previous one, cached or in flight from now on."""
         self._held = window.after.held
         self._cache.reserve(window.after.pool.capacity)
         self.traffic.peak(len(window.after.held))

@@ -65,7 +65,7 @@ class ControlStore(Store):
         return self._known[key]
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """``desired``: whether the world may change (``rpcIsStaticGroup``) is the same for all of its members."""
+        """Returns ``desired`` without a comparison: all members set the same ``rpcIsStaticGroup``."""
         return desired
 
 

@@ -39,12 +39,12 @@ class Exchange(Protocol):
 
 
 class SeveralTrainers(TrainerGroup, Resumable):
-    """One trainer of several. Before they have met, each acts by itself.
+    """One trainer of several. Until the trainers are connected, each acts by itself.
 
-    The lowest one that lives acts. It is also the heir of the dead: it does their shares of all work.
+    The living trainer with the lowest number acts for the group. It also does the dead trainers' shares of all work.
 
     Args:
-        number_calls: told the number of an action before it is carried out. An heir repeats it under the same number.
+        number_calls: gets the number of each action in advance. A trainer that takes over repeats it under that number.
     """
 
     _state = ("_num_actions", "_answers")

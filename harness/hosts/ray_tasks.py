@@ -198,7 +198,7 @@ def _give_up(words: str) -> NoReturn:
 
 
 def main(mode: str, address: str, *words: str) -> int:
-    """See above; the exit code."""
+    """Run one of the modes in the module's docstring. Returns the exit code."""
     global _out  # noqa: PLW0603 - Ray prints to the standard streams
     line = "" if mode == "nodes" else sys.stdin.readline()
     _out = os.dup(1)

@@ -4,14 +4,14 @@ import os
 
 
 class StopRequest:
-    """Is set once, and stays set. Can be waited for, as a connection can."""
+    """A request to stop, set at most once. A thread can wait for it by ``select``, as for a connection."""
 
     def __init__(self) -> None:
         self._readable, self._writable = os.pipe()
         self.is_set = False
 
     def set(self) -> None:
-        """Ask. May be called by a signal handler."""
+        """Set the request. A signal handler may call this."""
         if not self.is_set:
             self.is_set = True
             os.write(self._writable, b"1")

@@ -150,7 +150,7 @@ class Injections(Resumable):
 
     @property
     def has_taken_trainers(self) -> bool:
-        """Whether the failure that is to be recovered from took all trainers."""
+        """Whether the current failure killed all trainers."""
         return self._struck.takes_trainers
 
     def take_struck(self) -> Struck:

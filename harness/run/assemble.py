@@ -273,9 +273,9 @@ class _Run:
 
 
 def prepare_fork_server() -> None:
-    """Fork later processes from this one, which has imported all that they need, plugins included.
+    """Start a fork server with all imports of this process, plugins included; later processes are forked from it.
 
-    To be called before a thread is started; too late, it does nothing, and processes import everything themselves.
+    Call it before any thread starts. Afterwards it is a no-op, and each process imports everything itself.
     """
     read_all_code()  # once, before an edit; every process inherits it
     own_fork_server()

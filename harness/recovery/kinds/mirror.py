@@ -3,7 +3,7 @@
 The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It takes the
 gradients of every step by the optimizer of the PS ranks. So a mirrored row, and its count of unsaved updates, are those
 of the PS ranks after the same step. The row is never older than in the checkpoint, and newer if it has such updates.
-Right before each save, which rows to hold is decided anew, and rows that the mirror lacks are fetched.
+Right before each save the rows to hold are chosen again, and rows that the mirror lacks are fetched.
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). K rows of the mirror, N distinct rows of a
 batch, X columns of a row.
@@ -175,8 +175,9 @@ class Mirror(Checkpoint):
     def newer_rows(self, rank: Rank, step: int) -> CountedRows:
         """The rows of the dead ``rank`` that are newer than in the newest checkpoint, as of ``step``.
 
-        The replacement must take them: a save under way then holds all of their updates, since the replacement saves
-        its rows as they are when the save is committed. If states are reset, that is of its other rows.
+        The replacement must load them. A save under way then counts as holding all of their updates, since the
+        replacement writes its rows as of the commit. With ``restore_optimizer: reset`` the mirror's other rows of this
+        rank get the initial optimizer state.
         """
         self.reach(step)
         part = self._part(rank)

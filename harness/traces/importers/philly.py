@@ -59,7 +59,7 @@ def _time(value: Any, key: str, where: str) -> float | None:
 
 
 def _fail(attempt: _Attempt, again_s: float | None, found: Findings, where: str) -> None:
-    """The failures of an attempt on its servers, or the rule that drops them; the job ran again at ``again_s``."""
+    """Add a failure of each server of an attempt to ``found``, or drop it. ``again_s``: start of the next attempt."""
     start_s, end_s, servers = attempt
     if not servers:
         found.drop(NO_SERVER, where)
