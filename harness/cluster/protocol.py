@@ -204,7 +204,7 @@ class Written:
             None if the shard does not count updates.
         compacted: whether older files were merged into a new base.
         waited_s: how long steps waited for a save in the background, seconds.
-        is_late: a replacement wrote its rows as of the reply, not as of the save's step.
+        is_late: the rank replaces one that died during the save; its rows are as of its reply, not of the save's step.
         struck: numbers of the planned faults by which the first write failed; the rank then wrote its part again.
         failed_s: from the begin of that write to its failure, seconds.
     """

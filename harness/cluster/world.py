@@ -337,7 +337,10 @@ class World:
         return self._formation
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """The PS ranks on lost hosts, by rank the reason. ``ranks`` did not answer; only their hosts are considered."""
+        """The PS ranks on lost hosts, by rank the reason. ``ranks`` did not answer; only their hosts are considered.
+
+        Waits for a silent host until it answers or counts as lost.
+        """
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
     def _overdue(self) -> dict[Rank, str]:

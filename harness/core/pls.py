@@ -122,10 +122,10 @@ class UpdateLedger(Resumable):
     ) -> tuple[int, int]:
         """Record the death of ``rank`` under partial recovery; returns the lost updates, ``(all, tracked)``.
 
-        ``in_flight``: updates that count as sent but not as persisted, and are not lost, since their message is sent to
-        the replacement again; negative if updates are lost that do not count as sent yet. ``recovered``: updates in
-        rows that the replacement gets from the trainer's mirror, newer than the checkpoint; they count as neither lost
-        nor persisted until a save holds them or the rank dies again.
+        ``in_flight``: updates that count as sent, but are not lost, since their message is sent to the replacement
+        again. It is negative if updates are lost that do not count as sent yet. ``recovered``: updates in rows that the
+        replacement gets from the trainer's mirror. They count as neither lost nor persisted until a save holds them or
+        the rank dies again.
         """
         counts_2 = self._counts[:, :, self._places[rank]]  # a view
         gone_2 = counts_2[_SENT] - counts_2[_PERSISTED] - counts_2[_LOST] - in_flight - recovered

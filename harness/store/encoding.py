@@ -46,7 +46,7 @@ class Quantised(RowEncoding):
         self._shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Scale and offset, and the values, filled up to whole bytes."""
+        """Bytes of an encoded row: scale and offset (8 bytes), then the values, rounded up to whole bytes."""
         return 8 + -(-like_MD.shape[1] * self._bits // 8)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
