@@ -26,6 +26,7 @@ from analysis.claims.own import pareto, seeds, spread, traces, tracker_part
 from analysis.claims.rows import Row
 from analysis.claims.special_figures import draw_production, front, hours, planning
 from analysis.load import COLUMNS, Cell
+from analysis.load.frame import NOT_SWEPT
 from analysis.stats import STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
@@ -225,7 +226,7 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
         elif each["type"] == "missing":
             yield f"{where}: {name}: expected a key {each['loc'][-1]}"
         else:
-            text = each["msg"].removeprefix("Input should be ")
+            text = each["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             text = text if text.startswith("expected") else f"expected {text}, got {each['input']!r}"
             yield f"{where}: {name}: {text}"
 
@@ -292,7 +293,8 @@ class _Check:
             for name in (each for each in named if isinstance(each, str)):
                 field = next(each for each in ("strategy", "less", "than") if name in (getattr(item, each, None) or ()))
                 self.one_of((*keys, field), name, strategies, "a strategy of the experiment")
-            for field, known in (("by", columns), ("x", columns and [*columns, *measures])):
+            keys_of = columns and [name for name in columns if name not in ("strategy", "seed")]
+            for field, known in (("by", keys_of), ("x", columns and [*columns, *measures])):
                 if known is not None and (name := getattr(item, field, None)) is not None:
                     self.one_of((*keys, field), name, known, "a key of the experiment's grids")
 
@@ -300,4 +302,5 @@ class _Check:
 def _of_experiment(path: Path) -> tuple[list[str], list[str]]:
     """The strategies of an experiment, and the columns of its results."""
     experiment = load_experiment(path, cell_hash=lambda config: config.model_dump_json())
-    return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], [*COLUMNS, *experiment.axes]
+    axes = [key for key in experiment.axes if key not in NOT_SWEPT]
+    return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], [*COLUMNS, *axes]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from analysis.claims.measures import Measure, Model, Names, matches
 from analysis.claims.rows import (
@@ -179,6 +179,12 @@ class Provided(Model):
         return True if high < self.below else False if low > self.below else None
 
 
+def _in_order(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] > span[1]:
+        raise ValueError(f"expected the least value first, got {list(span)}")
+    return span
+
+
 class Within(Expected):
     """A measure lies in a range: its whole 95 % interval, or all rounds that a machine was measured at.
 
@@ -186,7 +192,7 @@ class Within(Expected):
     that a bound is not met at any cost. ``noise_below``: rounds below it say that the machine was not quiet.
     """
 
-    within: tuple[float, float]
+    within: Annotated[tuple[float, float], AfterValidator(_in_order)]
     best: Literal["least", "most"] | None = None
     provided: Provided | None = None
     noise_below: float = -math.inf

@@ -58,7 +58,7 @@ name of all draws of the conditions that the trace is a draw of (``analysis.load
 overhead in node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
 """
 
-_NOT_SWEPT = (
+NOT_SWEPT = (
     "out",
     "name",
     "plugins",
@@ -91,7 +91,7 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     root = Path(path)
     flats = {run_dir: _flat_or_error(run_dir) for run_dir in find_runs(root)}
     swept = _swept([flat for flat in flats.values() if not isinstance(flat, StoreError)])
-    keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in _NOT_SWEPT)))]
+    keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in NOT_SWEPT)))]
     rows = [
         _place(root, run_dir) | {"status": "damaged", "failure": str(flat)}
         if isinstance(flat, StoreError)
@@ -149,7 +149,7 @@ def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
-    if key in _NOT_SWEPT or key.startswith("wandb."):
+    if key in NOT_SWEPT or key.startswith("wandb."):
         return False
     # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
     owner = "profile.name" if key.startswith("profile.") else ""

@@ -88,7 +88,7 @@ def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], capt
     table = f"\\begin{{tabular}}{{{alignment}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     if caption is None:
         return table
-    return f"\\begin{{table}}\n\\caption{{{caption}}}\n\\label{{tab:strategies}}\n{table}\\end{{table}}\n"
+    return f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\label{{tab:strategies}}\n{table}\\end{{table}}\n"
 
 
 def html_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str = "") -> Html:

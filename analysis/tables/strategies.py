@@ -244,6 +244,9 @@ def table_text(
     if kind == "csv":
         return table(frame).to_csv(index=False)
     blocks = blocks_of(frame)
+    strategies = {line.label for block in blocks for line in block.lines}
+    if unknown := sorted({*(labels or {})} - strategies):
+        raise UserError(f"--labels: expected some of {', '.join(sorted(strategies))}, got {unknown[0]}")
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
     for block in blocks:

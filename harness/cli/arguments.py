@@ -187,7 +187,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     summary = "show the table of strategies of a grid"
     example = """\
   run.py table demo/quickstart
-  run.py table demo/quickstart --format latex > table.tex                     eight columns
+  run.py table demo/quickstart --format latex > table.tex                     eight columns; needs the package booktabs
   run.py table demo/quickstart --format latex --columns strategy delta_auc total --labels cpr_mfu=CPR-MFU full=Full \\
       --caption "Overhead and loss of AUC."                                   a float, label tab:strategies
   run.py table demo/quickstart --format csv                                   every number, with its interval"""
@@ -198,7 +198,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     table.add_argument("--columns", nargs="+", default=[], metavar="NAME", help=words)
     words = "what strategies are called in it"
     table.add_argument("--labels", nargs="+", type=pair, action=Pairs, default={}, metavar="STRATEGY=TEXT", help=words)
-    table.add_argument("--caption", metavar="TEXT", help="caption of a LaTeX table, which is then a float")
+    table.add_argument("--caption", metavar="TEXT", help="caption of a LaTeX table, in LaTeX: makes it a float")
     summary = "write one self-contained HTML file, and its figures and tables as files"
     example = """\
   run.py report demo/quickstart                          demo/quickstart/report.html, files in demo/quickstart/report/

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
@@ -160,9 +160,7 @@ def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Findi
     from analysis.claims.page import Finding, finding
     from analysis.load import cells_of
 
-    frames = {
-        experiment.out: cells_of(analysis.load(experiment.out, experiment.axes)) for experiment in evidence.unique
-    }
+    frames = {each.out: _own(each, cells_of(analysis.load(each.out, each.axes))) for each in evidence.unique}
     found: list[Finding] = []
     for name, claim in claims.items():
         if name in evidence.experiments:
@@ -173,6 +171,15 @@ def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Findi
         else:
             found.append(Finding(claim))
     return found
+
+
+def _own(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the experiment's cells, by whichever code; other runs of its folder are no evidence."""
+    hashes = {cell.hash.partition("-")[0] for cell in experiment.cells}
+    own = [row for row in rows if {*Path(row["path"]).name.split("-")[-2:-1]} & hashes]
+    if len(own) < len(rows):
+        console.note(f"{experiment.out}: {len(rows) - len(own)} runs of other settings are left out")
+    return own
 
 
 def _write_page(page: Path, found: Sequence["Finding"]) -> None:

@@ -468,6 +468,9 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     again = cli(*words)
     assert "8 cells: 0 run, 8 done before, 0 failed" in again.errors[-1]
     assert Path("runs/claims/fewer_saves.md").read_text() == text
+    other = next(folder for folder in Path("runs/fewer_saves").glob("*seed1*"))
+    other.rename(other.with_name(f"other-0123456789-{other.name[-8:]}"))
+    assert "runs/fewer_saves: 1 runs of other settings are left out" in cli(*words, "--no-run").errors
     assert cli("reproduce", "overhaed").errors[0].endswith("got overhaed; did you mean overhead?")
     Path("sub").mkdir()
     Path("sub/fewer_saves.yaml").write_text(example)
