@@ -48,6 +48,8 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
     if not is_done or (seal := _read(run.done)) is None:
         return
     for name in names:
+        if not (run.path / name).exists():
+            raise StoreError(f"{run.path / name}: expected what the run wrote, got no file; {_CURE}")
         expected, found = seal["digests"][name], digest_of(run.path / name)
         if found != expected:
             what = f"{seal['num_events']} events, " if name == run.events.name else ""
