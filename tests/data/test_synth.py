@@ -116,7 +116,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 )
 def test_senseless_arguments_are_refused(tmp_path: Path, rows: int, scale: float, taper: float) -> None:
     """No rows, a scale outside (0, 1], or a taper outside [0, 10], is one line."""
-    with pytest.raises(DataError, match=r"^--(rows|scale|taper): .*expected"):
+    with pytest.raises(DataError, match=r"^--(rows|table-rows|taper): .*expected"):
         synth(rows, tmp_path / "a", seed=0, scale=scale, taper=taper)
 
 

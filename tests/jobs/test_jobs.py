@@ -164,7 +164,7 @@ def test_progress_is_that_of_the_newest_event(tmp_path: Path) -> None:
             ["--scheduler", "ray", "--print-script"],
             "--print-script: expected --scheduler submitit, got ray, which submits no script",
         ),
-        (["--print-script"], "--print-script: expected --scheduler submitit, got local, which submits no script"),
+        (["--print-script"], "--print-script: expected --scheduler submitit, got none, which submits no script"),
         (
             ["--scheduler", "submitit", "jobs.minutes=0"],
             "jobs.minutes: 0 is not a whole number >= 1 (jobs.minutes=0 on the command line)",
