@@ -12,6 +12,7 @@ node's raylet. An error is one line, with exit code 2.
 # ruff: noqa: PLC0415 - functions of tasks travel by value, and ray is optional
 
 import json
+import math
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from typing import IO, Any, NoReturn
 _READY_S = 60.0  # within which Ray answers
 _LISTENS_S = 5.0  # within which something accepts a connection
 _TICK_S = 0.1
+_AGAIN_S = 2.0  # between two requests to Ray to cancel a task: it does not promise that one arrives
 _LEASHED = (
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "  # PR_SET_PDEATHSIG
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
@@ -70,13 +72,12 @@ def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
         while process.poll() is None:
             time.sleep(_TICK_S)
     except KeyboardInterrupt:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ray may cancel it again
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is cancelled again; the worker ends with the command
         process.send_signal(signal.SIGINT)
         try:
             process.wait(grace_s)
         except subprocess.TimeoutExpired:
             process.kill()
-        signal.signal(signal.SIGINT, before)
     return process.wait()
 
 
@@ -143,9 +144,10 @@ def train_cells(ray: Any, request: dict[str, Any]) -> None:
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
     task, waiting, running = ray.remote(cell), deque(request["cells"]), dict[Any, str]()
+    asked_s = -math.inf
     while waiting or running:
-        if stop.is_set():
-            stop.clear()
+        if stop.is_set() and time.monotonic() - asked_s > _AGAIN_S:
+            asked_s = time.monotonic()
             waiting.clear()
             for reference in running:
                 ray.cancel(reference)
