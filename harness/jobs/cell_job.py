@@ -136,7 +136,7 @@ class _Child:
         signal.pidfd_send_signal(self._handle, number)
 
     def reap(self) -> None:
-        """Reap the child, which has ended, and close its pidfd. Signals to the job are blocked meanwhile."""
+        """Reap the ended child process and close its pidfd, with the scheduler's signals to the job blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_TO_THE_JOB, signal.SIGINT})
         self._process.wait()
         os.close(self._handle)

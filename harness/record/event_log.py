@@ -68,7 +68,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def newest_events(path: Path) -> list[dict[str, Any]]:
-    """The first event of a log that may be written to meanwhile, and its newest ones, as their JSON has them.
+    """The first event and the newest events of a log, as JSON objects. A run may be writing to the log.
 
     Reads at most 256 kB. It serves displays: lines that cannot be read are left out, and nothing is raised.
     """
