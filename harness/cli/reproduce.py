@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415 - pandas takes half a second to import
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ def reproduce(options: argparse.Namespace) -> int:
         console.show(claim_table(finding))
     own = [claim.name for claim in claims.values() if not claim.is_ours]
     if options.page is not None or own or not options.words:
-        _write_page(options.page or _OUT[options.scale] / f"{'-'.join(own) or 'REPRODUCTION'}.md", found)
+        page = options.page or _OUT[options.scale] / f"{'-'.join(own) or 'REPRODUCTION'}.md"
+        _write_page(page, found, overrides)
     return code
 
 
@@ -182,7 +184,7 @@ def _own(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> list[Mapp
     return own
 
 
-def _write_page(page: Path, found: Sequence["Finding"]) -> None:
+def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]) -> None:
     """The page as Markdown, HTML beside it, and its figures in a folder of its name."""
     from analysis.claims.page import html, markdown, write_figures
     from harness.record.environment import environment, utc_now
@@ -190,6 +192,7 @@ def _write_page(page: Path, found: Sequence["Finding"]) -> None:
     facts = environment(num_threads=1, backend="auto")
     git = facts["git"] or {"commit": "unknown"}
     machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
+    machine += f" All commands with {shlex.join(overrides)}." if overrides else ""
     folder = page.with_suffix("")
     write_figures(found, folder)
     write_text(page, markdown(found, machine, folder.name))

@@ -462,6 +462,7 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     verdicts = {"reproduced", "not reproduced", "cannot be told"}
     assert [row[4] in verdicts for row in rows] == [True] * 3
     assert "| study |" in text
+    assert "All commands with data.path=data trainer.batch_size=32 'seed=[0, 1]'." in " ".join(text.split())
     assert re.search(r"Claim `fewer_saves`: (not reproduced|cannot be told|reproduced)\.", text)
     assert "(fewer_saves/fewer_saves.svg)" in text
     assert Path("runs/claims/fewer_saves/fewer_saves.svg").read_text().startswith("<?xml")
