@@ -1,4 +1,4 @@
-"""The program of a host's agent: ``python -m harness.run.agent``. ``cluster.start_agent`` starts it."""
+"""The program of a host's agent, ``python -m harness.run.agent``; the command ``cluster.start_agent`` starts it."""
 
 # ruff: noqa: PLC0415 - plugins are loaded before the configuration's models are made
 

@@ -97,12 +97,12 @@ def run(
 ) -> Finished:
     """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
-    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest resume point in
-    ``run_dir`` that it can go on from; where there is none, what is there is removed, and the run starts. ``stop``:
-    once it is set, the run leaves a resume point at the next boundary and ends.
+    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest usable resume
+    point in ``run_dir``. If there is none, the folder is emptied and the run starts at step 0. ``stop``: once it is
+    set, the run leaves a resume point at the next boundary and ends.
 
     Raises:
-        RunStopped: the run ended since it was asked to.
+        RunStopped: the run ended because ``stop`` was set.
         UserError: the config, the data, the trace or the disk cannot be used.
         RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
         trace did not name (unless ``trace.allow_unplanned``).
@@ -127,7 +127,7 @@ def run(
 
 @dataclass
 class _Run:
-    """One run, whose record has begun: from its beginning, or from ``point`` on, which is then its newest one."""
+    """One run with an open record. ``point``: its newest resume point, at first the one it is resumed from, if any."""
 
     spec: RunSpec
     recorder: Recorder
@@ -209,17 +209,17 @@ class _Run:
         return supervisor
 
     def _train(self) -> Callable[[Cluster, Effects], None]:
-        """The trainer's job: a function that trains to the end.
+        """The job of the trainer rank: a function that trains to the end.
 
-        With ``trace.inject: boundary`` it gets the times of the planned faults, and stops at each for the supervisor to
-        carry it out. With ``wall`` it gets none, and the supervisor kills ranks at real seconds.
+        With ``trace.inject: boundary`` the job gets the times of the planned faults, and asks the supervisor at each
+        to carry it out. With ``wall`` it gets none, and the supervisor kills ranks at real seconds.
         """
         config = self.spec.config
         planned = self.spec.planned_faults if config.trace.inject == "boundary" else ()
         return partial(self.parts.train, config, self._store.root, tuple(each.time for each in planned))
 
     def _supervisor_of(self, ranks: Ranks, **machine: Any) -> Supervisor:
-        """The supervisor of ``ranks``. It has recorded the first event, or goes on; ``machine``: of the ranks."""
+        """The supervisor of ``ranks``, which has recorded ``started`` or loaded its state from the resume point."""
         spec, recorder, trace = self.spec, self.recorder, self.spec.config.trace
         supervisor = Supervisor(
             ranks=ranks,
@@ -242,7 +242,7 @@ class _Run:
         return supervisor
 
     def _resumption(self) -> Resumption:
-        """The trainer's view of the resume points. Their folder is ready when this returns."""
+        """The facts about resume points for the trainer. Creates their folder if need be."""
         self.folder.prepare()
         self._pin(self.point)
         return Resumption(root=self.folder.root, next_number=self.folder.next_number(), point=self.point)
@@ -250,7 +250,7 @@ class _Run:
     def _commit_point(
         self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
     ) -> None:
-        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the previous one stays valid."""
         point = ResumePoint(
             number=number,
             step=step,
@@ -268,14 +268,14 @@ class _Run:
         self._pin(point)
 
     def _pin(self, *points: ResumePoint | None) -> None:
-        """Keep the checkpoints that these resume points need."""
+        """Have the store keep exactly the checkpoints that these resume points refer to."""
         self._store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
 def prepare_fork_server() -> None:
     """Start a fork server with all imports of this process, plugins included; later processes are forked from it.
 
-    Call it before any thread starts. Afterwards it is a no-op, and each process imports everything itself.
+    It must be called before any thread starts. After that a call is a no-op, and each process imports everything anew.
     """
     read_all_code()  # once, before an edit; every process inherits it
     own_fork_server()
@@ -287,7 +287,7 @@ def starts_processes(config: Config) -> bool:
 
 
 def _check_interface(cluster: ClusterConfig) -> None:
-    """Raise ConfigError for a network interface that is not there, or that others reach and may not."""
+    """Raise ConfigError for an interface that does not exist, or one other than ``lo`` without ``network: open``."""
     if cluster.interface != "lo" and cluster.network != "open":
         raise ConfigError(
             f"cluster.interface: expected lo, got {cluster.interface}: others reach the ranks there, and RPC "
@@ -332,7 +332,7 @@ def make_world(
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
-    """The network that the ranks have to themselves; None where it is to be open, or the system allows none."""
+    """The private network of the ranks; None if it is to be open, or need not be private and the system allows none."""
     if cluster.network == "open":
         return None
     try:

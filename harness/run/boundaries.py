@@ -20,9 +20,9 @@ class Boundaries(Resumable):
     Boundary k follows k finished steps.
 
     Args:
-        faults: the planned ones; those at boundaries in order of steps and hours.
-        progress: the progress of the run now.
-        overhead_h: emulated hours of overhead charged so far.
+        faults: all planned faults; the faults at boundaries ascend by step and hour.
+        progress: gives the present progress of the run.
+        overhead_h: gives the emulated hours of overhead charged so far.
     """
 
     _state = ("_num_taken", "_evaluated_step")
@@ -39,22 +39,21 @@ class Boundaries(Resumable):
         self._evaluated_step = 0
 
     def is_due(self, step: int) -> bool:
-        """Whether anything is due at the later boundary ``step``, as known now: the ranks must then hold the same state
-        as without a cache.
+        """Forecast whether a save, an evaluation, a planned fault or the end of the run is due at boundary ``step``.
 
-        Results change only where a save is due, or with the clock ``wall`` where hours of overhead are charged: at a
-        save, or in the recovery from a failure.
+        The ranks must then hold the same state as without a cache. The forecast changes only at a boundary with a save
+        or, with the clock ``wall``, also where hours of overhead are charged: at a save, or in a recovery.
         """
         return self.needs_all(step) or self.evaluates_at(step) or self.faults_at(step)
 
     def needs_all(self, step: int) -> bool:
-        """Whether all updates must have reached the ranks at ``step``, even from a client with bounded staleness."""
+        """Whether the ranks must have all updates at boundary ``step``, also from a client with bounded staleness."""
         return step == self.run_spec.num_steps or self.saves_at(step)
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
         """The strategy's decision at the present boundary; called once per boundary.
 
-        Raises RunFailed for a save that was not ``announced``: requests may have run ahead of this boundary.
+        Raises RunFailed for a save that :meth:`saves_at` had not ``announced``: later requests may have been sent.
         """
         progress = self.progress()
         plan = self.run_spec.strategy.plan_save(progress)
@@ -66,9 +65,9 @@ class Boundaries(Resumable):
         return plan
 
     def faults_at(self, step: int) -> bool:
-        """Whether a planned fault is due at boundary ``step``; each happens once, even if the step is repeated.
+        """Whether a planned fault is due at boundary ``step``. Each fault happens once, even if the step is repeated.
 
-        One that the clock has passed in hours of overhead is due at the next boundary.
+        With the clock ``wall``, a fault whose hour fell into charged overhead is due at the next boundary.
         """
         strikes = self._pending()
         if step <= self.progress().step + 1:
@@ -76,7 +75,7 @@ class Boundaries(Resumable):
         return step < self.run_spec.num_steps and step in strikes
 
     def take_faults(self) -> list[int]:
-        """The numbers of the faults due at the present boundary, each of which is given once."""
+        """Return the numbers of the faults due at the present boundary; no later call returns them again."""
         num_due = bisect_right(self._pending(), self.progress().step)
         due = self._at_boundaries[self._num_taken : self._num_taken + num_due]
         self._num_taken += num_due
@@ -104,20 +103,17 @@ class Boundaries(Resumable):
         )
 
     def evaluated(self, step: int) -> None:
-        """Record the evaluation at boundary ``step``.
-
-        If a rollback repeats the step, the evaluation is not repeated.
-        """
+        """Record that the evaluation at boundary ``step`` was made; a repetition of the step does not repeat it."""
         self._evaluated_step = step
 
     def saves_at(self, step: int) -> bool:
-        """Whether a save will be due at the coming boundary ``step``, by what is known now."""
+        """Forecast whether a save is due at the later boundary ``step``, by the strategy's present ``next_save``."""
         size = self.run_spec.config.trainer.batch_size
         due = self.run_spec.strategy.next_save(self.progress(), after=(step - 1) * size)
         return due is not None and due <= step * size < self.run_spec.total_samples
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether an evaluation for the curve is due; steps that run again are not evaluated again."""
+        """Whether an evaluation for the curve is due at boundary ``step``; False if one was made before a rollback."""
         every, last = self.run_spec.evaluate_every_steps, self.run_spec.num_steps
         if every is None or step <= self._evaluated_step:
             return False

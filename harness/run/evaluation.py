@@ -31,7 +31,7 @@ class Evaluator:
     def __call__(self, progress: Progress, *, is_whole: bool) -> Quality:
         """AUC, log loss and accuracy on the whole set, or on its first samples for the curve.
 
-        Raises RolledBack if a failure voided it.
+        Raises RolledBack if a full recovery took place meanwhile.
         """
         logits, labels = [], []
         for batch, plan in self._batches(self.run_spec.num_eval_samples) if is_whole else self._curve:
@@ -43,7 +43,7 @@ class Evaluator:
 
     @cached_property
     def _curve(self) -> list[tuple[Batch, BatchPlan]]:
-        """The batches of the curve: the same at each of its points, so they are kept."""
+        """The batches of the curve, kept in memory because every point of the curve uses the same."""
         return list(self._batches(self.run_spec.num_curve_samples))
 
     def _batches(self, num_samples: int) -> Iterator[tuple[Batch, BatchPlan]]:

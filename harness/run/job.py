@@ -28,7 +28,7 @@ from harness.run.step_log import StepLog
 
 
 class Job:
-    """The objects of the trainer rank, each built after those it uses: ledgers and failover first, then the model."""
+    """The objects of the trainer rank, in the order of their dependencies: ledgers and failover, then the model."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Job:
         self.resume_points = self._make_resume_points()
 
     def progress(self) -> Progress:
-        """How far the run is now."""
+        """The present position of the run."""
         batch_size, save = self.run_spec.config.trainer.batch_size, self.checkpoints.saving or self.checkpoints.newest
         return Progress(
             step=self.steps.step,
@@ -160,7 +160,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
 
 
 def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> DenseNetwork:
-    """The dense network. Its threads begin an update at once, unless a message under way needs their core."""
+    """The dense network. Its threads begin an update at once, unless a message in flight needs their cores."""
     config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
     return DenseNetwork(

@@ -1,4 +1,4 @@
-"""The table of launchers: one class and one entry for each; config key ``cluster.launcher``."""
+"""The table of launchers by config key ``cluster.launcher``. A new launcher is one class and one entry."""
 
 from collections.abc import Callable
 from pathlib import Path

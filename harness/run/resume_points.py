@@ -1,7 +1,7 @@
-"""Resume points, as the trainer writes and loads them, and the one that a run goes on from.
+"""The writing and loading of resume points by the trainer, and the choice of the one that a run goes on from.
 
-A resume point is the whole state of a run at a boundary. It is no save: it charges nothing and changes no counter, no
-tracker and no event, so a run that goes on from one ends with the record of a run that was not interrupted.
+A resume point is the whole state of a run at a boundary. It is not a save: it charges nothing and changes no counter,
+tracker or event. A resumed run therefore ends with the same record as a run that was not interrupted.
 """
 
 import logging
@@ -38,13 +38,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class ResumePoints:
-    """The trainer's side: writes the resume points of a run, and loads the one that it goes on from.
+    """Writes the resume points of a run and loads the one that the run is resumed from; used by each trainer.
 
-    A trainer that replaces a dead one goes on from the state of another trainer, as from a resume point.
+    A trainer that replaces a dead one loads the state of another trainer in the same way.
 
     Args:
         parts: the trainer's objects with a state, by name.
-        every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
+        every_s: seconds between points; 0: one before every save; None: only when the run is asked to stop.
     """
 
     parts: Mapping[str, Resumable]
@@ -62,11 +62,11 @@ class ResumePoints:
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
-        """Seconds of this machine: of the run, without the time between two starts, and of its resume points."""
+        """Measured seconds: ``seconds`` that the run was at work, over all its starts, and wrote resume points."""
         return {"seconds": self.effects.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:
-        """Load the point that the run goes on from; False if it starts. Raises StoreError, RunFailed."""
+        """Load the resume point into trainer and PS ranks; False if there is none. Raises StoreError, RunFailed."""
         root, point = self._resumption.root, self._resumption.point
         if point is None:
             return False
@@ -86,15 +86,15 @@ class ResumePoints:
         self._written_s = state["measured_s"]["resume_seconds"]
 
     def admit_trainers(self, progress: Progress) -> None:
-        """Take in the trainers that replace dead ones, between two steps. Raises RolledBack if a failure was found.
+        """Give trainers that replace dead ones their state, between two steps. Raises RolledBack after a full recovery.
 
-        To be called where it does not matter which message is in flight.
+        Waits for the messages in flight, so it must not be called while a planned fault depends on them.
         """
         self.client.settle(progress)
         self.failover.cluster.admit(lambda: (self._state(), self._number, self.checkpointer.under_way()))
 
     def enter(self) -> bool:
-        """Take the state of the other trainers, if this one replaces a dead one; False if it does not."""
+        """Load the state that the others give a trainer that replaces a dead one; False if this one does not."""
         given = self.failover.cluster.enter()
         if given is None:
             return False
@@ -104,7 +104,7 @@ class ResumePoints:
         return True
 
     def hand_over(self) -> Any:
-        """The state that outlives all trainers: the ledgers, and nothing of caches, mirror, dense network."""
+        """The state that new trainers start from if all die now: without caches, mirror and dense network."""
         self.client.reset()
         for kind in self.failover.recoveries:
             kind.lose_trainers()
@@ -113,7 +113,7 @@ class ResumePoints:
         return state, self._number, self.failover.cluster.hand_over()
 
     def succeed(self) -> bool:
-        """Go on for trainers that have all been killed; False if this one is none of their successors."""
+        """Load the state of :meth:`hand_over` if all former trainers were killed by plan; False if they were not."""
         succession = self._resumption.succession
         if succession is None:
             return False
@@ -124,10 +124,10 @@ class ResumePoints:
         return True
 
     def at_boundary(self, progress: Progress, *, saves: bool) -> None:
-        """Write a point if one is due and no save is under way. ``saves``: whether one follows at this boundary.
+        """Write a point if one is due and no save is under way. ``saves``: whether a save follows at this boundary.
 
-        To be called where it does not matter which message is in flight, before what is due at the boundary. Raises
-        RunStopped if the run is asked to stop, RolledBack if a failure was found.
+        To be called before all actions due at the boundary. Waits for the messages in flight, as
+        :meth:`admit_trainers` does. Raises RunStopped if the run is asked to stop, RolledBack after a full recovery.
         """
         is_stopping = self.effects.is_stopping()
         if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
@@ -148,7 +148,7 @@ class ResumePoints:
         return self.effects.has_passed(self.every_s, self._last_s)
 
     def _write(self, progress: Progress) -> bool:
-        """Write and commit a point; False if a rank is dead, which the next step finds. Raises StoreError."""
+        """Write and commit a point. Returns False if a rank is dead; the next step detects it. Raises StoreError."""
         began_s = self._last_s = self.effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
@@ -173,10 +173,10 @@ class ResumePoints:
 
 
 def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
-    """The newest resume point of a run whose bytes are whole; of a newer one, the damage is logged, a line each.
+    """The newest undamaged resume point of a run; a line is logged for each newer, damaged one.
 
-    Where there is none, the run starts afresh: its folder is emptied. Raises PointKept if the run cannot go on from it
-    now: a file cannot be read, or the code or the record is another.
+    If there is none, the run's folder is emptied and None returned. Raises PointKept if the point is undamaged but
+    unusable: a file cannot be read, or the code or the record has changed.
     """
     for path in folder.paths():
         try:
@@ -199,7 +199,7 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, pl
 
 
 def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> None:
-    """Raise StoreError unless ``point`` is of this config, code and record; Damaged unless its checkpoint is whole."""
+    """Raise StoreError unless ``point`` belongs to this config, code and record, Damaged if its checkpoint is."""
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")

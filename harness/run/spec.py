@@ -50,9 +50,7 @@ class RunSpec:
 
     @cached_property
     def config(self) -> Config:
-        """The given config, with ``auto`` replaced by the backend that was chosen on this machine, and a profile
-        ``from_trace`` by the constants of the trace. Raises TraceError, ConfigError.
-        """
+        """The config with backend ``auto`` and profile ``from_trace`` resolved. Raises TraceError, ConfigError."""
         return with_profile_of_trace(with_backend(self.given, choose_backend(self.given.trainer)))
 
     @cached_property
@@ -132,7 +130,7 @@ class RunSpec:
         return planned_faults if self.strategy.injects_failures else ()
 
     def hosts_after(self, carried_out: Iterable[int]) -> HostMap:
-        """Which host each rank is on once the planned faults of these numbers have happened."""
+        """The host of each rank after the planned faults with these numbers."""
         hosts = host_map(self.config)
         for number in sorted(carried_out):
             for host in self.planned_faults[number].hosts:
@@ -141,7 +139,7 @@ class RunSpec:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved."""
+        """Whether shards count unsaved updates. False without saves, where all updates sent are unsaved."""
         return self.config.metrics.update_pls and self.strategy.saves_initially
 
     @cached_property
@@ -210,7 +208,7 @@ class RunSpec:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of tracker and replica in the PS rank that needs most; None if the tracker does not tell its own."""
+        """Bytes of tracker and replica in the PS rank that needs most; None if the tracker's are unknown."""
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.size.embedding_dim)
         if num_bytes is None or not self.keeps_replicas:
             return num_bytes
@@ -219,7 +217,7 @@ class RunSpec:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that affects results and events, by group of keys. The engine does not, so it is left out."""
+        """All settings that affect results and events, by group of keys. Without the engine, which affects none."""
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
@@ -301,7 +299,7 @@ class RunSpec:
 
 
 def hash_of(identity: Mapping[str, Any]) -> str:
-    """Hash (16 hex digits) of what decides results."""
+    """Hash (16 hex digits) of an ``identity`` (:attr:`RunSpec.identity`)."""
     return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -311,7 +309,7 @@ def with_backend(config: Config, backend: BackendName) -> Config:
 
 
 def cell_hash(config: Config) -> str:
-    """``CONFIG-CODE``, the name of a result: 10 hex digits of its engine and all that affects it, 8 of the code.
+    """``CONFIG-CODE``, the name of a result: 10 hex digits for result hash and engine, 8 for the code's fingerprint.
 
     Raises UserError if the data or the trace cannot be read: the hash includes their content.
     """
@@ -321,7 +319,7 @@ def cell_hash(config: Config) -> str:
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells that ran with another backend than ``auto`` chooses here; None if there are none.
+    """A line about cells with a result of the backend that ``auto`` does not choose here; None without such cells.
 
     Raises UserError if the data or the trace cannot be read.
     """
@@ -346,7 +344,7 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
 def check(config: Config) -> list[str]:
     """Validate ``config`` against its data and trace, without running. Raises UserError.
 
-    Returns sentences on settings that are valid, and do not have the effect that one might expect.
+    Returns a sentence for each setting that is valid but has an unexpected effect or none.
     """
     run_spec = RunSpec(config)
     run_spec.validate()
@@ -365,7 +363,7 @@ def check(config: Config) -> list[str]:
 
 
 def _write_faults(planned: Iterable[PlannedFault]) -> dict[Rank, dict[int, int]]:
-    """By rank, the planned faults by which its writes fail: number of the fault, and of the system's error."""
+    """The planned failures of writes: by rank, by number of the planned fault, the system's error (errno)."""
     faults: dict[Rank, dict[int, int]] = {}
     for number, each in enumerate(planned):
         for rank, strike in each.strikes.items():

@@ -11,11 +11,11 @@ from harness.core.resumable import Resumable
 
 @dataclass(eq=False)
 class StepLog(Resumable):
-    """The number of finished steps, and their losses, also of steps that a rollback undid.
+    """The number of finished steps, and the loss of every step ever run, also of steps that a rollback undid.
 
     Args:
         every_steps: the largest number of steps that one event covers.
-        repeats_exactly: repeated steps must have the losses of their first run. Otherwise the last ones count.
+        repeats_exactly: whether a repeated step must have the loss of its first run. If not, its last loss counts.
     """
 
     _state = ("step", "losses", "_recorded", "_rerun_until")
@@ -35,9 +35,9 @@ class StepLog(Resumable):
         self.losses: list[float] = []
 
     def finish_step(self, loss: float) -> bool:
-        """Count one more finished step; returns whether it had already run before a rollback.
+        """Count one more finished step; returns whether the step is a repetition after a rollback.
 
-        Raises RunFailed if it had, with a different loss, and repeats are exact.
+        Raises RunFailed if its loss differs from that of the first run although ``repeats_exactly``.
         """
         self.step += 1
         self.effects.advanced(self.step)
@@ -53,12 +53,12 @@ class StepLog(Resumable):
         return is_rerun
 
     def flush_if_due(self) -> None:
-        """Record the new steps at each multiple of ``every_steps``, and at the end of repeated steps."""
+        """Call :meth:`flush` at each multiple of ``every_steps``, and when the last repeated step is finished."""
         if self.step == self._rerun_until or self.step % self.every_steps == 0:
             self.flush()
 
     def flush(self) -> None:
-        """Record the steps finished since the last call."""
+        """Record an event for the steps finished since the last call."""
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]
@@ -77,7 +77,7 @@ class StepLog(Resumable):
         self._recorded, self._began_s = self.step, now_s
 
     def roll_back(self, step: int) -> None:
-        """Steps after ``step`` are no longer finished; they run again."""
+        """Set the number of finished steps back to ``step``."""
         self._rerun_until = len(self.losses)
         self.step = self._recorded = step
 

@@ -66,7 +66,7 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
 def with_data(
     path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
 ) -> None:
-    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data of this digest.
+    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data with this digest.
 
     The supervisor has checked its own copy, which may be on another host. The check reads all records, as
     :func:`harness.data.digest.verify` does. Raises DataError.
@@ -76,7 +76,7 @@ def with_data(
 
 
 def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
-    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host of ``rank``."""
+    """Raise DataError, which names ``rank`` and its host, unless ``folder`` holds the data with this digest."""
     try:
         meta = read_meta(folder)
         if meta.digest == digest:
@@ -91,7 +91,7 @@ def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
 
 
 class Trainer:
-    """Trains one model over one epoch, through the deaths of PS ranks, by the objects of ``job``."""
+    """The step loop: trains one model over one epoch, with recovery from the deaths of ranks."""
 
     def __init__(self, job: Job) -> None:
         self._run_spec, self._effects = job.run_spec, job.effects
@@ -106,7 +106,7 @@ class Trainer:
         self._overlap = partial(job.network.step, is_alone=True) if job.overlaps else no_op
 
     def run(self) -> Finished:
-        """Run all steps, those after the resume point if there is one, and return the last event.
+        """Run all steps, or all after the resume point, and return the last event.
 
         Raises RunStopped if the run is asked to stop before its end.
         """
@@ -114,7 +114,7 @@ class Trainer:
         return self._run(no_op if goes_on else self._prepare())
 
     def _prepare(self) -> Callable[[], None]:
-        """Give the ranks their state: initial values, or those of the resume point. Returns what precedes a step."""
+        """Set the ranks' rows to initial values, or load the resume point. Returns the action before the next step."""
         is_resumed = self._resume_points.resume()
         self._effects.advanced(self._steps.step)
         self._effects.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
@@ -138,7 +138,7 @@ class Trainer:
         return finished
 
     def _begin(self) -> None:
-        """Do what precedes the first step: the initial save, which costs nothing, and faults planned for hour 0."""
+        """Do the actions of boundary 0: the initial save, which is not charged, and faults planned for hour 0."""
         self._injections.reach(0)
         if self._run_spec.strategy.saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress())
@@ -147,7 +147,7 @@ class Trainer:
         self._effects.status(phase="train")
 
     def _advance(self) -> None:
-        """One step, and what is due at the boundary after it."""
+        """Run one step and the actions due at the boundary after it."""
         began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
         if self._injections.waits_for("forward"):
@@ -180,7 +180,7 @@ class Trainer:
         self._steps.flush_if_due()
 
     def _act(self, *, announced: bool) -> None:
-        """Do all actions due at the present boundary. A resumed run begins here. ``announced``: a save was expected."""
+        """Do all actions due at the present boundary, where a resumed run begins. ``announced``: as of plan_save."""
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()
@@ -188,16 +188,16 @@ class Trainer:
         self._finish_boundary()
 
     def _finish_boundary(self) -> None:
-        """Evaluation and planned faults of the present boundary, if they are due and have not taken place.
+        """Evaluate and have planned faults carried out, where due at the present boundary and not done yet.
 
-        A rollback may end at the very boundary where the death was detected, between its save and its evaluation.
+        A rollback may end at the boundary where the death was detected, between its save and its evaluation.
         """
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)
         self._inject_if_due()
 
     def _inject_if_due(self) -> None:
-        """Have planned faults carried out, if any are due. The next request finds the dead."""
+        """Have the planned faults that are due carried out. The next request detects the ranks that died."""
         if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
             self._checkpointer.finish_pending(self._progress())
@@ -222,7 +222,7 @@ class Trainer:
         return quality
 
     def _roll_back(self, rolled_back: RolledBack) -> None:
-        """Follow the PS ranks back to a checkpoint."""
+        """Set the trainer's state back to the checkpoint that the PS ranks have been restored from."""
         self._network.load(rolled_back.dense)
         self._steps.roll_back(rolled_back.step)
         self._client.reset()

@@ -1,4 +1,4 @@
-"""Whether the result of a run that has ended is valid, and whether its trace is why it failed."""
+"""Checks of a run that has ended: whether its result is valid, and which faults of its trace damaged a file."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
 
 
 def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterator[str]:
-    """A line about kills at boundaries, and one for each phase that never came."""
+    """One line for all kills at boundaries that did not happen, and one for each kill whose phase never came."""
     if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
         yield (
             f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "
@@ -50,9 +50,9 @@ def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterato
 
 
 def damage_in(problem: str, events: Path) -> str:
-    """Which faults of the trace damaged the file that ``problem`` names, in words; empty if none did.
+    """The faults of the trace that damaged the file named in ``problem``, in words; empty if none did.
 
-    ``events``: the record of the run, which is read if there is a damage at all.
+    ``events``: the record of the run; it is read only if ``problem`` reports damage.
     """
     lines: dict[str, list[str]] = {}
     record = read_events(events) if ": damaged" in problem else []

@@ -30,10 +30,10 @@ OnRunStatus = Callable[[int, int, RunStatus], None]
 
 @dataclass(frozen=True)
 class Variant:
-    """Keys of a run that its results must not depend on, by group, and the engines to run it on.
+    """A setting to compare: config keys by group, and the engines to run it on.
 
-    ``is_exact``: its results are bit-equal to those of ``local`` without a cache; otherwise its engines are compared.
-    ``moves_saves``: ``save`` events may stand later in the record.
+    ``is_exact``: results must equal, to the bit, a run on ``local`` without a cache. If not, only the engines are
+    compared with each other. ``moves_saves``: ``save`` events may stand later in the record.
     """
 
     name: str
@@ -51,10 +51,9 @@ class Variant:
 def variants_of(config: Config) -> tuple[Variant, ...]:
     """The variants to run; the first has no cache, and the first engine of each is ``local``.
 
-    The other mode of saves is left out where the profile prices snapshots: intervals and charges then depend on it. So
-    it is with failures on the wall clock, which a save in the background does not have.
-    Bounded staleness is left out for a strategy with a mirror, which needs exact rows, and where all trainers die, as
-    their workers hold updates that no rank has.
+    The other ``save.mode`` is left out where the profile prices snapshots, since intervals and charges then depend on
+    it, and with ``trace.clock: wall``, which excludes saves in the background. Bounded staleness is left out for a
+    strategy with a mirror, which needs exact rows, and where all trainers die: with them die updates not yet sent.
     """
     run_spec = RunSpec(config)
     staleness = config.cache.staleness or 1
@@ -87,15 +86,14 @@ def verify(
     on_status: OnRunStatus | None = None,
     run: Callable[..., object] = assemble.run,
 ) -> list[str]:
-    """The first differences between runs of ``config`` on both engines, without a cache and with each, and with the
-    other mode of saves: in losses, parameters, AUC, PLS and all events. None if all gave the same bits.
+    """Run ``config`` in all variants, on both engines, and return the first differences of their records.
 
-    Exact variants are compared with the run on ``local`` without a cache. Each difference, and the error of a run that
-    failed, names the strategy, the engine and the keys of the variant.
+    The list is empty if all runs gave the same bits: losses, parameters, AUC, PLS and all events. Each difference, and
+    the error of a run that failed, names the strategy, the engine and the keys of the variant.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save;
     on the wall clock, overhead brings these two forward.
-    ``work_dir`` keeps the records of all runs, under the strategy's name; those of an earlier one are replaced.
+    ``work_dir`` keeps the records of all runs under the strategy's name, and replaces records of an earlier call.
 
     ``on_status(number, num_runs, status)`` follows run ``number`` of ``num_runs``, counted from 1. ``run`` carries out
     one run. Raises UserError, RunFailed.
@@ -135,7 +133,7 @@ def verify(
 
 
 def _named(cell: Config) -> str:
-    """Strategy, engine and the keys of the variant."""
+    """The strategy, the engine and the keys of the variant, in words."""
     keys = {"cache.mode": cell.cache.mode}
     if cell.cache.mode == "stale":
         keys["cache.staleness"] = str(cell.cache.staleness)
@@ -148,9 +146,9 @@ def compare_records(
 ) -> list[str]:
     """The first few differences between the events of two runs, one sentence each; ``machine`` parts are ignored.
 
-    Floats are compared as they are on record, with all their digits, so one flipped bit is a difference. ``ignored``
-    are keys that are not compared, such as the statistics of a cache and the config hash. ``moves_saves``: ``save``
-    events are compared with each other, wherever they stand.
+    Floats are compared with all their digits, so one flipped bit is a difference. ``ignored``: keys that are not
+    compared, such as the statistics of a cache and the config hash. ``moves_saves``: the order of ``save`` events
+    among the others is not compared.
     """
     events = [_facts(run_dir), _facts(other_dir)]
     if moves_saves:
@@ -186,7 +184,7 @@ def _trace_around_a_save(config: Config) -> str:
     """The config's trace as CSV, with a kill at the boundary before a save and one at the save's own boundary.
 
     A kill follows the save of its boundary, so the second one hits a shard without unsaved updates. All kills are at
-    boundaries: the messages of a phase depend on the variant.
+    boundaries, since the messages of a phase depend on the variant.
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
     step, batch_size = _save_in_the_middle(config), config.trainer.batch_size
@@ -199,7 +197,7 @@ def _trace_around_a_save(config: Config) -> str:
 
 
 def _save_in_the_middle(config: Config) -> int:
-    """The boundary of a save in the middle of the run; of ``partial`` for a strategy that never saves."""
+    """The boundary of a save in the middle of the run; for a strategy that never saves, of a save of ``partial``."""
     if RunSpec(config).strategy.interval.samples is None:
         config = config.model_copy(update={"strategy": options_of("partial")})
     run_spec = RunSpec(config)
