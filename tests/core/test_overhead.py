@@ -12,7 +12,6 @@ from harness.config.model import Config
 from harness.core.overhead import (
     OverheadLedger,
     expected_pls,
-    interval_in_samples,
     load_part_h,
     o_full_h,
     o_part_h,
@@ -36,24 +35,10 @@ COSTS = Costs(
 )
 
 
-def test_young_s_interval_is_where_full_recovery_costs_least() -> None:
-    """O_full is larger a thousandth to either side of T_save,full, and there equals the closed fraction."""
-    best_h = t_save_full_h(COSTS)
-    least_h = o_full_h(COSTS, best_h)
-    assert least_h < min(o_full_h(COSTS, 0.999 * best_h), o_full_h(COSTS, 1.001 * best_h))
-    assert least_h / COSTS.job_h == pytest.approx(math.sqrt(2 * 0.1 / 20) + (0.2 + 0.3) / 20, rel=1e-12)
-
-
 def test_the_partial_interval_meets_the_target() -> None:
     """E[PLS] at T_save,part is the target with k in it, and k times the target without."""
     assert expected_pls(COSTS, t_save_part_h(COSTS)) == pytest.approx(0.05, rel=1e-12)
     assert expected_pls(COSTS, t_save_part_h(COSTS, counts_ranks=False)) == pytest.approx(0.10, rel=1e-12)
-
-
-def test_the_interval_in_samples_is_the_nearest_whole_number() -> None:
-    """Hours scale to samples by S_total / T_total."""
-    assert interval_in_samples(0.000_26, COSTS) == 3
-    assert interval_in_samples(0.000_24, COSTS) == 2
 
 
 def test_the_profile_gives_the_published_levels() -> None:
@@ -62,15 +47,6 @@ def test_the_profile_gives_the_published_levels() -> None:
     assert t_save_full_h(costs) == pytest.approx(2.29, abs=0.005)
     assert t_save_part_h(costs) == pytest.approx(44.8, rel=1e-12)
     assert expected_pls(costs, 44.8) == pytest.approx(0.1, rel=1e-12)
-
-
-def test_a_save_costs_by_its_bytes() -> None:
-    """Saves that together write a whole model cost O_save, in however many parts."""
-    ledger = OverheadLedger(COSTS)
-    parts_h = [ledger.charge_save(size, 1000) for size in (125, 375, 500)]
-    assert parts_h == [pytest.approx(0.0125), pytest.approx(0.0375), pytest.approx(0.05)]
-    assert ledger.save_h == pytest.approx(COSTS.o_save_h, rel=1e-12)
-    assert (ledger.num_saves, ledger.payload_bytes) == (3, 1000)
 
 
 def test_buckets_of_evenly_spread_failures_match_the_closed_form() -> None:
@@ -139,28 +115,27 @@ def test_the_fixed_part_adds_up_over_saves() -> None:
     assert t_save_full_h(FIXED) == pytest.approx(math.sqrt(2 * 0.11 * 20), rel=1e-12)
 
 
-def spared_h(num_spares: int, failures: list[tuple[int, int, float | None]]) -> list[float]:
-    """Hours of rescheduling of failures, each at a position, of a number of ranks, with a repair time by the trace."""
+FIRST, EARLY, LATE = (0, 1, 1.5), (100, 1, 1.5), (20_000, 1, 1.5)
+"""Failures at hours 0, 0.01 and 2 of computation: position in samples, number of ranks, repair time by the trace."""
+
+
+@pytest.mark.parametrize(
+    ("num_spares", "failures", "expected"),
+    [
+        (0, [(0, 1, None), (500_000, 1, 1.5)], [0.3, 1.5]),
+        (1, [(0, 1, None), (500_000, 1, 1.5)], [0.02, 0.02]),
+        (1, [FIRST, EARLY, LATE], [0.02, 1.5, 0.02]),
+        (2, [FIRST, EARLY, EARLY], [0.02, 0.02, 1.5]),
+        (2, [(0, 3, 1.5), (100, 2, 1.5)], [1.5, 0.02]),
+    ],
+)
+def test_a_spare_is_rescheduled_at_its_own_price_and_ready_again_when_the_dead_rank_is(
+    num_spares: int, failures: list[tuple[int, int, float | None]], expected: list[float]
+) -> None:
+    """1.5 h later, by the wall clock. A failure of more ranks than there are ready spares waits, and takes none."""
     ledger = OverheadLedger(dataclasses.replace(SPARE, num_spares=num_spares))
-    return [ledger.charge_failure(0, h, samples=at, num_ranks=k).reschedule_h for at, k, h in failures]
-
-
-def test_a_spare_is_rescheduled_at_its_own_price() -> None:
-    """Also where the trace has a repair time; without spares a failure waits as before."""
-    failures = [(0, 1, None), (500_000, 1, 1.5)]
-    assert spared_h(1, failures) == [0.02, 0.02]
-    assert spared_h(0, failures) == [0.3, 1.5]
-
-
-def test_a_spare_is_ready_again_when_the_dead_rank_is_rescheduled() -> None:
-    """1.5 h later, by the wall clock: the next failure comes too early for one spare, and not for two.
-
-    A failure of more ranks than there are ready spares waits, and takes none.
-    """
-    first, early, late = (0, 1, 1.5), (100, 1, 1.5), (20_000, 1, 1.5)  # hours 0, 0.01 and 2 of computation
-    assert spared_h(1, [first, early, late]) == [0.02, 1.5, 0.02]
-    assert spared_h(2, [first, early, early]) == [0.02, 0.02, 1.5]
-    assert spared_h(2, [(0, 3, 1.5), (100, 2, 1.5)]) == [1.5, 0.02]
+    hours = [ledger.charge_failure(0, h, samples=at, num_ranks=k).reschedule_h for at, k, h in failures]
+    assert hours == expected
 
 
 def test_a_failure_waits_for_nothing_where_each_dead_rank_has_a_spare() -> None:
@@ -206,12 +181,18 @@ def test_a_save_in_the_background_costs_at_most_one_that_is_waited_for(snapshot_
     assert hours[1:] == pytest.approx([each_h] * 199, rel=1e-6)
 
 
-@pytest.mark.parametrize("snapshot_frac", [1e-6, 0.01, 0.3, 1.0])
-def test_the_full_interval_in_the_background_costs_least(snapshot_frac: float) -> None:
-    """O_full is no smaller a thousandth to either side, also where the interval is what a save takes to be written."""
-    costs = in_background(snapshot_frac)
+@pytest.mark.parametrize("snapshot_frac", [None, 1e-6, 0.01, 0.3, 1.0])
+def test_young_s_interval_is_where_full_recovery_costs_least(snapshot_frac: float | None) -> None:
+    """O_full is no smaller a thousandth to either side of T_save,full; without a background it is the closed fraction.
+
+    Also where the interval is what a save takes to be written.
+    """
+    costs = COSTS if snapshot_frac is None else in_background(snapshot_frac)
     best_h = t_save_full_h(costs)
-    assert o_full_h(costs, best_h) <= min(o_full_h(costs, 0.999 * best_h), o_full_h(costs, 1.001 * best_h))
+    least_h = o_full_h(costs, best_h)
+    assert least_h <= min(o_full_h(costs, 0.999 * best_h), o_full_h(costs, 1.001 * best_h))
+    if snapshot_frac is None:
+        assert least_h / COSTS.job_h == pytest.approx(math.sqrt(2 * 0.1 / 20) + (0.2 + 0.3) / 20, rel=1e-12)
 
 
 def test_node_hours_count_every_node_of_the_job() -> None:

@@ -102,23 +102,13 @@ def test_seven_tables_hold_what_the_paper_says(cardinalities: tuple[int, ...], t
     assert list(tracked) == sorted(tracked)
     assert min(cardinalities[t] for t in tracked) >= max(cardinalities[t] for t in {*range(26)} - {*tracked})
     assert round(100 * sum(cardinalities[t] for t in tracked) / total, 3) == held_percent
-
-
-def test_tracked_tables_break_ties_to_the_lower_and_stop_at_all() -> None:
-    """Of equal tables the lower is tracked; asking for more tables than there are gives all."""
-    assert tracked_tables((4, 9, 4, 4), 2) == (0, 1)
+    assert tracked_tables((4, 9, 4, 4), 2) == (0, 1), "of equal tables the lower is tracked"
     assert tracked_tables((4, 9), 7) == (0, 1)
 
 
 def test_budget_is_the_floor_of_the_decimal_that_was_written() -> None:
-    """K = max(1, floor(r * rows)), r being the decimal in the config: 0.29 of 100 rows are 29, whatever floats say."""
+    """K = max(1, floor(r * rows)), r being the decimal in the config: 0.29 of 100 rows are 29; of no rows none."""
+    assert budget_rows(0, 0.5) == 0
     for percent, rows in product(range(1, 101), [1, 2, 7, 8, 50, 100, 1000, 1_266_404]):
         assert budget_rows(rows, percent / 100) == max(1, percent * rows // 100), (percent, rows)
     assert budget_rows(1_266_404, 0.125) == floor(exact(0.125) * 1_266_404) == 158_300
-
-
-def test_budget_of_no_rows_is_none() -> None:
-    """A rank without rows of a table saves none of it; one with rows at least one, at most all."""
-    assert budget_rows(0, 0.5) == 0
-    assert budget_rows(1, 0.001) == 1
-    assert budget_rows(3, 1.0) == 3

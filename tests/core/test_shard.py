@@ -1,6 +1,7 @@
 """Laws of a rank's rows. N rows of a request, D embedding dim, M rows of the shard."""
 
 import math
+from collections import Counter
 from typing import Literal
 
 import numpy as np
@@ -94,22 +95,6 @@ def test_initialising_again_restores_the_values_and_forgets_the_counts() -> None
     assert shard.take_pending(slice(None)) == 0
 
 
-@pytest.mark.parametrize("step", [1, 2])
-def test_a_step_sent_again_counts_once(step: int) -> None:
-    """Applying the last step or an earlier one again says so and changes neither rows, counters nor the step."""
-    shard = make_shard()
-    assert push(shard, 1, [0, 1])
-    assert push(shard, 2, [1, 5])
-    rows_MD, pending_M = shard.rows_MD.clone(), shard.pending_M
-    assert pending_M is not None
-    pending_M = pending_M.clone()
-    assert not push(shard, step, [0, 1, 2], [9, 9, 9])
-    assert shard.applied_step == 2
-    assert torch.equal(shard.rows_MD, rows_MD)
-    assert shard.pending_M is not None
-    assert torch.equal(shard.pending_M, pending_M)
-
-
 def test_a_step_that_leaves_one_out_is_a_bug() -> None:
     """No shard skips a step, not even one that touches nothing of it."""
     shard = make_shard()
@@ -120,30 +105,31 @@ def test_a_step_that_leaves_one_out_is_a_bug() -> None:
     assert push(shard, 2, [0])
 
 
-def test_pending_counts_updates_until_they_are_taken() -> None:
-    """A row's counter is the sum of its counts since it was last taken; taking some leaves the others."""
-    shard = make_shard()
-    push(shard, 1, [0, 3, 9], [1, 2, 5])
-    push(shard, 2, [3, 9], [4, 1])
-    assert shard.pending_M is not None
-    assert {int(row): int(shard.pending_M[row]) for row in np.flatnonzero(shard.pending_M.numpy())} == {
-        0: 1,
-        3: 6,
-        9: 6,
-    }
-    assert shard.take_pending(torch.tensor([3, 4])) == 6
-    assert shard.take_pending(torch.tensor([3, 4])) == 0
-    push(shard, 3, [3], [2])
-    assert shard.take_pending(slice(0, 4)) == 1 + 2
-    assert shard.take_pending(slice(None)) == 6
-    assert not shard.pending_M.any()
+def test_an_update_counts_once_and_until_it_is_taken() -> None:
+    """Random steps, each of which is sent again, and takes of some rows, against a dictionary.
 
-
-def test_a_shard_that_does_not_count_learns_the_same() -> None:
-    """Counting updates changes no row; without it nothing is pending."""
-    silent, counting = make_shard(count_updates=False), make_shard()
-    for shard in (silent, counting):
-        push(shard, 1, [0, 3], [2, 1])
-    assert torch.equal(silent.rows_MD, counting.rows_MD)
+    A shard that does not count learns the same, and has nothing pending.
+    """
+    rng, pending = np.random.default_rng(0), Counter[int]()
+    shard, silent = make_shard(), make_shard(count_updates=False)
+    for step in range(1, 41):
+        rows, counts = (
+            np.sort(rng.choice(len(shard.rows_MD), 5, replace=False)).tolist(),
+            rng.integers(1, 9, 5).tolist(),
+        )
+        assert push(shard, step, rows, counts)
+        assert push(silent, step, rows, counts)
+        before_MD = shard.rows_MD.clone()
+        assert not push(shard, int(rng.integers(1, step + 1)), rows, [9] * 5)
+        assert shard.applied_step == step
+        assert torch.equal(shard.rows_MD, before_MD)
+        pending.update(dict(zip(rows, counts, strict=True)))
+        taken = slice(4, 9) if step % 6 else torch.tensor(rows[:3] + rows[4:])
+        ids = range(4, 9) if isinstance(taken, slice) else taken.tolist()
+        if step % 3 == 0:
+            assert shard.take_pending(taken) == sum(pending.pop(row, 0) for row in ids)
+            assert silent.take_pending(taken) == 0
+    assert torch.equal(silent.rows_MD, shard.rows_MD)
     assert silent.pending_M is None
-    assert silent.take_pending(slice(None)) == 0
+    assert shard.take_pending(slice(None)) == pending.total() > 0
+    assert shard.take_pending(slice(None)) == 0

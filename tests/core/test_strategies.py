@@ -103,20 +103,26 @@ def test_full_and_partial_save_everything_at_young_s_interval(name: str) -> None
 
 
 @pytest.mark.parametrize("name", PRIORITY)
-@pytest.mark.parametrize("batch", [1, 7, 10, 128, 1000, 3000])
-def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(name: str, batch: int) -> None:
-    """Every r * interval at the first boundary at or after it, and every 1/r-th is vanilla's, at any batch size."""
-    total, interval = 30_000 // batch * batch, 4001  # 4001 * r is no whole number
-    priority = make(name, interval_samples=interval)
-    vanilla = make("cpr_vanilla", interval_samples=interval)
-    quantum = Fraction(interval, 8)
-    due = [-(-(number * quantum) // batch) for number in range(1, 8 * total // interval + 2)]
-    made = saves(priority, batch=batch, total=total)
-    assert list(made) == sorted({int(step) for step in due if step * batch < total})
+@pytest.mark.parametrize(
+    ("batch", "interval", "r"),
+    [*((size, 4001, 0.125) for size in (1, 10, 128, 3000)), (1, 1000, 0.1), (7, 4001, 0.1), (10, 1000, 0.3)],
+)
+def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(
+    name: str, batch: int, interval: int, r: float
+) -> None:
+    """Every r * interval, a fraction of decimals, at the first boundary at or after it; the first save at or after one
+    of vanilla's closes the interval.
+    """
+    total = 30_000 // batch * batch
+    vanilla = saves(make("cpr_vanilla", interval_samples=interval), batch=batch, total=total)
+    quantum = Fraction(str(r)) * interval
+    due = {int(-(-(number * quantum) // batch)) for number in range(1, int(total / quantum) + 2)}
+    made = saves(make(name, interval_samples=interval, r=r), batch=batch, total=total)
+    assert list(made) == sorted(step for step in due if step * batch < total)
     kinds = {"tracked", "with_mirror"} if name == "cpr_mirror" else {"priority"}
     assert {plan.kind for plan in made.values()} <= kinds
     closing = [step for step, plan in made.items() if plan.closes_interval]
-    assert closing == list(saves(vanilla, batch=batch, total=total))
+    assert closing == sorted({min(step for step in made if step >= at) for at in vanilla if at <= max(made)})
 
 
 @pytest.mark.parametrize("name", [name for name in PRIORITY if name != "cpr_mirror"])
@@ -144,20 +150,6 @@ def test_differential_saves_and_recovers_as_full_or_partial() -> None:
             assert kind in SAVE_KINDS
             assert strategy.restores_exactly == (bits == 32)
     assert all(make(name).restores_exactly for name in ALL)
-
-
-def test_tenths_meet_the_interval_though_a_tenth_is_no_binary_fraction() -> None:
-    """r = 0.1: the tenth, twentieth, ... priority save closes an interval of 1000 samples exactly."""
-    made = saves(make("cpr_mfu", interval_samples=1000, r=0.1), batch=1)
-    assert list(made) == list(range(100, 20_000, 100))
-    assert [step for step, plan in made.items() if plan.closes_interval] == list(range(1000, 20_000, 1000))
-
-
-def test_where_r_does_not_divide_the_interval_the_next_priority_save_closes_it() -> None:
-    """r = 0.3 of 1000: saves at 300, 600, 900, 1200, ...; 1000 is closed at 1200, 2000 at 2100, 3000 at 3000."""
-    made = saves(make("cpr_ssu", interval_samples=1000, r=0.3), batch=10, total=3500)
-    assert [step * 10 for step in made] == list(range(300, 3500, 300))
-    assert [step * 10 for step, plan in made.items() if plan.closes_interval] == [1200, 2100, 3000]
 
 
 @pytest.mark.parametrize(("name", "whole"), [("full", {}), ("cpr_vanilla", {}), ("cpr_mfu", {"r": 1.0})])

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
-from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, distances, top_rows
+from harness.core.trackers import TRACKERS, ChangedTracker, Tracker, TrackerSpec, distances, top_rows
 
 CARDINALITIES = (400, 3, 160, 1)
 TRACKED = (0, 2)
@@ -134,56 +134,28 @@ def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
 
 @EVERY_TRACKER
 @EVERY_POOL
-def test_no_tracker_saves_more_than_its_budget_nor_an_untouched_row(kind: str, pool: str) -> None:
-    """At every save at most K rows of the table, each touched since it was last saved."""
-    rank = Rank(kind, pool=pool)
-    unsaved: set[int] = set()
-    num_saved = 0
+@pytest.mark.parametrize("r", [R, 1.0])
+def test_a_save_takes_touched_rows_within_its_budget_and_forgets_them(kind: str, pool: str, r: float) -> None:
+    """At most K rows of its table, touched since they were last saved or restored; all of them if K is the table."""
+    rank, unsaved, num_saved = Rank(kind, r=r, pool=pool), set[int](), 0
     for rows, counts, sampled in random_steps(60, seed=1):
-        step = rank.touch(rows, counts=counts, sampled=sampled)
-        unsaved |= set(rows)
-        if step % 5 == 0:
-            for table in TRACKED:
-                chosen = rank.save(table)
-                assert len(chosen) <= rank.budgets[table]
-                assert set(chosen) <= unsaved & set(rank.rows_of(table))
-                unsaved -= set(chosen)
+        step = rank.touch(rows, counts=counts, sampled=sampled if r < 1 else None)
+        unsaved |= {*rows}
+        if step == 30:  # a restore
+            rank.shard.rows_MD += 1.0
+            rank.shard.reset_counts(applied_step=step)
+            rank.tracker.reset()
+            unsaved.clear()
+        for table in TRACKED:
+            is_due = step % (5 + table) == 0
+            chosen = {*(rank.save(table) if is_due else rank.choose(table))}
+            touched = unsaved & {*rank.rows_of(table)}
+            assert len(chosen) <= rank.budgets[table]
+            assert chosen <= touched if r < 1 else chosen == touched
+            if is_due:
+                unsaved -= chosen
                 num_saved += len(chosen)
     assert num_saved > 60
-
-
-@EVERY_TRACKER
-@EVERY_POOL
-def test_what_was_saved_is_forgotten_until_it_is_touched_again(kind: str, pool: str) -> None:
-    """A save right after one that took everything has nothing to write; of new touches it knows."""
-    rank = Rank(kind, r=1.0, pool=pool)
-    rows = [*rank.rows_of(0)][:9]
-    rank.touch(rows)
-    assert rank.save(0) == rows
-    assert rank.save(0) == []
-    rank.touch(rows[3:5])
-    assert rank.save(0) == rows[3:5]
-
-
-@EVERY_TRACKER
-def test_saving_one_table_leaves_the_others(kind: str) -> None:
-    """A tracker's tables are independent of each other, and rows of untracked tables are never chosen."""
-    rank = Rank(kind, r=1.0)
-    rank.touch([0, 5, *rank.rows_of(1), *rank.rows_of(2)[:3]])
-    assert rank.save(2) == [*rank.rows_of(2)][:3]
-    assert rank.save(0) == [0, 5]
-
-
-@EVERY_TRACKER
-def test_a_reset_forgets_everything(kind: str) -> None:
-    """After a restore, which resets counters and tracker, no row counts as touched."""
-    rank = Rank(kind)
-    for rows, counts, sampled in random_steps(10, seed=2):
-        rank.touch(rows, counts=counts, sampled=sampled)
-    assert rank.choose(0)
-    rank.shard.reset_counts(applied_step=10)
-    rank.tracker.reset()
-    assert [rank.choose(table) for table in TRACKED] == [[], []]
 
 
 @EVERY_TRACKER
@@ -198,61 +170,35 @@ def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     assert tracker.choose(0, 1).tolist() == []
 
 
-def test_ssu_keeps_rows_that_a_save_left_out() -> None:
-    """A save of some listed rows takes these off the list; a save of a whole table empties it."""
-    rank = Rank("ssu", r=1.0)
-    rank.touch([0, 3, 5, 8, *rank.rows_of(2)[:2]])
-    rank.tracker.saved(0, torch.tensor([1, 3, 8]))
-    assert rank.choose(0) == [0, 5]
-    rank.touch([3, 5])
-    assert rank.choose(0) == [0, 3, 5]
-    rank.tracker.saved(0, rank.shard.span(0))
-    assert rank.choose(0) == []
-    assert rank.choose(2) == [*rank.rows_of(2)][:2]
-
-
-@pytest.mark.parametrize("rows_per_step", [40, 250])
-def test_ssu_can_evict_the_row_that_joined_first(rows_per_step: int) -> None:
-    """The list is the last K newcomers, in order of step and row, also after a save of some of them."""
-    rank = Rank("ssu", eviction="oldest")
-    lists: dict[int, list[int]] = {table: [] for table in TRACKED}
-    for rows, _, sampled in random_steps(40, seed=8, rows_per_step=rows_per_step):
-        step = rank.touch(rows, sampled=sampled)
-        for table, budget in rank.budgets.items():
-            before = set(lists[table])
-            own = [row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled and row not in before]
-            lists[table] = [*lists[table], *(row for row in own if row in rank.rows_of(table))][-budget:]
-            assert rank.choose(table) == sorted(lists[table]), (step, table)
-            if step % 9 == 0:
-                saved = sorted(lists[table])[::3]
-                rank.tracker.saved(table, torch.tensor(saved))
-                lists[table] = [row for row in lists[table] if row not in saved]
-
-
+@pytest.mark.parametrize("eviction", ["random", "oldest"])
 @pytest.mark.parametrize("rows_per_step", [5, 40, 250])  # 250: one step meets more rows than the list holds
-def test_ssu_keeps_the_lists_that_plain_code_keeps(rows_per_step: int) -> None:
-    """Newcomers, row by row: appended while there is room, then where their words of (seed, rank, step) say."""
-    rank = Rank("ssu", seed=9)
+def test_ssu_keeps_the_lists_that_plain_code_keeps(eviction: str, rows_per_step: int) -> None:
+    """Newcomers, row by row: appended while there is room, then where their words of (seed, rank, step) say.
+
+    Or at the end, and the first of the list goes. A save of a whole table empties its list; one of some rows takes
+    these off.
+    """
+    rank = Rank("ssu", seed=9, eviction=eviction)
     lists: dict[int, list[int]] = {table: [] for table in TRACKED}
     for rows, _, sampled in random_steps(40, seed=8, rows_per_step=rows_per_step):
         step = rank.touch(rows, sampled=sampled)
         key = words(derive(9, "evict", 1), np.array([step], np.uint64))
-        before = {table: set(members) for table, members in lists.items()}
-        for row, is_sampled in zip(rows, sampled, strict=True):
-            for table in TRACKED if is_sampled else ():
-                members, budget = lists[table], rank.budgets[table]
-                if row not in rank.rows_of(table) or row in before[table]:
-                    continue
-                if len(members) < budget:
+        before = {row for members in lists.values() for row in members}
+        newcomers = [row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled and row not in before]
+        for table, budget in rank.budgets.items():
+            members = lists[table]
+            for row in (row for row in newcomers if row in rank.rows_of(table)):
+                if len(members) < budget or eviction == "oldest":
                     members.append(row)
                 else:
                     word = int(words(key, np.array([row], np.uint64))[0])
                     members[(word >> 32) * budget >> 32] = row
-        for table in TRACKED:
-            assert rank.choose(table) == sorted(lists[table]), (step, table)
-            if step % 10 == 0:
-                rank.save(table)
-                lists[table] = []
+            del members[:-budget]
+            assert rank.choose(table) == sorted(members), (step, table)
+            if step % 9 == 0:
+                saved = rank.shard.span(table) if step % 2 else torch.tensor(sorted(members)[::3])
+                rank.tracker.saved(table, saved)
+                lists[table] = [] if step % 2 else [row for row in members if row not in sorted(members)[::3]]
 
 
 @pytest.mark.parametrize("num_rows", [400, 20_000])
@@ -326,6 +272,76 @@ def test_without_a_tracker_a_priority_save_is_a_bug() -> None:
     tracker.reset()
     with pytest.raises(AssertionError, match="needs a tracker"):
         tracker.choose(0, 1)
-    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_counts} == {"mfu", "random", "changed"}
-    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_norms} == {"mass"}
-    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_samples} == {"ssu"}
+
+
+# --- how far rows moved, and which changed ----------------------------------------------------------------------------
+
+
+def gradients(rows: list[int], step: int) -> Tensor:
+    """Gradients of a step, of many magnitudes; every fifth step reverses the one before it on the rows they share."""
+    rng = torch.Generator().manual_seed(step - step % 5 // 4)
+    grads_MD = torch.randn((1000, 2), generator=rng) * torch.logspace(-3, 1, 1000)[:, None]
+    return grads_MD[rows] * (-1 if step % 5 == 4 else 1)
+
+
+@pytest.mark.parametrize("kind", ["scar", "mass", "mfu"])
+def test_the_choice_is_a_brute_force_sort(kind: str) -> None:
+    """Over many steps and saves, some of them whole: the K rows of the largest measure, ties to the lower row.
+
+    Rows that a step moves and the next one moves back have mass, and no distance but for rounding.
+    """
+    rank = Rank(kind)
+    saved_MD = rank.shard.rows_MD.clone()
+    mass_M, accesses_M = torch.zeros(len(saved_MD)), torch.zeros(len(saved_MD))
+    num_differing = 0
+    for rows, counts, _ in random_steps(60, seed=0):
+        before_MD = rank.shard.rows_MD.clone()
+        step = rank.touch(rows, counts=counts, grads_ND=gradients(rows, rank.shard.applied_step + 1))
+        mass_M += distances(rank.shard.rows_MD, before_MD)
+        accesses_M[rows] += torch.tensor(counts)
+        if step % 7:
+            continue
+        far_M = distances(rank.shard.rows_MD, saved_MD)
+        measures = {"scar": far_M, "mass": mass_M, "mfu": accesses_M}
+        measure_M = measures.pop(kind)
+        for table in TRACKED:
+            moved = [row for row in rank.rows_of(table) if measure_M[row] > 0]
+            expected = sorted(moved, key=lambda row: (-measure_M[row], row))[: rank.budgets[table]]
+            for other_M in measures.values():
+                other = sorted(moved, key=lambda row: (-other_M[row], row))[: rank.budgets[table]]
+                num_differing += set(expected) != set(other)
+            assert rank.save(table) == sorted(expected)
+            if step == 35:
+                rank.shard.take_pending(rank.shard.span(table))
+                rank.tracker.saved(table, rank.shard.span(table))
+                expected = [*rank.rows_of(table)]
+            saved_MD[expected], mass_M[expected], accesses_M[expected] = rank.shard.rows_MD[expected], 0, 0
+    assert num_differing > 8, "the measures would not be told apart"
+
+
+def test_changed_are_all_rows_since_the_base() -> None:
+    """Of every table, tracked or not, whatever deltas have held; a base or a restore begins anew."""
+    rank = Rank("changed")
+    tracker = rank.tracker
+    assert isinstance(tracker, ChangedTracker)
+    changed: set[int] = set()
+    num_deltas = num_rows = 0
+    for rows, counts, _ in random_steps(60, seed=3, rows_per_step=6):
+        step = rank.touch(rows, counts=counts)
+        changed |= set(rows)
+        chosen = {table: rank.choose(table) for table in range(4)}
+        assert set().union(*chosen.values()) == changed
+        assert tracker.num_changed == len(changed)
+        if step % 6:
+            continue
+        is_base = step % 24 == 0
+        for table, chosen_rows in chosen.items():
+            saved = rank.shard.span(table) if is_base else torch.tensor(chosen_rows, dtype=torch.int64)
+            rank.shard.take_pending(saved)
+            tracker.saved(table, saved)
+        num_deltas, num_rows = (0, 0) if is_base else (num_deltas + 1, num_rows + len(changed))
+        assert (tracker.num_deltas, tracker.num_delta_rows) == (num_deltas, num_rows)
+        changed = set() if is_base else changed
+    rank.shard.reset_counts(applied_step=60)
+    tracker.reset()
+    assert (tracker.num_changed, tracker.num_deltas, tracker.num_delta_rows) == (0, 0, 0)
