@@ -1,4 +1,4 @@
-"""What a tracker is told does not depend on how rows travel."""
+"""What a tracker is told: each step once, however its rows travel."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.cluster.protocol import Exchange, Initialise, Push, WriteBack
+from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
+from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, SsuTracker, TrackerSpec
 from tests.runs import changed, run, saving_every
@@ -54,6 +57,12 @@ class RecordingTracker(SsuTracker):
         super().reset()
 
 
+@pytest.fixture(autouse=True)
+def _recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRACKERS, "ssu", RecordingTracker)
+    RecordingTracker.calls.clear()
+
+
 def calls_of(config: Config, run_dir: Path) -> dict[int, list[Call]]:
     """Every call of the trackers of a run, by rank."""
     RecordingTracker.calls.clear()
@@ -62,11 +71,8 @@ def calls_of(config: Config, run_dir: Path) -> dict[int, list[Call]]:
 
 
 @pytest.mark.parametrize("num_ps", [4, 40])
-def test_a_tracker_is_told_the_same_on_every_data_path(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_ps: int
-) -> None:
+def test_a_tracker_is_told_the_same_on_every_data_path(config: Config, tmp_path: Path, num_ps: int) -> None:
     """Call for call between two saves, under ten failures, also on ranks that have no row in most batches."""
-    monkeypatch.setitem(TRACKERS, "ssu", RecordingTracker)
     config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=128, cluster__num_ps=num_ps)
     config = saving_every(config, 48)
     plain = calls_of(config, tmp_path / "plain")
@@ -83,3 +89,54 @@ def test_a_tracker_is_told_the_same_on_every_data_path(
     }
     for name, keys in paths.items():
         assert calls_of(changed(config, **keys), tmp_path / name) == plain, name
+
+
+STEPS = ((1, [2, 5, 9], [1, 3, 1], [False, True, True]), (2, [5], [2], [False]), (3, [0, 9], [1, 1], [True, False]))
+TOUCHED = [("touched", step, rows, counts) for step, rows, counts, _ in STEPS]
+SAMPLED = [("sampled", 1, [5, 9]), ("sampled", 3, [0])]
+
+
+@pytest.mark.parametrize("writes_back", [False, True])
+def test_a_tracker_is_told_of_every_step_once(tmp_path: Path, *, writes_back: bool) -> None:
+    """Of each step its rows, counts and sampled rows, also by one message of a cache; of one sent again, nothing."""
+    spec = RankSpec(
+        placement=Placement("row", (60,), 1),
+        embedding_dim=4,
+        seed=0,
+        tracker=TrackerSpec("ssu", (0,), {"r": 0.5}),
+        count_updates=True,
+        checkpoints=tmp_path,
+        fsync=False,
+        save_buffer_bytes=1 << 16,
+    )
+    server = RankServer(spec, "ps0")
+    server.handle(Initialise(step=0))
+    pushes: list[Push | WriteBack] = [
+        Push(
+            step=step,
+            rows_N=torch.tensor(rows),
+            grads_ND=torch.ones(len(rows), 4),
+            counts_N=torch.tensor(counts, dtype=torch.int32),
+            sampled_N=torch.tensor(sampled),
+            learning_rate=0.1,
+        )
+        for step, rows, counts, sampled in STEPS
+    ]
+    if writes_back:
+        written = WriteBack(
+            step=3,
+            rows_N=torch.tensor([0, 2, 5, 9]),
+            values_ND=torch.ones(4, 4),
+            counts_N=torch.tensor([1, 1, 5, 2], dtype=torch.int32),
+            sampled=tuple((step, torch.tensor(rows)) for _, step, rows in SAMPLED),
+            touched=tuple((step, torch.tensor(rows), torch.tensor(counts).int()) for _, step, rows, counts in TOUCHED),
+        )
+        pushes = [written]
+    for push in pushes:
+        for _ in range(2):
+            server.handle(Exchange(push=push))
+    (calls,) = RecordingTracker.calls.values()
+    assert [call for call in calls if call[0] == "touched"] == TOUCHED
+    assert [call for call in calls if call[0] == "sampled"] == SAMPLED
+    moved = [call[1:3] for call in calls if call[0] == "moved"]
+    assert moved == ([] if writes_back else [call[1:3] for call in TOUCHED])

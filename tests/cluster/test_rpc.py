@@ -114,28 +114,6 @@ def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None
             worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, worlds.fail)
 
 
-def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
-    """Pids, signal, generations, what was restored and from where, PLS: all in events.jsonl."""
-    trace = tmp_path / "two.csv"
-    trace.write_text("hour,rank\n20,ps1\n40,ps3\n")
-    config = changed(config, engine="rpc", strategy__name="cpr_mfu", trace__path=str(trace))
-    config = changed(config, data__max_train_samples=512, strategy__interval_samples=80)
-    finished, events = run(config, tmp_path / "run")
-    started = events[0]
-    assert isinstance(started, Started)
-    assert set(started.machine["pids"]) == {"ps0", "ps1", "ps2", "ps3", "trainer0"}
-    kills = [event for event in events if is_loss(event)]
-    assert [(event.rank, event.machine["exitcode"]) for event in kills] == [("ps1", -9), ("ps3", -9)]
-    assert kills[0].machine["pid"] == started.machine["pids"]["ps1"]
-    assert [event.planned for event in events if isinstance(event, Lost)] == [True, True]
-    regrouped = [event for event in events if isinstance(event, Regrouped)]
-    assert [event.generation for event in regrouped] == [1, 2]
-    assert regrouped[0].machine["replaced"]["ps1"][0] == kills[0].machine["pid"]
-    recovered = [event for event in events if isinstance(event, Recovered)]
-    assert [event.kinds for event in recovered] == [{"ps1": "checkpoint"}, {"ps3": "checkpoint"}]
-    assert all(event.sequence is not None and event.num_rows > 0 for event in recovered)
-    assert finished.pls == pytest.approx(sum(sum(event.pls.values()) for event in recovered))
-    assert finished.generation == 2
 
 
 @pytest.mark.parametrize("main", [rank_process.ps_main, rank_process.trainer_main])
