@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,50 +106,36 @@ def test_newborns_that_stay_mute_end_the_run(config: Config, tmp_path: Path) -> 
 # --- the trainer ------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
-    """Law: the run ends in one line that names it, and no rank is left behind."""
-    note, timed = tmp_path / "note", TimedLauncher()
-    words = (
-        rf"^trainer0 \(pid \d+\) gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\), and was killed$"
-    )
-    job, parts = partial(hangs.stop_the_trainer, note), Parts(launcher=timed)
-    with pytest.raises(RunFailed, match=words):
-        worlds.run_job(short(config), tmp_path, job, parts=parts, on_world=timed.watch)
-    assert DEADLINE_S < assert_killed(note, timed).silence_s <= LATE * DEADLINE_S
+SILENT = rf"gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\)"
+IDLE = rf"finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\)"
 
 
-def test_a_trainer_that_stops_in_a_message_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
-    """Law: the supervisor does not wait for the rest of the message."""
-    note, timed = tmp_path / "note", TimedLauncher()
-    words = r"^trainer0 \(pid \d+\) gave no sign of life for 1 s \(cluster.rpc_timeout_s\), and was killed$"
-    job, parts = partial(hangs.stop_in_a_message, note), Parts(launcher=timed)
-    with pytest.raises(RunFailed, match=words):
-        worlds.run_job(changed(config, cluster__rpc_timeout_s=1.0), tmp_path, job, parts=parts, on_world=timed.watch)
-    assert_killed(note, timed)
+@pytest.mark.parametrize(
+    ("job", "why", "since"),
+    [
+        (hangs.stop_the_trainer, SILENT, "silence_s"),
+        (hangs.stop_in_a_message, SILENT, None),  # part of it was heard later
+        (hangs.loop, IDLE, "idle_s"),
+    ],
+    ids=["stopped", "in a message", "endless loop"],
+)
+def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
+    config: Config, tmp_path: Path, job: Callable[..., None], why: str, since: str | None
+) -> None:
+    """Law: the run ends in one line that names it and the key, no rank is left behind, no message is waited for."""
+    timed, note = TimedLauncher(), tmp_path / "note"
+    config = short(config, trainer__progress_timeout_s=DEADLINE_S if why == IDLE else 600.0)
+    with pytest.raises(RunFailed, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
+        worlds.run_job(config, tmp_path, partial(job, note), parts=Parts(launcher=timed), on_world=timed.watch)
+    kill = assert_killed(note, timed)
+    assert since is None or DEADLINE_S < getattr(kill, since) <= LATE * DEADLINE_S
 
 
-def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
-    """Law: the run ends in one line that names the last step and the key, and no rank is left behind."""
-    config, timed = short(config, trainer__progress_timeout_s=DEADLINE_S), TimedLauncher()
-    words = (
-        rf"^trainer0 \(pid \d+\) finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\), "
-        r"and was killed$"
-    )
-    with pytest.raises(RunFailed, match=words):
-        worlds.run_job(config, tmp_path, partial(hangs.loop, 7), parts=Parts(launcher=timed), on_world=timed.watch)
-    trainer = next(iter(timed.kills.values()))  # others follow it when the world is closed
-    assert DEADLINE_S < trainer.idle_s <= LATE * DEADLINE_S
-
-
-def test_a_trainer_that_finishes_slowly_is_left_alone(config: Config, tmp_path: Path) -> None:
-    """Law: batches of an evaluation are progress, however many there are."""
-    config = short(config, trainer__progress_timeout_s=DEADLINE_S)
-    assert worlds.run_job(config, tmp_path, hangs.finish_slowly) == ["finished"]
-
-
-def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
-    """Law: who computes is not mute, however long a step takes."""
-    assert worlds.run_job(short(config), tmp_path, hangs.compute) == ["computed"]
+@pytest.mark.parametrize(("job", "said"), [(hangs.finish_slowly, "finished"), (hangs.compute, "computed")])
+def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path, job: Callable[..., None], said: str) -> None:
+    """Law: who computes is not mute, however long a step takes, and batches of an evaluation are progress."""
+    config = short(config, trainer__progress_timeout_s=DEADLINE_S if said == "finished" else 600.0)
+    assert worlds.run_job(config, tmp_path, job) == [said]
 
 
 # --- the supervisor ---------------------------------------------------------------------------------------------------

@@ -14,14 +14,13 @@ from harness.cluster.protocol import Exchange, Push, WriteBack
 from harness.cluster.wire import packed
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
-from harness.core.events import Lost, Recovered, Regrouped, Started
 from harness.core.faults import PlannedFault, Strike
 from harness.processes.leash import ORPHANED
 from harness.processes.network import Entrance
 from tests.cluster import worlds
 from tests.forked import forked
 from tests.injected import is_loss
-from tests.runs import changed, run
+from tests.runs import changed
 
 
 def alive(pid: int) -> bool:
@@ -112,8 +111,6 @@ def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None
             ConfigError, match=rf"^cluster\.host, cluster\.port: cannot listen on 127\.0\.0\.1:{port}: "
         ):
             worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, worlds.fail)
-
-
 
 
 @pytest.mark.parametrize("main", [rank_process.ps_main, rank_process.trainer_main])
