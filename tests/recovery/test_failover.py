@@ -1,17 +1,20 @@
 """What a shard holds after a recovery and after a save, seen from inside the ranks of a whole run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from harness.cluster.protocol import Initialise, OnShard, Reply, Request, Restore, Save
+from harness.cluster.protocol import Initialise, OnShard, Reply, Request, Restore
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
+from harness.core.faults import Phase
 from harness.core.shard import Shard
 from harness.core.whole_strategies import Partial
+from harness.recovery.injections import Injections
 from harness.recovery.kinds.whole import Checkpoint
 from harness.run import trainer
 from harness.run.assemble import Parts
@@ -24,88 +27,63 @@ def len_of(shard: Shard) -> int:
     return 7
 
 
-class WatchedServer(RankServer):
-    """A rank that looks at itself after every restore and save."""
-
-    restored: list[tuple[str, int]] = []  # noqa: RUF012 - rank, files read; set by each test
-    emptied: list[int] = []  # noqa: RUF012
-
-    def __init__(self, spec, rank: str) -> None:
-        super().__init__(spec, rank)
-        self.root, self.tracked = spec.checkpoints, spec.tracker.tables
-
-    def handle(self, request: Request) -> Reply:
-        """Serve, then look."""
-        reply = super().handle(request)
-        if isinstance(request, Restore):
-            manifest, _ = newest_checkpoint(self.root)
-            assert manifest is not None
-            chain = manifest.shards[self.rank]
-            newest = torch.empty_like(self.shard.rows_MD)
-            ShardStore(self.root, self.rank).read_into(chain, newest)
-            assert torch.equal(self.shard.rows_MD, newest), (
-                "a restored shard holds the newest saved version of each row"
-            )
-            self.restored.append((self.rank, len(chain)))
-        elif isinstance(request, Save) and request.plan.kind == "priority":
-            left = [len(self._tracker.choose(table, request.step)) for table in self.tracked]
-            self.emptied.append(sum(left))
-        return reply
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> type[WatchedServer]:
-    """Local ranks that watch themselves."""
-    monkeypatch.setattr(WatchedServer, "restored", [])
-    monkeypatch.setattr(WatchedServer, "emptied", [])
-    return WatchedServer
-
-
 @pytest.mark.parametrize("strategy", ["partial", "cpr_ssu"])
 def test_a_dead_shard_gets_its_newest_rows_and_no_other_is_touched(
-    config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
+    config: Config, tmp_path: Path, strategy: str
 ) -> None:
     """Base and all deltas of the newest checkpoint, bit for bit, for exactly the ranks that the trace killed."""
-    run(saving_every(changed(config, strategy__name=strategy), 40), tmp_path / "run", Parts(make_server=watched))
+    restored: list[tuple[str, int]] = []  # rank, files read
+
+    class WatchedServer(RankServer):
+        def handle(self, request: Request) -> Reply:
+            reply = super().handle(request)
+            if isinstance(request, Restore):
+                manifest, _ = newest_checkpoint(tmp_path / "run" / "checkpoints")
+                assert manifest is not None
+                chain = manifest.shards[self.rank]
+                newest_MD = torch.empty_like(self.shard.rows_MD)
+                ShardStore(tmp_path / "run" / "checkpoints", self.rank).read_into(chain, newest_MD)
+                assert torch.equal(self.shard.rows_MD, newest_MD)
+                restored.append((self.rank, len(chain)))
+            return reply
+
+    run(saving_every(changed(config, strategy__name=strategy), 40), tmp_path / "run", Parts(make_server=WatchedServer))
     killed = ["ps1", "ps0", "ps2", "ps3", "ps0", "ps0", "ps3", "ps1", "ps2", "ps2", "ps3"]
-    assert [rank for rank, _ in watched.restored] == killed
-    most_files = max(num_files for _, num_files in watched.restored)
+    assert [rank for rank, _ in restored] == killed
+    most_files = max(num_files for _, num_files in restored)
     assert most_files == 1 if strategy == "partial" else most_files > 2
 
 
-@pytest.mark.parametrize("strategy", ["cpr_mfu", "cpr_ssu"])
-def test_what_was_saved_is_not_chosen_again(
-    config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
-) -> None:
-    """Right after a priority save with room for all, trackers find nothing to save: lists and counters are clear."""
-    config = changed(config, strategy__name=strategy, strategy__r=1.0, data__max_train_samples=256)
-    run(config, tmp_path / "run", Parts(make_server=watched))
-    assert watched.emptied
-    assert set(watched.emptied) == {0}
-
-
-def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
+def test_the_seconds_of_a_failure_are_those_of_waiting_regrouping_or_loading(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a restore did before it waited for a dead rank is load, not detection; the clock moves there only."""
-    now_s = [0.0]
+    """What a restore did before it waited for a dead rank is load, not detection, also if it is cut short.
 
-    def slow(self, rank, step):
+    The clock moves in restores and while ranks are replaced only.
+    """
+    now_s, strike = [0.0], Injections.strike
+
+    def restoring(*_: object) -> None:
         now_s[0] += 100.0
 
-    monkeypatch.setattr(Checkpoint, "newer_rows", slow)
+    def striking(self: Injections, phase: Phase) -> None:
+        now_s[0] += 7.0 * (phase == "regroup")
+        strike(self, phase)
 
-    def train(config, checkpoints, faults, cluster, effects):
-        effects.clock = lambda: now_s[0]
-        trainer.train(config, checkpoints, faults, cluster, effects)
+    monkeypatch.setattr(Checkpoint, "newer_rows", restoring)
+    monkeypatch.setattr(Injections, "strike", striking)
 
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n30,ps1,\n")
+    def train(*arguments: Any) -> None:
+        arguments[-1].clock = lambda: now_s[0]  # the effects
+        trainer.train(*arguments)
+
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n29,ps0,regroup\n30,ps1,\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
     _, events = run(config, tmp_path / "run", Parts(train=train))
     lost = [(event.ranks, event.machine["seconds"]) for event in events if isinstance(event, Lost)]
-    assert lost == [(["ps1"], 0.0), (["ps2"], 0.0)]
-    recovered = [event.machine for event in events if isinstance(event, Recovered)]
-    assert recovered == [{"seconds": 300.0, "reschedule_seconds": 0.0}], "ps1 alone, then both"
+    assert lost == [(["ps1"], 0.0), (["ps0"], 7.0), (["ps2"], 0.0)]
+    (recovered,) = (event.machine for event in events if isinstance(event, Recovered))
+    assert recovered == {"seconds": 500.0, "reschedule_seconds": 21.0}, "three regroups"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Planned kills in the phases of a run: a request, a save, a recovery or an evaluation under way."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,6 @@ import pytest
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Lost, Recovered, Saved
-from harness.core.faults import Phase
-from harness.recovery.injections import Injections
 from tests.injected import is_loss
 from tests.runs import changed, run
 
@@ -55,26 +52,6 @@ def test_a_death_in_a_recovery_belongs_to_its_failure(phased: Config, tmp_path: 
     (recovered,) = (event for event in events if isinstance(event, Recovered))
     assert recovered.ranks == ["ps0", "ps1", "ps3"]
     assert (finished.num_failures, finished.num_lost_ranks, finished.reschedule_h) == (1, 3, 7.0)
-
-
-def test_a_recovery_that_is_cut_short_is_measured_too(
-    phased: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The seconds until a replacement dies are part of the stall, and those that found its death are its own."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n20,ps0,regroup\n30,ps1,\n")
-    strike, regroup_s = Injections.strike, 0.2
-
-    def slow_strike(self: Injections, phase: Phase) -> None:
-        if phase == "regroup":
-            time.sleep(regroup_s)
-        strike(self, phase)
-
-    monkeypatch.setattr(Injections, "strike", slow_strike)
-    _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    first, second = (event for event in events if isinstance(event, Lost))
-    (recovered,) = (event for event in events if isinstance(event, Recovered))
-    assert first.machine["seconds"] != second.machine["seconds"] >= regroup_s
-    assert recovered.machine["reschedule_seconds"] >= 2 * regroup_s
 
 
 def test_a_rank_that_is_dead_already_is_killed_again(phased: Config, tmp_path: Path) -> None:

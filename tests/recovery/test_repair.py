@@ -6,12 +6,8 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.config.derived import job_costs
 from harness.config.model import Config
-from harness.core.errors import TraceError
-from harness.core.overhead import OverheadLedger
 from harness.record.rundir import read_config
-from harness.traces.trace import parse_trace
 from tests.injected import is_loss
 from tests.runs import changed, run
 
@@ -48,17 +44,3 @@ def test_repairs_are_not_charged_by_default(repairs: Config, tmp_path: Path) -> 
     """Every failure takes the profile's O_res: a job seldom waits for the repair of a node."""
     finished, _ = run(changed(repairs, strategy__name="partial"), tmp_path / "run")
     assert finished.reschedule_h == pytest.approx(3 * repairs.emulated.o_res_h)
-
-
-@pytest.mark.parametrize("text", ["-1", "nan", "long"])
-def test_a_repair_must_be_hours(text: str) -> None:
-    """Anything else is refused with its line."""
-    with pytest.raises(TraceError, match=r"t\.csv:2: repair_h"):
-        parse_trace(["hour,rank,repair_h", f"1,ps0,{text}"], "t.csv")
-
-
-def test_no_repair_is_not_an_unknown_one(config: Config) -> None:
-    """Zero hours are zero, None is what the profile says."""
-    ledger = OverheadLedger(job_costs(config, 1024))
-    assert ledger.charge_failure(reschedule_h=0.0).reschedule_h == 0
-    assert ledger.charge_failure().reschedule_h == config.emulated.o_res_h

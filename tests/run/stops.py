@@ -1,42 +1,30 @@
-"""Runs that are asked to stop at a step."""
+"""Runs that are asked to stop, or changed, at a step.
 
+``arguments`` of the trainer's job: config, folder of checkpoints, faults, cluster, effects.
+"""
+
+from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster
 from harness.config.model import Config
 from harness.core.errors import RunStopped
 from harness.core.events import Finished
-from harness.core.faults import FaultTime
 from harness.run import assemble, trainer
 
 
-class Stopping:
-    """Effects, which ask to stop at the boundary after the ``at``-th step that is run."""
-
-    def __init__(self, effects: Effects, at: int) -> None:
-        self._effects, self._left = effects, at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._effects, name)
-
-    def is_stopping(self) -> bool:
-        self._left -= 1
-        return self._left <= 0
+def train_with(at_boundary: Callable[[int], bool], *arguments: Any) -> None:
+    """The trainer's job, which is asked to stop where ``at_boundary`` says so of the number of steps that were run."""
+    numbers = count(1)
+    arguments[-1].is_stopping = lambda: at_boundary(next(numbers))
+    trainer.train(*arguments)
 
 
-def train_until(  # noqa: PLR0917
-    at: int,
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
-    """The trainer's job, which is asked to stop."""
-    trainer.train(config, checkpoints, faults, cluster, cast(Effects, Stopping(effects, at)))
+def train_until(at: int, *arguments: Any) -> None:
+    """The trainer's job, which is asked to stop at the boundary after the ``at``-th step that is run."""
+    train_with(lambda number: number >= at, *arguments)
 
 
 def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:

@@ -3,39 +3,20 @@
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import run
-from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import Moved, RunStopped
-from harness.core.faults import FaultTime
-from harness.run import assemble, trainer
+from harness.run import assemble
 from harness.run.verify import compare_records
-from tests.run.stops import resumed, train_until
+from tests.run.stops import resumed, train_until, train_with
 from tests.runs import changed, saving_every
 
 NUM_STEPS = 60
-
-
-class Moving:
-    """Effects, which call ``move`` at the boundary after the ``at``-th step."""
-
-    def __init__(self, effects: Effects, at: int, move: Any) -> None:
-        self._effects, self._left, self._move = effects, at, move
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._effects, name)
-
-    def is_stopping(self) -> bool:
-        self._left -= 1
-        if self._left == 0:
-            self._move()
-        return False
 
 
 @pytest.mark.parametrize("every_s", [None, 1e-9], ids=["save", "resume point"])
@@ -51,13 +32,9 @@ def test_a_run_that_was_moved_leaves_the_next_one_alone(config: Config, tmp_path
         with pytest.raises(RunStopped):
             assemble.run(other, run_dir, parts=assemble.Parts(train=partial(train_until, 12)))
 
-    def train(
-        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-    ) -> None:
-        trainer.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, 31, move)))
-
+    moving = assemble.Parts(train=partial(train_with, lambda number: bool(number == 31 and move())))
     with pytest.raises(Moved, match=r"run/\S+: moved or removed during the run; another one is there"):
-        assemble.run(first, run_dir, parts=assemble.Parts(train=train))
+        assemble.run(first, run_dir, parts=moving)
     resumed(other, run_dir)
     assert compare_records(tmp_path / "whole", run_dir) == []
 
@@ -68,22 +45,16 @@ def exchange(run_dir: Path, other: Path) -> None:
     other.rename(run_dir)
 
 
-def train_and_move(  # noqa: PLR0917
-    at: int,
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
+def train_and_move(at: int, *arguments: Any) -> None:
     """The trainer's job, whose folder is exchanged at the boundary after the ``at``-th step, the 6th save on disk."""
+    config, checkpoints, *_ = arguments
 
     def move() -> None:
         while len([*checkpoints.glob("*/*-000005.bin")]) <= config.num_ps:
             time.sleep(0.001)
         exchange(checkpoints.parent, checkpoints.parent.with_name("other"))
 
-    trainer.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, at, move)))
+    train_with(lambda number: bool(number == at and move()), *arguments)
 
 
 WAYS: dict[str, dict[str, Any]] = {

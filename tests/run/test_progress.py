@@ -2,40 +2,22 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster
 from harness.config.model import Config
-from harness.core.faults import FaultTime
 from harness.run import assemble, trainer
 from tests.runs import changed
-
-
-class Counting:
-    """Effects, which count what is finished, by the number of steps."""
-
-    def __init__(self, effects: Effects) -> None:
-        self._effects = effects
-        self.counts: Counter[int] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._effects, name)
-
-    def advanced(self, step: int) -> None:
-        self.counts[step] += 1
 
 
 def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path: Path) -> None:
     """Law: once for the start, each step, and each batch of the three evaluations; steps run again count too."""
     found: list[Counter[int]] = []
 
-    def train(
-        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-    ) -> None:
-        counting = Counting(effects)
-        trainer.train(config, checkpoints, faults, cluster, cast(Effects, counting))
-        found.append(counting.counts)
+    def train(*arguments: Any) -> None:
+        counts = Counter[int]()
+        found.append(counts)
+        arguments[-1].advanced = lambda step: counts.update([step])  # the effects
+        trainer.train(*arguments)
 
     (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=64)

@@ -1,4 +1,7 @@
-"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/golden``."""
+"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/golden``.
+
+``arguments`` of a trainer's job: config, folder of checkpoints, faults, cluster, effects.
+"""
 
 import json
 import os
@@ -18,17 +21,14 @@ import pytest
 from torch.futures import Future
 
 import analysis
-from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
 from harness.cluster.link import ControlLink
 from harness.cluster.mesh import Mesh, _Peer
-from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.trainers import SeveralTrainers
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Started
-from harness.core.faults import FaultTime
 from harness.core.plans import is_ps, ps_rank
 from harness.model.dlrm import DenseNetwork
 from harness.record.event_log import read_events
@@ -63,9 +63,7 @@ def run(config: Config, folder: Path, train: Any = trainer.train) -> Finished:
     return assemble.run(config, folder, parts=assemble.Parts(train=train))
 
 
-def counting(  # noqa: PLR0917
-    folder: Path, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-) -> None:
+def counting(folder: Path, *arguments: Any) -> None:
     """The trainer's job, which writes how often this trainer called each PS rank, and for how many steps."""
     calls: Counter[str] = Counter()
     real = RpcCluster._call
@@ -75,10 +73,10 @@ def counting(  # noqa: PLR0917
         return real(self, rank, function, *args)
 
     RpcCluster._call = call
-    trainer.train(config, checkpoints, faults, cluster, effects)
-    (folder / f"{effects.group.index}.json").write_text(json.dumps(calls))
-    if effects.group.acts:
-        (started, *_) = read_events(checkpoints.parent / "events.jsonl")
+    trainer.train(*arguments)
+    (folder / f"{arguments[-1].group.index}.json").write_text(json.dumps(calls))
+    if arguments[-1].group.acts:
+        (started, *_) = read_events(arguments[1].parent / "events.jsonl")
         (folder / "pairs").write_text(json.dumps(sorted(connected(started.machine["pids"]))))
 
 
@@ -123,20 +121,18 @@ def test_each_ps_rank_is_asked_by_one_trainer_and_each_sample_trained_on_by_one(
     assert len({finished.digests[f"trainer{number}"] for number in range(3)}) == 1
 
 
-def flipping(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-) -> None:
+def flipping(*arguments: Any) -> None:
     """The trainer's job; in trainer 1 a bit of the dense network is flipped after step 12."""
     real, steps = DenseNetwork.step, Counter[str]()
 
     def step(self: DenseNetwork, *, is_alone: bool = False) -> None:
         real(self, is_alone=is_alone)
         steps["all"] += 1
-        if steps["all"] == 12 and effects.group.index == 1:
+        if steps["all"] == 12 and arguments[-1].group.index == 1:
             self.state()["top.0.bias"].numpy().view("int32")[0] ^= 1
 
     DenseNetwork.step = step
-    trainer.train(config, checkpoints, faults, cluster, effects)
+    trainer.train(*arguments)
 
 
 def test_a_bit_that_is_flipped_in_one_replica_is_named_at_the_next_boundary(several: Config, tmp_path: Path) -> None:
@@ -159,44 +155,28 @@ def loop() -> None:
         pass
 
 
-def dying(  # noqa: PLR0917
-    index: int,
-    act: Callable[[], None],
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
+def dying(index: int, act: Callable[[], None], *arguments: Any) -> None:
     """The trainer's job; after 10 steps one trainer, once, meets its end, or stands still, by ``act``."""
-    real, steps = effects.advanced, Counter[str]()
+    real, steps = arguments[-1].advanced, Counter[str]()
 
     def advanced(step: int) -> None:
         real(step)
         steps["all"] += 1
-        if steps["all"] == 10 and effects.group.index == index and once(checkpoints / "acted"):
+        if steps["all"] == 10 and arguments[-1].group.index == index and once(arguments[1] / "acted"):
             act()
 
-    effects.advanced = advanced
-    trainer.train(config, checkpoints, faults, cluster, effects)
+    arguments[-1].advanced = advanced
+    trainer.train(*arguments)
 
 
-def dying_in_exchange(  # noqa: PLR0917
-    folder: Path,
-    deaths: Mapping[int, tuple[int, str]],
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
+def dying_in_exchange(folder: Path, deaths: Mapping[int, tuple[int, str]], *arguments: Any) -> None:
     """The trainer's job; trainers kill themselves before, in or after one of their exchanges, by its number.
 
     Whoever replaces one in ``folder`` does not.
     """
-    at, moment = deaths.get(effects.group.index, (0, ""))
+    at, moment = deaths.get(arguments[-1].group.index, (0, ""))
     exchange, begin, counts = Mesh.exchange, _Peer.begin, Counter[str]()
-    if not once(folder / f"{effects.group.index}"):
+    if not once(folder / f"{arguments[-1].group.index}"):
         at = 0
 
     def dying(self: Mesh, what: str, value: Any, **how: Any) -> dict[int, Any]:
@@ -216,7 +196,7 @@ def dying_in_exchange(  # noqa: PLR0917
             send_self(signal.SIGKILL)
 
     Mesh.exchange, _Peer.begin = dying, sending
-    trainer.train(config, checkpoints, faults, cluster, effects)
+    trainer.train(*arguments)
 
 
 def once(path: Path) -> bool:
@@ -278,23 +258,14 @@ def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_pat
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
 
 
-def dying_in_admission(  # noqa: PLR0917
-    folder: Path,
-    index: int,
-    moment: str,
-    config: Config,
-    checkpoints: Path,
-    faults: tuple[FaultTime, ...],
-    cluster: Cluster,
-    effects: Effects,
-) -> None:
+def dying_in_admission(folder: Path, index: int, moment: str, *arguments: Any) -> None:
     """The trainer's job; one trainer dies once, as trainer 1, which had died, is taken in again, or is taken in."""
     reals = {name: getattr(SeveralTrainers, name) for name in ("admit", "enter")}
     join, admit, wait = RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers
-    is_in = {"admission": not cluster.awaits_trainers and effects.group.index == 1}
+    is_in = {"admission": not arguments[3].awaits_trainers and arguments[-1].group.index == 1}
 
     def die(now: str) -> None:
-        if now == moment and effects.group.index == index and is_in["admission"] and once(folder / "died"):
+        if now == moment and arguments[-1].group.index == index and is_in["admission"] and once(folder / "died"):
             send_self(signal.SIGKILL)
 
     def exchanging(name: str, self: SeveralTrainers, *args: Any) -> Any:
@@ -308,7 +279,7 @@ def dying_in_admission(  # noqa: PLR0917
         join(self, formation)
 
     def waiting(self: ControlLink) -> Formation:
-        if moment == "wait" and effects.group.index == index and not (folder / "died").exists():
+        if moment == "wait" and arguments[-1].group.index == index and not (folder / "died").exists():
             self.send("admit")
             die("wait")
         elif moment == "wait":
@@ -323,7 +294,7 @@ def dying_in_admission(  # noqa: PLR0917
     for name in reals:
         setattr(SeveralTrainers, name, lambda self, *args, name=name: exchanging(name, self, *args))
     RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers = joining, admitting, waiting
-    trainer.train(config, checkpoints, faults, cluster, effects)
+    trainer.train(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -515,16 +486,14 @@ def test_a_trace_kills_trainers_in_every_phase(  # noqa: PLR0917 - pytest's
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
 
 
-def awaiting_spares(  # noqa: PLR0917
-    folder: Path, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-) -> None:
+def awaiting_spares(folder: Path, *arguments: Any) -> None:
     """The trainer's job, which begins once a spare trainer has begun."""
-    if effects.group.index < 0:
+    if arguments[-1].group.index < 0:
         (folder / "spare").touch()
     ends_s = time.monotonic() + 20
     while not (folder / "spare").exists() and time.monotonic() < ends_s:
         time.sleep(0.001)
-    trainer.train(config, checkpoints, faults, cluster, effects)
+    trainer.train(*arguments)
 
 
 def test_a_spare_trainer_takes_over(several: Config, tmp_path: Path) -> None:
