@@ -30,7 +30,7 @@ class ThreadExchange:
         self._board = board
         self.index, self.size = index, board.size
         self._num_calls = 0
-        self.newcomers = set[int]()
+        self.new_trainers = set[int]()
 
     def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
         """Give ``value``; those of all."""

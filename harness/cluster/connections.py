@@ -11,9 +11,9 @@ from harness.processes import control
 
 
 class Connections:
-    """The control connections of all ranks. A connection that has ended is dropped.
+    """The control connections of all ranks. One that has ended is dropped.
 
-    A connection is dropped, too, if a message that has begun stalls for ``timeout_s``. Its rank is then in ``stuck``.
+    So is one on which a message stalls halfway for ``timeout_s``; its rank is then in ``stuck``.
     """
 
     def __init__(self, listener: socket.socket, authkey: bytes, timeout_s: float) -> None:
@@ -22,21 +22,21 @@ class Connections:
         self.stuck: set[Rank | None] = set()
         self._handshakes = control.Handshakes(authkey)
         self._ranks: dict[Connection, Rank | None] = {}  # None: not known yet
-        self._unheard: set[Connection] = set()
+        self._ignored: set[Connection] = set()
 
     def __contains__(self, rank: Rank) -> bool:
         """Whether ``rank`` is connected."""
         return rank in self._ranks.values()
 
     def waited(self) -> list[Any]:
-        """Objects for ``multiprocessing.connection.wait``."""
-        return [self._listener, self._handshakes.ended, *(self._ranks.keys() - self._unheard)]
+        """Objects for ``multiprocessing.connection.wait``; ready when :meth:`received` has something to do."""
+        return [self._listener, self._handshakes.ended, *(self._ranks.keys() - self._ignored)]
 
     def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, Rank | None, control.Message]]:
-        """Let new connections in, and yield each connection in ``ready``, its rank if known, and its message."""
-        connections = [*(self._ranks.keys() - self._unheard)]
+        """Accept new connections, and yield each connection in ``ready``, its rank if known, and its message."""
+        connections = [*(self._ranks.keys() - self._ignored)]
         if self._listener in ready:
-            with suppress(OSError):  # it has hung up
+            with suppress(OSError):  # the caller has closed the connection
                 self._handshakes.begin(self._listener)
         for connection in self._handshakes.take():
             control.limit(connection, self._timeout_s)
@@ -53,7 +53,7 @@ class Connections:
                     yield connection, self._ranks[connection], message
 
     def admit(self, connection: Connection, rank: Rank) -> None:
-        """From now on ``connection`` is that of ``rank``."""
+        """Register ``connection`` as the connection of ``rank``."""
         self._ranks[connection] = rank
 
     def send(self, rank: Rank, *message: Any) -> None:
@@ -64,15 +64,15 @@ class Connections:
             except OSError:
                 self.forget(connection)
 
-    def stop_hearing(self, ranks: Collection[Rank]) -> None:
-        """Hear nothing more from ``ranks``, whose connections stay open: they are cut off.
+    def ignore(self, ranks: Collection[Rank]) -> None:
+        """Ignore all further messages of ``ranks``, which are cut off the network; their connections stay open.
 
-        They themselves get no packet, but what they send would still arrive, some of it seconds later.
+        They receive no packet, but packets that they have sent would still arrive, some of them seconds later.
         """
-        self._unheard |= {connection for rank in ranks for connection in self._of(rank)}
+        self._ignored |= {connection for rank in ranks for connection in self._of(rank)}
 
     def rename(self, old: Rank, new: Rank) -> None:
-        """The connection of ``old`` is that of ``new`` from now on."""
+        """Register the connection of ``old`` as the connection of ``new``."""
         for connection in self._of(old):
             self._ranks[connection] = new
 
@@ -87,9 +87,9 @@ class Connections:
         return [connection for connection, known in self._ranks.items() if known == rank]
 
     def forget(self, connection: Connection) -> None:
-        """Close a connection, whether it was admitted for a rank or not."""
+        """Close a connection, whether or not its rank is known."""
         self._ranks.pop(connection, None)
-        self._unheard.discard(connection)
+        self._ignored.discard(connection)
         connection.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The clock of deadlines of other processes."""
+"""A clock for the deadlines of other processes, which leaves out the time in which this process was stopped."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class ListeningClock:
         self._total_s = 0.0
 
     def read(self) -> float:
-        """Seconds so far."""
+        """The present seconds of this clock."""
         now_s = self._clock()
         self._total_s += min(now_s - self._read_s, 2 * self.tick_s)
         self._read_s = now_s

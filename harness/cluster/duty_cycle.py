@@ -10,7 +10,7 @@ _PERIOD_S = 0.02
 
 
 class DutyCycle:
-    """Stops each slow process for ``(factor - 1) / factor`` of every period of 20 ms. One that has ended is skipped."""
+    """Stops each slow process for ``(factor - 1) / factor`` of every period of 20 ms. Skips ended processes."""
 
     def __init__(self) -> None:
         self._factors: dict[RankProcess, float] = {}
@@ -21,7 +21,7 @@ class DutyCycle:
     def set(self, factors: Mapping[RankProcess, float]) -> None:
         """Slow down exactly the processes in ``factors``, by these factors; the others run at full speed.
 
-        Each new one is stopped before this returns, however late the thread is.
+        Each process that was not slow before is stopped once before this returns, even if the thread is late.
         """
         with self._changing:
             faster, slower = self._factors.keys() - factors.keys(), factors.keys() - self._factors.keys()

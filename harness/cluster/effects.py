@@ -1,4 +1,4 @@
-"""Everything that a trainer does outside its own process, but for its requests to PS ranks."""
+"""The effects of a trainer outside its own process, except its requests to PS ranks."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Succession:
-    """The state from which new trainers go on after all were killed by plan; nothing of their memory.
+    """The state from which new trainers start after a planned fault has killed all former trainers.
 
-    ``lost``: ranks that died, and how. ``struck``: what the trace says of the failure.
+    ``state``: of a trainer's objects, without caches, mirror and dense network. ``lost``: the ranks that died, and how,
+    in words. ``struck``: the facts of the failure that its charge depends on.
     """
 
     state: Any
@@ -31,8 +32,8 @@ class Succession:
 class Resumption:
     """The facts about resume points with which a trainer starts.
 
-    ``root``: their folder. ``next_number``: of the next one. ``point``: the one that the run goes on from; None: it
-    starts. ``succession``: what it goes on from instead.
+    ``root``: their folder. ``next_number``: of the next point to write. The run goes on from ``point`` or from
+    ``succession``; a new run has neither.
     """
 
     root: Path
@@ -42,9 +43,9 @@ class Resumption:
 
 
 class LateWrite(Future[FileRecord]):
-    """A file that another trainer writes: written here when its record is asked for, as that trainer has died.
+    """The file of a save that another trainer writes, as seen by a trainer that may have to write it instead.
 
-    ``record``: of the file, if it is on disk.
+    :meth:`result` is called only after that trainer has died. ``record``: of the file, if it is on disk already.
     """
 
     def __init__(self, write: Callable[[], FileRecord] | None, record: FileRecord | None = None) -> None:
@@ -54,7 +55,7 @@ class LateWrite(Future[FileRecord]):
         self.set_result(cast(FileRecord, None))
 
     def result(self, timeout: float | None = None) -> FileRecord:
-        """Write it, unless that has been done."""
+        """Write the file unless it is on disk, and return its record."""
         if self._record is None:
             assert self._write is not None, "a file that is not there can be written"
             self._record = self._write()
@@ -62,18 +63,18 @@ class LateWrite(Future[FileRecord]):
 
 
 class Channel(Protocol):
-    """The trainer's connection with the supervisor; one class for each engine."""
+    """The interface of a trainer's connection with the supervisor; one class for each engine."""
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result. Raises the HarnessError that it raises."""
         ...
 
     def tell(self, name: str, **values: Any) -> None:
-        """Have a method of the supervisor called, after all calls before; do not wait."""
+        """Send a call of a method of the supervisor, to be carried out after all calls before; do not wait."""
         ...
 
     def advanced(self, step: int) -> None:
-        """Something was finished, after ``step`` finished steps. Sends nothing by itself."""
+        """Count a finished step or batch; ``step`` steps are finished. Sends nothing: the next heartbeat reports it."""
 
     def is_stopping(self) -> bool:
         """Whether the supervisor has said that the run is to stop. Does not wait."""
@@ -87,10 +88,10 @@ class Channel(Protocol):
 class Effects:
     """The effects of a trainer outside its own process: calls of the supervisor, files, notices, its clock.
 
-    A call of the supervisor is a method of :class:`harness.cluster.supervisor.Supervisor` and one here.
+    A call of the supervisor is a method here and one of :class:`harness.cluster.supervisor.Supervisor`.
 
     Attributes:
-        channel: reaches the supervisor.
+        channel: the connection with the supervisor.
         clock: seconds, monotonic; for the ``machine`` part of events, and for when a resume point is written.
         group: the trainers of the run, one of which acts for all.
     """
@@ -103,10 +104,10 @@ class Effects:
         self.group = group
 
     def once(self, action: Callable[[], T]) -> T:
-        """The result of ``action``, which has an effect outside this process, or depends on one.
+        """Carry out ``action`` in one trainer, and return its result, or raise its HarnessError, in all trainers.
 
-        All that is done here passes through it or through ``group.noticed``, but for the begin of a write beside
-        training steps. Of several trainers one acts, and the others have its result or its error.
+        To be used for every action with an effect outside this process or a result from there. Methods without it use
+        ``group.late_answer``, or change nothing outside: :meth:`advanced`, :meth:`begin_write`.
         """
         return self.group.once(action)
 
@@ -125,11 +126,11 @@ class Effects:
         self._tell("status", **values)
 
     def advanced(self, step: int) -> None:
-        """A step, or a batch of an evaluation, was finished by this trainer; ``step`` steps so far."""
+        """Count one finished step, or batch of an evaluation, of this trainer; ``step`` steps are finished."""
         self.channel.advanced(step)
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
-        """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
+        """Begin to write a file of the trainer in the background. The caller waits for its record in :meth:`once`."""
         return in_background("save", write) if self.group.acts else LateWrite(write)
 
     def commit(self, manifest: Manifest) -> None:
@@ -137,13 +138,13 @@ class Effects:
         self._call("commit", manifest)
 
     def resumption(self) -> Resumption:
-        """Where resume points are, and the one to go on from."""
+        """The facts about resume points with which this trainer starts."""
         return self._call("resumption")
 
     def commit_point(self, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]) -> None:
         """Commit a :class:`harness.store.ResumePoint`, whose files are on disk, as of the events recorded so far.
 
-        Raises StoreError; the point before then stays.
+        Raises StoreError; the previous point then stays valid.
         """
         self._call("commit_point", number, step, checkpoint, files)
 
@@ -155,30 +156,30 @@ class Effects:
         seconds: Mapping[Rank, float] | None = None,
         state: Any = None,
     ) -> Struck:
-        """Have planned faults of one phase, given by their numbers, carried out as one, and recorded.
+        """Have planned faults of one phase carried out, as one failure, and recorded. ``numbers``: of the faults.
 
-        Which ranks they strike is not returned. ``seconds``: of writes that failed, which the ranks carried out
-        themselves, how long they took, by rank. ``state``: what new trainers go on from, if all die of it (Succession).
-        Raises RunFailed for a fault that damages a file where there is none.
+        The ranks that they strike are not returned. ``seconds``: how long writes took that failed, by rank, if the
+        ranks have carried out the fault themselves. ``state``: for :class:`Succession`, if the fault kills all
+        trainers. Raises RunFailed for a fault that damages a file where there is none.
         """
         return self._call("inject", step, samples, tuple(numbers), seconds, state)
 
     def end_fault(self, number: int) -> None:
-        """End the lasting fault of that number."""
+        """End the lasting fault with this number."""
         self._call("end_fault", number)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Have ``lost`` (rank to the transport's error text) replaced. ``seconds``: from request to failure."""
+        """Have the ranks ``lost`` (rank to the transport's error) replaced. ``seconds``: from request to failure."""
         self._call("replace", dict(lost), step, samples, seconds)
 
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop. Does not wait for the supervisor."""
-        return self.group.noticed("is_stopping", self.channel.is_stopping)
+        return self.group.late_answer("is_stopping", self.channel.is_stopping)
 
     def take_spares(self) -> bool:
         """Whether all missing spares have been connected since the last call. Does not wait for the supervisor."""
-        return self.group.noticed("spares", self.channel.take_spares)
+        return self.group.late_answer("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
         """Whether ``seconds`` have passed since the clock read ``since_s``."""
-        return self.group.noticed("time", lambda: self.clock() - since_s >= seconds)
+        return self.group.late_answer("time", lambda: self.clock() - since_s >= seconds)

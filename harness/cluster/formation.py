@@ -8,11 +8,11 @@ from harness.core.plans import Rank
 
 @dataclass(frozen=True, kw_only=True)
 class Formation:
-    """A generation; can be pickled.
+    """The number and members of one generation of the RPC world; can be pickled.
 
     Attributes:
         members: in the order of their numbers: PS ranks, trainers, spares.
-        takeovers: spares that serve under the names of PS ranks since the generation was formed, by PS rank.
+        takeovers: PS rank to the spare that has taken its name since the generation was formed.
     """
 
     generation: int
@@ -21,7 +21,7 @@ class Formation:
 
 
 class Rendezvous:
-    """The addresses of the members of a generation. All are sent at once when the last is there.
+    """Collects the addresses of all members of a generation, then sends all of them to every member.
 
     A world of N members takes N messages each way, where asking for each other's name and address takes 4 N² (LOG,
     2026-11-23).
@@ -38,28 +38,28 @@ class Rendezvous:
 
     @property
     def missing(self) -> list[Rank]:
-        """The members that the others wait for: they have not published their addresses."""
+        """The members that have not published their addresses yet."""
         return [member for member in self._formation.members if member not in self._addresses]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have met: the generation is formed."""
+        """Whether all members have published their addresses: the generation is formed."""
         return not self._is_broken and not self.missing
 
     @property
     def can_complete(self) -> bool:
-        """Whether the generation is formed, or may still be."""
+        """Whether the generation is formed or can still be formed: it was not abandoned."""
         return not self._is_broken
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a rank waits for others: the generation is being formed."""
+        """Whether the generation is being formed: a member waits for the addresses of others."""
         return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
 
     def publish(self, rank: Rank, generation: int, address: tuple[bytes, object]) -> None:
-        """Handle the message of ``rank`` that it is found at ``address``, and waits for the addresses of all.
+        """Store the address of ``rank``. All are sent after the last one; "broken" is, if the generation was abandoned.
 
-        ``address``: that of its RPC agent, and the one where a trainer waits for other trainers.
+        ``address``: that of its RPC agent and, of a trainer, the one at which other trainers connect.
         """
         is_past = generation != self._formation.generation
         if not is_past:
@@ -70,7 +70,7 @@ class Rendezvous:
             self._answer("addresses", generation, self._addresses)
 
     def abandon(self) -> None:
-        """Tell everyone that waits, now or later, that the generation will not be complete."""
+        """Give the generation up: members that wait for the addresses, now or later, are told "broken"."""
         self._is_broken = True
         self._answer("broken", self._formation.generation)
 

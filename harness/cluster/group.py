@@ -4,7 +4,7 @@ A broken world is never repaired. Every survivor leaves it and joins a new one, 
 the next generation's number. Found by trying (torch 2.13.0):
 
 - A replacement cannot rejoin under a dead name: worker names carry the generation.
-- ``init_rpc`` prefixes its store with a private per-process counter that a newcomer does not share, and runs gloo, an
+- ``init_rpc`` prefixes its store with a private per-process counter, which a replacement lacks, and runs gloo, an
   all-gather and a barrier. Building the ``TensorPipeAgent`` directly needs none of it: it publishes its address,
   reads the others', and is up; 65 ms for a world of 9 instead of 160.
 - ``TCPStore`` resolves the name of every peer (``getnameinfo``), which asks the network's name server for
@@ -28,11 +28,11 @@ from harness.core.errors import HarnessError
 from harness.core.plans import Rank
 
 Meet = Callable[[bytes], Mapping[Rank, bytes]]
-"""Publishes the address of this process, and waits for those of all members of a generation. Raises WorldBroken."""
+"""Publishes the address of this process, and returns the addresses of all members. Raises WorldBroken."""
 
 
 class WorldBroken(HarnessError):
-    """A generation could not be formed, since a rank died. The supervisor orders the next one."""
+    """A generation could not be formed because a rank died. The supervisor orders the next one."""
 
 
 _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name, addrs/NAME its address
@@ -41,8 +41,8 @@ _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name,
 class ControlStore(Store):
     """The store methods that a TensorPipeAgent calls, for one generation.
 
-    Of what an agent asks, its members' names are known, and all of its kind answer alike. Only addresses are not:
-    ``meet`` publishes its own, waits for those of all, and raises WorldBroken.
+    An agent asks for the names and addresses of members. The names are known. The addresses come from ``meet``, which
+    publishes this member's own address, waits for those of all members, and raises WorldBroken.
     """
 
     def __init__(self, formation: Formation, meet: Meet) -> None:
@@ -52,12 +52,12 @@ class ControlStore(Store):
         self._meet = meet
 
     def set(self, key: str, value: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take note of this member's address; a no-op for a name."""
+        """Keep this member's address for ``meet``; a no-op for a name."""
         if key.startswith(_ADDRESS):
             self._own = value
 
     def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``key``; waits for all addresses if it is one."""
+        """The value of ``key``; for an address, waits until all are known."""
         if key not in self._known:
             assert key.startswith(_ADDRESS), key
             met = self._meet(self._own)
@@ -75,7 +75,7 @@ def worker_name(rank: str, generation: int) -> str:
 
 
 def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig) -> Any:
-    """Take the place of ``rank`` in the world of a generation; returns when the addresses of all members are known.
+    """Join the world of a generation as ``rank``; returns when the addresses of all members are known.
 
     Returns objects that must be kept alive until :func:`leave`. Raises WorldBroken.
     """

@@ -1,4 +1,4 @@
-"""The interface of launchers, which start, watch and end the processes of ranks; and the one of this machine.
+"""The interface of launchers, which start, watch and end the processes of ranks; and the launcher of this machine.
 
 The table of launchers is in ``harness/run/launchers.py``.
 """
@@ -19,15 +19,15 @@ from harness.processes.spawn import fork_server
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """The orders with which the process of a rank starts; can be pickled.
+    """The parameters with which the process of a rank starts; can be pickled.
 
     Attributes:
         rank: its name at the start; a spare may later take over the name of a dead rank.
-        formation: the first generation to join; None for a spare that waits for an order.
+        formation: the first generation to join; None for a process that waits for an order.
         supervisor_pid: process of the rank's machine whose end must also end the rank.
         port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
-        entrance: of the private network of the ranks; None without one.
+        entrance: to the private network of the ranks; None without one.
         parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
     """
 
@@ -63,7 +63,8 @@ class RankProcess(Protocol):
     def exitcode(self) -> int | None:
         """Exit code, or minus the number of the signal that ended the process; None while it runs.
 
-        ``ORPHANED`` if its host was lost, since its end was not seen. Raises RunFailed if it can no longer be known.
+        ``ORPHANED`` if its host was lost before its end was seen. Raises RunFailed if the code cannot be known any
+        more.
         """
         ...
 
@@ -81,27 +82,25 @@ class RankProcess(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether no thread of the process runs: it is stopped, or has ended."""
+        """Whether no thread of the process runs, because it is stopped or has ended."""
         ...
 
     def cut_off(self) -> None:
-        """Cut the process off the network: its TCP sockets drop every packet from now on. A no-op if it has ended.
+        """Drop every packet of the process's TCP sockets from now on. A no-op if it has ended. Raises CannotCutOff.
 
-        The process is stopped while that is done to one socket after another, and then goes on.
-
-        Raises CannotCutOff.
+        The process is stopped while its sockets are changed one after another, and then goes on.
         """
         ...
 
     @property
     def cut_problem(self) -> str | None:
-        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process has a TCP socket."""
+        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process must have a TCP socket."""
         ...
 
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 
-        While its host is silent, wait until that is heard or lost. Raises RunFailed if it has ended, but not how.
+        While its host is silent, wait until the host answers or counts as lost. Raises RunFailed as :attr:`exitcode`.
         """
         ...
 
@@ -116,14 +115,14 @@ class Launcher(Protocol):
     dead_after_s: float | None = None
 
     def lost_hosts(self) -> Mapping[str, str]:
-        """The hosts that were lost, with all their processes, and why."""
+        """The lost hosts, whose processes all count as ended, and the reason for each."""
         return {}
 
     def end_hosts(self, hosts: Sequence[int]) -> None:
-        """End hosts, indices into ``cluster.hosts``, with all that is ours there, by SIGKILL; wait until they are lost.
+        """Kill all processes of the run on ``hosts``, indices into ``cluster.hosts``; wait until the hosts are lost.
 
-        A no-op where all processes are on this machine: a host has then ended with its ranks, which the caller kills.
-        Raises RunFailed.
+        A no-op where all processes are on this machine: the caller kills the ranks, and nothing else of a host is
+        there. Raises RunFailed.
         """
 
     def spawn(self, context: RankContext, main: Main) -> RankProcess:
@@ -131,9 +130,9 @@ class Launcher(Protocol):
         ...
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """Objects for ``multiprocessing.connection.wait``; one of them is ready once one of ``processes`` has ended.
+        """Objects for ``multiprocessing.connection.wait``; one is ready once one of ``processes`` has ended.
 
-        So is one if :meth:`check` has something to say.
+        One is also ready when :meth:`check` would raise.
         """
         ...
 
@@ -148,7 +147,7 @@ class Launcher(Protocol):
 class ForkLauncher(Launcher):
     """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import.
 
-    The kernel ends the ranks with the server, which ends the run.
+    If the server ends, the kernel ends its ranks, and the run fails.
     """
 
     def __init__(self) -> None:
@@ -169,7 +168,7 @@ class ForkLauncher(Launcher):
         return ForkedProcess(process, self._server)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """The sentinels of the processes, and the server's end."""
+        """The sentinels of the processes, and an object that is ready once the server has ended."""
         sentinels = [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
         return sentinels if self._server is None else [*sentinels, self._server.pidfd]
 

@@ -14,7 +14,7 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.mesh import TrainerAddress, Verdict
+from harness.cluster.mesh import ExchangeOutcome, TrainerAddress
 from harness.core.plans import Rank, rank_order
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
@@ -27,9 +27,8 @@ class Stopped(Exception):
 class ControlLink:
     """A rank's end of the control channel; a trainer's :class:`harness.cluster.effects.Channel`.
 
-    Used by the rank's main thread alone.
-
-    It waits for the supervisor without limit: the supervisor may be stopped, and go on. It ends with the supervisor.
+    Used by the rank's main thread alone. It has no deadline for the supervisor, which may be stopped and continued;
+    reading fails once the supervisor has ended.
     """
 
     def __init__(self, rank_context: RankContext) -> None:
@@ -40,11 +39,11 @@ class ControlLink:
             options.host, rank_context.port, rank_context.authkey, options.join_timeout_s
         )
         self._world: object = None  # keeps a generation's store alive
-        self._order: tuple[Rank, Formation] | None = None  # that came while a generation was formed
+        self._order: tuple[Rank, Formation] | None = None  # an order received while a generation was being formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
-        self.entrance: Callable[[], TrainerAddress | None] = lambda: None  # where other trainers find this one
-        self.entrances: dict[int, TrainerAddress] = {}  # of the trainers of the present generation, by number
+        self.trainer_address: Callable[[], TrainerAddress | None] = lambda: None  # of this trainer, for others
+        self.trainer_addresses: dict[int, TrainerAddress] = {}  # of the trainers of the present generation, by number
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
@@ -69,18 +68,18 @@ class ControlLink:
             self._connection.send(message)
 
     def advanced(self, step: int) -> None:
-        """Count one more finished action, after ``step`` finished steps, for the next message ``alive``."""
+        """Count one more finished action, after ``step`` finished steps, for the next heartbeat."""
         self._step = step
         self._num_finished += 1
 
-    def begin_beats(self, every_s: float) -> None:
-        """From now on tell the supervisor, from another thread, that this process runs, and what it has finished.
+    def start_heartbeats(self, every_s: float) -> None:
+        """Report every ``every_s`` seconds, from a thread, that this process runs and what it has finished.
 
-        A trainer that waits for another one has nothing to finish.
+        The message also says whether this trainer waits for another one, and so cannot finish anything.
         """
-        threading.Thread(target=self._beat, args=(every_s,), name="beats", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, args=(every_s,), name="heartbeats", daemon=True).start()
 
-    def _beat(self, every_s: float) -> None:
+    def _send_heartbeats(self, every_s: float) -> None:
         with suppress(OSError):  # the supervisor has ended
             while True:
                 self.send("alive", self._step, self._num_finished, self.is_waiting)
@@ -100,16 +99,16 @@ class ControlLink:
         return self._answer_to("ask", name, args)
 
     def tell(self, name: str, **values: Any) -> None:
-        """Have a method of the supervisor called, after all calls before; do not wait."""
+        """Send a call of a method of the supervisor, to be carried out after all calls before; do not wait."""
         self.send("tell", name, values, self.number)
 
     def number_calls(self, number: int) -> None:
-        """Calls from now on belong to the action of this number; the supervisor carries out each one once."""
+        """Number later calls, by the action they belong to; the supervisor carries out a call once for each number."""
         self.number = number
 
-    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
+    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
         """See :class:`harness.cluster.mesh.Notices`."""
-        return self._answer_to("mourn", num_calls, values)
+        return self._answer_to("ask_outcome", num_calls, values)
 
     def _answer_to(self, *message: Any) -> Any:
         self.send(*message)
@@ -119,7 +118,7 @@ class ControlLink:
         return value
 
     def await_trainers(self) -> Formation:
-        """Wait until the processes that replace dead trainers are there; the generation in which they take part."""
+        """Wait until all processes that replace dead trainers are ready; returns the generation that includes them."""
         self.is_waiting = True
         formation = self._answer_to("admit")
         self.is_waiting = False
@@ -144,13 +143,13 @@ class ControlLink:
         return self._is_stopping
 
     def hear(self) -> None:
-        """Take the notices that have come. Between requests nothing else comes but the order to end."""
+        """Handle the notices that have arrived. Between requests only the order to end (Stopped) can arrive besides."""
         while self._poll.poll(0):
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
         """See :data:`harness.cluster.group.Meet`."""
-        self.send("publish", generation, (address, self.entrance()))
+        self.send("publish", generation, (address, self.trainer_address()))
         while True:
             kind, *values = self._await("addresses", "broken", "join")
             if kind == "join":
@@ -158,31 +157,31 @@ class ControlLink:
             elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
             elif kind == "addresses":
-                entrances = {rank: entrance for rank, (_, entrance) in values[1].items() if entrance is not None}
-                self.entrances = {rank_order(rank)[1]: entrance for rank, entrance in entrances.items()}
-                for number, (*_, has_met) in self.entrances.items():
+                addresses = {rank: address for rank, (_, address) in values[1].items() if address is not None}
+                self.trainer_addresses = {rank_order(rank)[1]: address for rank, address in addresses.items()}
+                for number, (*_, has_met) in self.trainer_addresses.items():
                     if not has_met:
-                        self.dead.pop(number, None)  # that was the one before
+                        self.dead.pop(number, None)  # the entry is about its predecessor
                 return {rank: address for rank, (address, _) in values[1].items()}
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )
 
     def _await(self, *kinds: str) -> control.Message:
-        """The next message of one of ``kinds``; others are answers about generations that were abandoned."""
+        """The next message of one of ``kinds``; skips others, which are answers about abandoned generations."""
         while (message := self._next()) is None or message[0] not in kinds:
             pass
         return message
 
     def _next(self) -> control.Message | None:
-        """The next message; None if it is a notice, which is noted. Raises Stopped at the order to end."""
+        """Receive a message; None if it was a notice, which is handled here. Raises Stopped at the order to end."""
         message = self._connection.recv()
         match message[0]:
             case "stop":
                 raise Stopped
             case "spares":
                 self._has_spares = True
-            case "bereaved":
+            case "trainer_died":
                 self.dead[message[1]] = message[2]
             case "halt":
                 self._is_stopping = True
@@ -192,10 +191,10 @@ class ControlLink:
 
 
 def give_up_silent_hosts(rank_context: RankContext) -> None:
-    """Let requests fail that a host does not answer because it is cut off, where ranks are on several hosts.
+    """Have requests to hosts that are cut off fail by a deadline; a no-op if all ranks are on one machine.
 
-    Half the deadline after which the supervisor counts such a host as lost, as its own agent does. To be called again
-    when this process has connected to another rank.
+    The deadline is half of the one after which the supervisor counts a host as lost, as for the host's own agent. It is
+    set for present connections, so call this again when this process has connected to another rank.
     """
     if rank_context.dead_after_s is not None:
         give_up_all_after(rank_context.dead_after_s * LEASE_FRAC)

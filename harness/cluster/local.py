@@ -18,21 +18,21 @@ class LocalRanks(Ranks):
     """The ranks of engine ``local``: the server of each is an object in this process, and trainers are names.
 
     Attributes:
-        dead_trainers: killed trainers that take no part yet, and for each whether it has been replaced.
+        dead_trainers: killed trainers that do not take part again yet; True if replaced.
     """
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
         self._make_server, self._num_trainers = make_server, num_trainers
         self.dead_trainers: dict[Rank, bool] = {}
-        self._succeeded: set[Rank] = set()  # of these, whose successors live
+        self._replaced_at_once: set[Rank] = set()  # dead trainers whose replacements already count as alive
         self.names = tuple(ps_rank(k) for k in range(num_ps))
         self.servers: dict[Rank, RankServer] = {}
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
+        """Drop the shard and tracker of each rank, and abandon its save. A no-op for a rank that is dropped already."""
         self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
-        self._succeeded -= {*ranks}
+        self._replaced_at_once -= {*ranks}
         for rank in ranks:
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
@@ -40,14 +40,14 @@ class LocalRanks(Ranks):
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
         """See :class:`harness.cluster.supervisor.Ranks`."""
-        dead = [*self.dead_trainers.keys() - self._succeeded]
+        dead = [*self.dead_trainers.keys() - self._replaced_at_once]
         return sorted(dead) if len(dead) == self._num_trainers else []
 
-    def succeed(self, ranks: Sequence[Rank]) -> None:
-        """Mark the trainers as alive. The next request still reports their death, and that of shards lost with them."""
-        self._succeeded = {*filter(is_trainer, ranks)}
+    def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
+        """Count the trainers as alive. The next request still raises RankLost for them and shards lost with them."""
+        self._replaced_at_once = {*filter(is_trainer, ranks)}
 
-    hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
+    hang = cut_off = kill  # an object that no message reaches has no other effect than none
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """A no-op: nothing waits for a rank here."""
@@ -57,9 +57,9 @@ class LocalRanks(Ranks):
         self.kill(self.names)
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Create new servers with empty shards for ``ranks``. If all trainers have died, they are there again."""
+        """Create new servers with empty shards for ``ranks``. Trainers wait for ``admit``, unless all have died."""
         if len(self.dead_trainers) == self._num_trainers:
-            self.dead_trainers, self._succeeded = {}, set()
+            self.dead_trainers, self._replaced_at_once = {}, set()
         else:
             self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), True)
         for rank in filter(is_ps, ranks):
@@ -68,7 +68,7 @@ class LocalRanks(Ranks):
         return {"engine": "local"}
 
     def _reach(self, rank: Rank, request: Request) -> Reply:
-        """Serve a request of one rank to another. Raises RankLost."""
+        """Serve a request that one rank sends to another. Raises RankLost."""
         server = self.servers.get(rank)
         reply = None if server is None else server.handle(request)
         if rank not in self.servers:
@@ -104,7 +104,7 @@ class LocalCluster(Cluster):
     def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks
         self.ranks = ranks.names
-        self._seeks_dead = False  # among all ranks, since ranks were killed
+        self._seeks_dead = False  # whether a fault has killed ranks, so that all are checked
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
         """Serve the requests now, in this thread."""
@@ -115,7 +115,7 @@ class LocalCluster(Cluster):
         return requests, replies
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
-        """The replies. Raises RankLost if a rank was dropped before or after the requests were served."""
+        """Return the replies. Raises RankLost if a rank was dropped before or after the requests were served."""
         requests, replies = underway
         raise_failures(replies.values())
         asked, self._seeks_dead = self.ranks if self._seeks_dead else requests, False

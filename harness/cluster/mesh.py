@@ -1,8 +1,8 @@
-"""Sockets between the trainers of a run: each gives a value to all others and takes theirs, in one exchange.
+"""The exchange of values among the trainers of a run, all to all, by sockets.
 
 Two processes that exchange 1 MB take 0.25 to 0.8 ms by a TCP socket, 0.7 to 0.8 by torch's rpc, 1.3 by gloo, and 0.03
-instead of 0.5 where they exchange little (docs/TRAINERS.md). A socket also says when the peer has ended; the receiver
-of a call by rpc hears nothing of a caller that dies.
+instead of 0.5 where they exchange little (docs/TRAINERS.md). A socket also tells when the peer has ended, whereas the
+receiver of a call by rpc is not told that its caller has died.
 """
 
 import copyreg
@@ -26,7 +26,7 @@ from harness.core.plans import trainer_rank
 from harness.processes import control
 
 TrainerAddress = tuple[str, int, bool]
-"""Address at which a trainer waits for others, and whether it has met them."""
+"""Host and port at which a trainer accepts others, and whether it has been connected with any."""
 
 _HEAD = struct.Struct("<QQ")  # bytes of a pickled value, and of the sizes of its buffers
 _SIZE = struct.Struct("<Q")
@@ -34,13 +34,13 @@ _AT_ONCE = 16  # buffers that one call of the system sends
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The message of the supervisor to all trainers after some have died.
+class ExchangeOutcome:
+    """The supervisor's message to all living trainers about the exchange in which others have died.
 
     Attributes:
-        living: numbers of the others.
-        num_calls: the most exchanges that one of them has completed.
-        values: what the dead gave in the last of these, encoded, by their numbers.
+        living: numbers of the living trainers.
+        num_calls: the largest number of exchanges that one of them has completed.
+        values: by number, the encoded values of dead trainers in the last of these exchanges.
     """
 
     living: tuple[int, ...]
@@ -49,11 +49,11 @@ class Verdict:
 
 
 class Notices(Protocol):
-    """The control channel of a trainer, which it watches while it waits for others.
+    """The interface by which a trainer gets notices of the supervisor while it waits for other trainers.
 
     Attributes:
-        is_waiting: whether it waits. Set here.
-        dead: numbers of the trainers that have died, and how.
+        is_waiting: whether the trainer waits for others. Set by :class:`Mesh`.
+        dead: numbers of the trainers that have died, and how, in words.
     """
 
     is_waiting: bool
@@ -67,10 +67,10 @@ class Notices(Protocol):
         """Handle all notices that have arrived. An exception ends the exchange."""
         ...
 
-    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
-        """Ask what becomes of the exchange under way, after so many completed ones.
+    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
+        """Ask for the outcome of the exchange under way, after ``num_calls`` completed ones.
 
-        ``values``: what the dead gave in the last of these. None: another one died meanwhile; ask again.
+        ``values``: of dead trainers in the last completed one. Returns None if another trainer has died: ask again.
         """
         ...
 
@@ -81,10 +81,10 @@ class Mesh:
     Args:
         index, size: of this trainer, and of the group. A spare trainer gets its index before it meets others.
         host: address to listen on.
-        notices: what is looked at while this trainer waits for others.
+        notices: the supervisor's notices, handled while this trainer waits for others.
 
     Attributes:
-        newcomers: numbers of the trainers that met the others last.
+        new_trainers: numbers of the trainers that were connected by the last :meth:`meet`.
     """
 
     def __init__(
@@ -103,36 +103,34 @@ class Mesh:
         self._notices = notices
         self._peers: dict[int, _Peer] = {}
         self._num_calls = 0
-        self._last: Mapping[int, Any] = {}  # what each gave in the last exchange
+        self._last: Mapping[int, Any] = {}  # the values of all in the last exchange
         self.has_met = size == 1
-        self.newcomers: set[int] = set()
+        self.new_trainers: set[int] = set()
 
     @property
-    def entrance(self) -> TrainerAddress:
-        """The address at which other trainers connect to this one, and whether it has met any."""
+    def address(self) -> TrainerAddress:
+        """Host and port at which other trainers connect to this one, and whether any has been connected."""
         return (*self._listener.getsockname()[:2], self.has_met)
 
-    def meet(self, entrances: Mapping[int, TrainerAddress]) -> None:
-        """Connect all pairs of trainers of which one has not met any. ``entrances``: of all that live.
+    def meet(self, addresses: Mapping[int, TrainerAddress]) -> None:
+        """Connect all pairs of trainers of which one has no connections yet. ``addresses``: of all that live.
 
-        A trainer that has met others connects to each that has not; of two that have met nobody, the one of the higher
-        number connects. All count their exchanges from here.
-
-        Raises RunFailed if the others have not come in time, OSError.
+        A trainer with connections connects to each without; of two without, the one with the higher number connects.
+        All count their exchanges from here. Raises RunFailed if the others have not connected in time, OSError.
         """
-        self.newcomers = {index for index, (*_, has_met) in entrances.items() if not has_met}
-        if not self.newcomers:
+        self.new_trainers = {index for index, (*_, has_met) in addresses.items() if not has_met}
+        if not self.new_trainers:
             return
         self._num_calls, self._last = 0, {}
-        others = self.newcomers if self.has_met else {index for index in self.newcomers if index < self.index}
+        others = self.new_trainers if self.has_met else {index for index in self.new_trainers if index < self.index}
         for index in sorted(others):
-            self._peers[index] = self._peer_at(*entrances[index][:2])
+            self._peers[index] = self._peer_at(*addresses[index][:2])
         if not self.has_met:
-            self._let_in(entrances.keys() - {self.index})
+            self._let_in(addresses.keys() - {self.index})
             self.has_met = True
 
     def _peer_at(self, host: str, port: int) -> "_Peer":
-        """Connect to a trainer. One that cannot be reached any more is dying, unless no trainer has met another."""
+        """Connect to a trainer. If that fails, it counts as ended, except at the first meeting: an error is raised."""
         try:
             connection = control.connect(host, port, self._authkey, self._timeout_s)
             connection.send(self.index)
@@ -143,7 +141,7 @@ class Mesh:
         return _Peer(connection)
 
     def _let_in(self, others: Set[int]) -> None:
-        """Wait until all ``others`` are connected."""
+        """Accept connections until all ``others`` are connected."""
         handshakes = control.Handshakes(self._authkey)
         poll = select.poll()
         for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices.fileno()):
@@ -171,15 +169,15 @@ class Mesh:
             peer.close()
 
     def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
-        """Give a value to the others, and take theirs; see :class:`harness.cluster.trainers.Exchange`.
+        """Exchange a value with the others; see :class:`harness.cluster.trainers.Exchange`.
 
-        Where a trainer dies, the supervisor hears from all how far they have come. A trainer that lacks the last value
-        of a dead one gets it from one that has used it; if none has, the dead trainer has given none.
+        When a trainer dies, the others report to the supervisor how many exchanges they have completed. A trainer that
+        lacks the last value of the dead one gets it from one that has used it. If none has, that value does not count.
         """
         self._num_calls += 1
         views = _encoded((self._num_calls, what, value))
         nothing = views if only_to is None else _encoded((self._num_calls, what, None))
-        given: dict[int, Any] = {}  # by the dead
+        given: dict[int, Any] = {}  # values of dead trainers
         poll = select.poll()
         poll.register(self._notices.fileno(), select.POLLIN)
         for index, peer in self._peers.items():
@@ -190,7 +188,7 @@ class Mesh:
         self._notices.is_waiting = True
         while any(not peer.is_done for peer in self._peers.values()):
             if not self._notices.dead.keys().isdisjoint(self._peers):  # maybe noted before this exchange
-                given |= self._bury()
+                given |= self._drop_dead()
                 continue
             for fd, events in poll.poll():
                 peer = by_fd.get(fd)
@@ -210,25 +208,25 @@ class Mesh:
         self._last = values
         return values
 
-    def _bury(self) -> dict[int, Any]:
-        """Forget the dead. Returns their values of this exchange if another trainer has completed it, else none."""
-        verdict: Verdict | None = None
-        while verdict is None:
+    def _drop_dead(self) -> dict[int, Any]:
+        """Drop dead trainers. Returns their values of this exchange if another trainer has completed it, else none."""
+        outcome: ExchangeOutcome | None = None
+        while outcome is None:
             dead = self._notices.dead.keys() & self._last.keys()
             values = {index: b"".join(_encoded(self._last[index])) for index in dead}
-            verdict = self._notices.mourn(self._num_calls - 1, values)
-        for index in self._peers.keys() - set(verdict.living):
+            outcome = self._notices.ask_outcome(self._num_calls - 1, values)
+        for index in self._peers.keys() - set(outcome.living):
             self._peers.pop(index).close()
-        if verdict.num_calls < self._num_calls:
+        if outcome.num_calls < self._num_calls:
             return {}
-        return {index: _decoded(encoded) for index, encoded in verdict.values.items()}
+        return {index: _decoded(encoded) for index, encoded in outcome.values.items()}
 
 
 class _Peer:
-    """The connection with one other trainer: what is still to be sent there, and to be received, in an exchange.
+    """The connection with one other trainer, and the data still to be sent and received in an exchange.
 
     Args:
-        connection: closed here. None: the other one has ended.
+        connection: closed here. None: the other trainer has ended.
     """
 
     def __init__(self, connection: Connection | None) -> None:
@@ -272,7 +270,7 @@ class _Peer:
         return self.interest
 
     def close(self) -> None:
-        """Close the connection: the other one finds that this trainer has ended."""
+        """Close the connection, by which the other trainer detects that this one has ended."""
         self._socket.close()
 
     def _send(self) -> None:
@@ -333,7 +331,7 @@ def _decoded(encoded: bytes) -> Any:
 
 
 def _receiving() -> Generator[memoryview, None, Any]:
-    """Receive one value: yields the memory that is to be filled next. Returns the value."""
+    """Receive one value: yields each piece of memory to be filled, then returns the value."""
     head = bytearray(_HEAD.size)
     yield memoryview(head)
     num_pickled, num_sizes = _HEAD.unpack(head)

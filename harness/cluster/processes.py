@@ -13,10 +13,10 @@ from harness.core.events import Machine
 from harness.core.plans import Rank
 from harness.processes.partition import CannotCutOff
 
-REAP_S = 10.0  # between SIGKILL, or the end of the control connection, and the end of a process
-_LOOK_S = 0.0005  # between two looks whether a process has stopped
-_STOP_S = 2.0  # between the order to stop and SIGKILL
-_DYING_S = 0.1  # between the end of a process's connections and its own
+REAP_S = 10.0  # longest time from SIGKILL, or the end of the control connection, to the end of a process
+_LOOK_S = 0.0005  # between two checks whether a process has stopped
+_STOP_S = 2.0  # from the order to stop to SIGKILL
+_DYING_S = 0.1  # longest time from the end of a process's connections to its own
 
 
 class Processes:
@@ -43,9 +43,9 @@ class Processes:
         return {rank: process.host for rank, process in self._by_rank.items() if process.host is not None}
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """Why ``ranks``, which did not answer, and those on the same hosts have ended, where their hosts were lost.
+        """The ranks that ended with a lost host, and why: ``ranks``, which did not answer, and all on the same hosts.
 
-        A rank that died alone, or whose host is alive, is not in it; nor are ranks of hosts that were lost meanwhile.
+        Ranks whose hosts are alive are left out, and so are ranks of other lost hosts.
         """
         hosts = self.hosts
         asked = [rank for rank in ranks if rank in hosts]
@@ -65,16 +65,16 @@ class Processes:
         self._by_rank[context.rank] = self._launcher.spawn(context, main)
 
     def has_ended(self, rank: Rank) -> bool:
-        """Whether the process of ``rank`` has ended; it may be forgotten."""
+        """Whether the process of ``rank`` has ended, or was forgotten after its end."""
         return rank not in self._by_rank or self[rank].exitcode is not None
 
     def ends(self, rank: Rank) -> bool:
-        """Whether the process of ``rank``, whose connections may have ended, has ended or does so now."""
+        """Whether the process of ``rank`` has ended or ends in 0.1 s, as it does after its connections end."""
         self[rank].join(_DYING_S)
         return self.has_ended(rank)
 
     def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
-        """Objects to wait for, as of a launcher; of ``ranks``, or of all."""
+        """The objects of :meth:`Launcher.watched` for the processes of ``ranks``, or of all."""
         processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]
         return self._launcher.watched(processes)
 
@@ -137,7 +137,7 @@ class Processes:
                 self[rank].pause()
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
-        """From now on exactly these ranks run slower, by factors; one that hangs or is cut off is left alone."""
+        """Slow down exactly the ranks in ``factors``, by these factors, except ranks that hang or are cut off."""
         self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
@@ -148,11 +148,11 @@ class Processes:
         return {rank: {"pid": machine["pid"], "action": "killed"} for rank, machine in killed.items()}
 
     def rename(self, old: Rank, new: Rank) -> None:
-        """From now on the process of ``old`` is that of ``new``."""
+        """Register the process of ``old`` as the process of ``new``."""
         self._by_rank[new] = self._by_rank.pop(old)
 
     def forget(self, rank: Rank) -> None:
-        """Forget a process that has ended."""
+        """Remove a process that has ended."""
         del self._by_rank[rank]
 
     def close(self) -> None:
@@ -167,5 +167,5 @@ class Processes:
     def _await_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s
         for process in self._by_rank.values():
-            with suppress(RunFailed):  # it has ended, and nobody knows how
+            with suppress(RunFailed):  # its exit code is unknown
                 process.join(max(0.0, ends_s - time.monotonic()))

@@ -64,7 +64,7 @@ class Exchange:
     """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, X) or None.
 
     The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter.
-    ``replica``: the push of the rank whose replica this rank holds, for that replica.
+    ``replica``: a push to apply to the replica that this rank holds.
     """
 
     push: Push | WriteBack | None = None
@@ -93,7 +93,8 @@ class OnShard:
     """Call ``function(shard, *arguments)``, of a module that each rank can import. Reply: its result.
 
     ``restores``: the function sets every row, its count and the applied step, as Initialise does, and returns
-    :class:`Restored`; a pending save is abandoned before, and the tracker begins anew. Otherwise it changes nothing.
+    :class:`Restored`; a pending save is abandoned before, and the tracker is reset. Without it the function changes
+    nothing.
     """
 
     function: Callable[..., Any]
@@ -194,7 +195,7 @@ class CountReplicaSaved:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Reply to Save: a save of one shard that is on disk.
+    """Reply to Save: the files of one shard's part of a save, which are on disk.
 
     Attributes:
         records: files that restore the shard, oldest first.
@@ -257,7 +258,7 @@ Reply = Any
 
 
 def exchanges_of(request: Request | None) -> tuple[Exchange, ...]:
-    """The messages of a step that ``request`` is, or consists of."""
+    """The :class:`Exchange` messages in ``request``: itself, its parts, or none."""
     if isinstance(request, Several):
         return request.exchanges
     return (request,) if isinstance(request, Exchange) else ()
@@ -305,17 +306,17 @@ class Cluster(Protocol):
         ...
 
     def expect_losses(self) -> None:
-        """Planned faults are about to lose ranks.
+        """Announce that a planned fault is about to kill ranks.
 
-        The requests in flight, or else the next ones, raise RankLost with all ranks that are dead, also with those that
-        had answered and those that were not asked.
+        The requests in flight, or else the next ones, raise RankLost with all dead ranks, also those that had answered
+        or were not asked.
         """
         ...
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        """Connect with the replacements of ``lost``, which the supervisor has begun (``Effects.replace``).
+        """Connect with the replacements of ``lost``, which the supervisor has started (``Effects.replace``).
 
-        Their shards hold nothing until they are restored or initialised. Trainers are taken in later (:meth:`admit`).
+        Their shards hold nothing until they are restored or initialised. Trainers are admitted later (:meth:`admit`).
         Raises RankLost if ranks died while a generation was being formed.
         """
         ...
@@ -326,17 +327,17 @@ class Cluster(Protocol):
         return False
 
     def admit(self, state: Callable[[], Any]) -> None:
-        """Take in the trainers that replace dead ones: one trainer gives them ``state()``, from which they go on.
+        """Admit the trainers that replace dead ones: one trainer gives them ``state()``, from which they start.
 
-        Nothing is in flight. A no-op if ranks die meanwhile: the next request finds them.
+        No request may be in flight. A no-op if ranks die meanwhile: the next request detects it.
         """
 
     def hand_over(self) -> Any:
-        """The state from which new trainers go on if all die now: the argument of :meth:`take_over`."""
+        """The state of this object that new trainers need if all die now: the argument of :meth:`take_over`."""
         return None
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
-        """Go on as the cluster of trainers that were all killed with ``lost``: the next request finds these."""
+        """Load the state of a cluster whose trainers all died with ``lost``; the next request raises RankLost."""
 
     def enter(self) -> Any:
         """The state that the others give this trainer in :meth:`admit`; None if it does not replace a dead one."""

@@ -26,18 +26,18 @@ from harness.core.trainers import ALONE
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
 
-_BEAT = 0.1  # of the time after which a mute trainer is given up
+_HEARTBEAT = 0.1  # of the deadline for a sign of life
 
 
 class PsProcess:
-    """A process that serves as a PS rank, or as none while it is a spare. RPC threads call its methods."""
+    """The process of a PS rank, or of a spare, which has no shard yet. RPC threads call its methods."""
 
     def __init__(self, spec: RankSpec, rank_context: RankContext) -> None:
         self._spec = spec
         self._context = rank_context
         self._serving = threading.Lock()
         self._server: RankServer | None = None
-        self._served: tuple[int, Reply] = (0, None)  # number of the last request that has one, and its reply
+        self._served: tuple[int, Reply] = (0, None)  # number of the last numbered request, and its reply
 
     def follow_orders(self, link: ControlLink) -> None:
         """Join one generation after another, in the main thread. Raises Stopped."""
@@ -54,16 +54,16 @@ class PsProcess:
             order = link.order()
 
     def adopt(self, rank: Rank) -> None:
-        """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
+        """Serve as ``rank`` from now on, with an empty shard; a no-op if this process does so already."""
         with self._serving:
             if self._server is None or self._server.rank != rank:
                 self._server = RankServer(self._spec, rank)
 
     def serve(self, request: Request, workers: Mapping[Rank, str] | None = None, number: int | None = None) -> Reply:
-        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs others.
+        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs other ranks.
 
-        ``number``: a request that was served under the same number, or before one with a higher number, is not served
-        again: its trainer has died, and another one has sent it too.
+        A ``number`` not above the last one marks a repetition, which gets the last reply: the trainer that sent the
+        request first has died.
         """
         assert self._server is not None, "not a PS rank"
         with self._serving:
@@ -77,7 +77,7 @@ class PsProcess:
             return reply
 
     def read(self, request: Request) -> Reply:
-        """Serve a request of another rank, which only reads. It waits for no other one: ranks may ask in a ring."""
+        """Serve a read-only request of another rank, without waiting for :meth:`serve`: ranks may ask in a ring."""
         assert self._server is not None, "not a PS rank"
         return self._server.handle(request)
 
@@ -92,32 +92,32 @@ class PsProcess:
         return reply
 
     def close(self) -> None:
-        """Give up a pending save."""
+        """Abandon a pending save."""
         if self._server is not None:
             self._server.close()
 
 
-def _live(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
-    """The life of a rank: ``work`` until the order to stop, or until the supervisor has ended.
+def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
+    """Carry out ``work`` in the process of a rank, until the order to stop or the end of the supervisor.
 
-    Entering a namespace comes before the leash: that is a thread, and entering would undo what ties this process to its
-    parent.
+    The network namespace is entered before the leash begins: the leash is a thread, and entering would undo what ties
+    this process to its parent.
     """
     ignore_interrupts()
     ignore_stops()
     if rank_context.entrance is not None:
         try:
             rank_context.entrance.enter()
-        except FileNotFoundError:  # it ends with the supervisor
+        except FileNotFoundError:  # the supervisor has ended
             hold_leash(rank_context.supervisor_pid).follow()
             raise
     leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
     try:
         work(ControlLink(rank_context))
     except Stopped:
-        pass  # where the job of a trainer has not ended, the supervisor has the reason
+        pass  # if a trainer's job has not ended, the supervisor knows why
     except (EOFError, OSError):
-        leash.follow()  # unless the supervisor lives, and has closed the connection
+        leash.follow()  # returns if the supervisor lives and has closed the connection
     group.leave()
 
 
@@ -125,7 +125,7 @@ def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
     """Main function of a PS rank or a spare."""
     process = PsProcess(spec, rank_context)
     wire.serve_by(process)
-    _live(rank_context, process.follow_orders)
+    _run_rank(rank_context, process.follow_orders)
     process.close()
 
 
@@ -133,18 +133,18 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
     """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
 
     def work(link: ControlLink) -> None:
-        link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
+        link.start_heartbeats(rank_context.options.rpc_timeout_s * _HEARTBEAT)
         mesh = _mesh(link)
         link.send(*_carry_out(job, link, mesh))
         link.order()
         if mesh is not None:
             mesh.close()
 
-    _live(rank_context, work)
+    _run_rank(rank_context, work)
 
 
 def _mesh(link: ControlLink) -> Mesh | None:
-    """The sockets to the other trainers; None where there are none."""
+    """The connections with the other trainers; None if there is one trainer."""
     context = link.rank_context
     if context.options.num_trainers == 1:
         return None
@@ -156,16 +156,16 @@ def _mesh(link: ControlLink) -> Mesh | None:
         timeout_s=context.options.join_timeout_s,
         notices=link,
     )
-    link.entrance = lambda: mesh.entrance
+    link.trainer_address = lambda: mesh.address
     return mesh
 
 
 def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message:
-    """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
+    """Run ``job``; returns the message that reports its end. Raises Stopped, EOFError, ConnectionError."""
     try:
         effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh, link.number_calls))
         job(RpcCluster(link, effects, mesh), effects)
-        effects.group.agree("the end", None)  # nobody needs anything of this trainer any more
+        effects.group.agree("the end", None)  # no trainer needs another one any more
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):

@@ -44,7 +44,7 @@ class Replica(Resumable):
         self._tracked = tracked
 
     def take(self, save: Save) -> None:
-        """Take from the counts what the owner's part of ``save`` takes from its own."""
+        """Count the rows that the owner's part of ``save`` writes as saved."""
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
         rows = save_kind(kind).rows(self.shard, Tracker(self.shard, TrackerSpec(None, ())), (), save.step)

@@ -32,10 +32,10 @@ from harness.core.plans import Rank, is_ps, is_spare, is_trainer, rank_order, tr
 from harness.core.resumable import Resumable
 
 Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
-"""Calls in flight, several or one to a rank. One that could not be sent has failed."""
+"""Calls in flight by rank, one or several. The future of a call that could not be sent has failed."""
 
 Underway = Callable[[], list["_Outcome"]]
-"""Requests in flight: waits for them, and for those of the other trainers."""
+"""Requests in flight: a function that waits for the calls of all trainers."""
 
 
 class RpcCluster(Cluster, Resumable):
@@ -53,13 +53,13 @@ class RpcCluster(Cluster, Resumable):
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = self._num_started = 0
-        self._num_losses = self._num_found = 0  # times that ranks were killed, and that the dead were sought among all
+        self._num_losses = self._num_found = 0  # planned faults that killed ranks, now and at the last search
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
-        self._ended: Mapping[Rank, str] = {}  # PS ranks, as this trainer heard when it became an heir
-        self._replaced: set[Rank] = set()  # dead trainers
-        self._known_lost: Mapping[Rank, str] = {}  # that died between two requests, known before anything is sent
-        self._succeeded: frozenset[Rank] = frozenset()  # trainers that all died before this process began
+        self._ended: Mapping[Rank, str] = {}  # PS ranks that had ended when a trainer died, and how
+        self._replaced: set[Rank] = set()  # dead trainers whose replacements do not take part yet
+        self._known_lost: Mapping[Rank, str] = {}  # ranks that died between two requests, found before the next one
+        self._predecessors: frozenset[Rank] = frozenset()  # all former trainers, if they died together
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
         self._is_new = link.rank_context.formation is None
@@ -71,9 +71,9 @@ class RpcCluster(Cluster, Resumable):
             raise RunFailed(f"the first RPC world was not formed: {words}") from lost
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
-        """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any.
+        """Send all requests at once, without waiting. Between two steps, first admits spares that have connected.
 
-        Of several trainers each sends those to its own ranks; all wait for all replies.
+        Of several trainers, each sends the requests to its own share of the ranks, and gets all replies.
         """
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
@@ -90,7 +90,7 @@ class RpcCluster(Cluster, Resumable):
         return self._outcomes("replies", send)
 
     def _outcomes(self, what: str, send: Callable[[int], Calls]) -> Underway:
-        """Send the calls of this trainer. Calls of a dead one are sent, perhaps again, once their replies are due."""
+        """Send the calls of this trainer, and later those of a dead one, perhaps again. The result waits for all."""
         own = self._group.index
         calls = send(own)
 
@@ -101,43 +101,42 @@ class RpcCluster(Cluster, Resumable):
             return self._outcome(send(index), index)
 
         later = self._group.share_later(what, outcome)
-        return lambda: self._heard(what, send, later())
+        return lambda: self._resend_refused(what, send, later())
 
-    def _heard(self, what: str, send: Callable[[int], Calls], outcomes: list["_Outcome"]) -> list["_Outcome"]:
-        """The ``outcomes``, of heirs those of calls that reached their ranks.
+    def _resend_refused(self, what: str, send: Callable[[int], Calls], outcomes: list["_Outcome"]) -> list["_Outcome"]:
+        """The ``outcomes``, after calls for dead trainers that living ranks refused have been sent again.
 
-        A rank whose caller dies after it has connected, and before its first word, refuses all later callers: the error
-        of that one connection closes its listener (TensorPipe, core/listener_impl.cc, ``onAccept``). It lives, and
-        hears again once a generation is formed anew.
+        A rank closes its listener when a caller dies between connecting and its first message, and so refuses all later
+        callers (TensorPipe, core/listener_impl.cc, ``onAccept``). It accepts them again in a new generation.
         """
         if not self._group.dead:
             return outcomes
         failed = [*chain.from_iterable(outcomes[index].detail.items() for index in self._group.dead)]
         refused = {rank for rank, words in failed if not _IS_LATE.search(words)}
-        if not refused or not (deaf := self._effects.once(lambda: self._link.ask("alive", refused))):
+        if not refused or not (refusing := self._effects.once(lambda: self._link.ask("alive", refused))):
             return outcomes
         try:
             self._form(self._effects.once(lambda: self._link.ask("form_anew")))
         except RankLost as lost:  # the refused requests are sent again after the dead ranks have been replaced
             heard = [
-                replace(each, detail={rank: words for rank, words in each.detail.items() if rank not in deaf})
+                replace(each, detail={rank: words for rank, words in each.detail.items() if rank not in refusing})
                 for each in outcomes
             ]
             return [*heard, _Outcome({}, lost.detail, self._num_losses)]
 
         def send_again(index: int) -> _Outcome | None:
-            return self._outcome(send(index), index) if outcomes[index].detail.keys() & deaf else None
+            return self._outcome(send(index), index) if outcomes[index].detail.keys() & refusing else None
 
         again = self._group.share(what, send_again)
         return [new or old for new, old in zip(again, outcomes, strict=True)]
 
     def _asked(self, number: int, ranks: Container[Rank]) -> list[Rank]:
-        """The members of ``ranks`` that trainer ``number`` asks."""
+        """The members of ``ranks`` in the share of trainer ``number``."""
         span = self._group.spans(len(self.ranks))[number]
         return [rank for rank in self.ranks[span.start : span.stop] if rank in ranks]
 
     def _send(self, rank: Rank, request: Request, number: int | None) -> Future[Any] | tuple[Future[Any], ...]:
-        """Send a request. By ``number`` a rank knows one that it has served, if it is no message of a step."""
+        """Send a request. By ``number`` a rank recognises a repetition; messages of a step have their step instead."""
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
@@ -147,9 +146,9 @@ class RpcCluster(Cluster, Resumable):
         return self._call(rank, wire.on_rank, "serve", wire.packed(request), workers, number)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call a function on a rank, without waiting. A call that cannot be sent has failed.
+        """Call a function on a rank, without waiting. The future of a call that cannot be sent has failed.
 
-        So has one of an heir to a rank that has ended: on a lost host it would be waited for until its deadline.
+        So has that of a call to a rank known to have ended: on a lost host it would wait until its deadline.
         """
         if rank in self._ended:
             return _failed(RuntimeError(self._ended[rank]))
@@ -164,7 +163,7 @@ class RpcCluster(Cluster, Resumable):
         replies, detail = self._replies(underway())
         detail |= self._dead_trainers(detail)
         if detail:  # a rank that read from one of the dead is served again
-            replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
+            replies = {rank: reply for rank, reply in replies.items() if not _needed_dead_rank(reply)}
         raise_failures(replies.values())
         if detail:
             raise self._lost(detail, replies)
@@ -174,16 +173,16 @@ class RpcCluster(Cluster, Resumable):
         return replies
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
-        """The error that ranks are dead: all of a host's if that was lost, as one failure."""
+        """The RankLost for ``detail`` and, if hosts of these ranks were lost, all other ranks there."""
         lost = {**detail, **self._effects.once(lambda: self._link.ask("lost_with", [*detail]))}
         return RankLost(lost, replies, lost)
 
     def _outcome(self, calls: Calls, index: int) -> "_Outcome":
-        """Wait for the calls of trainer ``index``: the replies, and the transport's error texts of the dead.
+        """Wait for the calls of trainer ``index``: the replies, and the transport's error texts for dead ranks.
 
-        After ranks were killed the dead are sought among all, by a no-op to those that were not asked since. All
-        deadlines run at once, so that any number of ranks that hang cost one. Without a world nobody is sought: the
-        next one is not formed while ranks are dead.
+        After a planned fault, ranks that were not asked since get a no-op call, so that all dead ranks are found. All
+        deadlines run at once, so any number of hanging ranks costs one. Without a world no rank is called: none is
+        formed while ranks are dead.
         """
         num_losses, probes = self._num_losses, dict[Rank, Future[Any]]()
         if num_losses > self._num_found and self._generation >= 0:
@@ -193,11 +192,11 @@ class RpcCluster(Cluster, Resumable):
         return _Outcome(replies, {**_wait(probes)[1], **detail}, num_losses)
 
     def _replies(self, outcomes: list["_Outcome"]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-        """The replies to all trainers, and the error texts of the dead, by rank.
+        """The replies to all trainers, and the error texts for dead ranks.
 
-        Ranks killed by plan are dead even if they answer: a stopped rank may be continued from outside.
+        Ranks killed by plan count as dead even if they answer: a stopped rank may be continued from outside.
         """
-        if any(outcome.num_losses < self._num_losses for outcome in outcomes):  # they came before ranks were killed
+        if any(outcome.num_losses < self._num_losses for outcome in outcomes):  # from before the last fault
             outcomes += self._outcomes("dead", lambda _: {})()
         replies = {rank: reply for outcome in outcomes for rank, reply in outcome.replies.items()}
         detail = {rank: words for outcome in outcomes for rank, words in outcome.detail.items()}
@@ -210,7 +209,7 @@ class RpcCluster(Cluster, Resumable):
         return replies, detail
 
     def _dead_trainers(self, known: Container[Rank]) -> dict[Rank, str]:
-        """Trainers that have died and are not replaced, and how, but for those that are ``known``."""
+        """Trainers that have died and are not replaced, and how, without those in ``known``."""
         dead = {trainer_rank(number): number for number in sorted(self._group.dead)}
         lost = {rank: number for rank, number in dead.items() if rank not in self._replaced and rank not in known}
         return {rank: self._link.dead.get(number, "") for rank, number in lost.items()}
@@ -221,8 +220,8 @@ class RpcCluster(Cluster, Resumable):
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
-        self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._succeeded)
-        self._succeeded, self._known_lost = frozenset(), {}
+        self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._predecessors)
+        self._predecessors, self._known_lost = frozenset(), {}
         self._ended, spares = {}, dict[Rank, str]()
         if lost := [*filter(is_ps, lost)]:
             formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
@@ -249,22 +248,22 @@ class RpcCluster(Cluster, Resumable):
         assert isinstance(self._group, SeveralTrainers), "one of several has died"
         assert self._mesh is not None, "one of several has died"
         self._form_between_requests(self._effects.once(self._link.await_trainers))
-        if self._known_lost or not self._mesh.newcomers:
+        if self._known_lost or not self._mesh.new_trainers:
             return
         self._group.admit(lambda: (self.state(), state()))
         self._replaced = {rank for rank in self._replaced if rank_order(rank)[1] in self._group.dead}
         self._effects.once(lambda: self._link.ask("entered"))
 
     def hand_over(self) -> Any:
-        """Numbers by which PS ranks know requests."""
+        """The counters of requests and losses; by the former, PS ranks recognise a repeated request."""
         return self.state()
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
         self.load(given)
-        self._known_lost, self._succeeded = lost, frozenset(filter(is_trainer, lost))
+        self._known_lost, self._predecessors = lost, frozenset(filter(is_trainer, lost))
 
     def enter(self) -> Any:
-        """Wait, without limit, to be taken in; a spare trainer then has a number."""
+        """Wait, without limit, to be admitted; a spare trainer gets its number then."""
         if not self._is_new:
             return None
         assert isinstance(self._group, SeveralTrainers), "there are others"
@@ -312,7 +311,7 @@ class RpcCluster(Cluster, Resumable):
         self._generation, self._known_lost = formation.generation, {}
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
         if self._mesh is not None:
-            self._mesh.meet(self._link.entrances)
+            self._mesh.meet(self._link.trainer_addresses)
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
@@ -320,7 +319,7 @@ class RpcCluster(Cluster, Resumable):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The results of the calls of one trainer, after ranks were killed ``num_losses`` times."""
+    """The replies and errors of one trainer's calls, as of ``num_losses`` planned faults that killed ranks."""
 
     replies: dict[Rank, Reply]
     detail: dict[Rank, str]
@@ -346,7 +345,7 @@ def _failed(error: RuntimeError) -> Future[Any]:
 
 
 def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-    """Wait for all; the replies, a tuple of those of several, and the transport's error texts, by rank.
+    """Wait for all calls; returns replies and the transport's error texts by rank. Several calls have a tuple.
 
     A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
     pipe, connection refused, or no answer within the timeout.
@@ -374,6 +373,6 @@ def _is_step(requests: Mapping[Rank, Request]) -> bool:
     return all(isinstance(request, Exchange | Several) for request in requests.values())
 
 
-def _met_a_death(reply: Reply) -> bool:
+def _needed_dead_rank(reply: Reply) -> bool:
     """Whether the rank could not serve a request because a rank that it reads from is dead."""
     return isinstance(reply, Failure) and isinstance(reply.error, RankLost)

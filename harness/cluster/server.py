@@ -110,7 +110,7 @@ class RankServer(Resumable):
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """Give up a pending save, so that no thread is left."""
+        """Abandon a pending save, so that no thread is left."""
         self._saver.abandon()
 
     def _serve(self, request: Request) -> Reply:

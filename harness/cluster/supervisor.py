@@ -20,10 +20,10 @@ from harness.store import CheckpointStore, Manifest
 
 
 class Ranks(Victims, Protocol):
-    """The interface through which the supervisor strikes and replaces ranks."""
+    """The interface by which the supervisor injects faults into ranks and replaces dead ones."""
 
     def reached(self, step: int) -> None:
-        """The run has finished ``step`` steps. By default a no-op."""
+        """Note that the run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Give the names of dead ranks to processes with empty shards, and connect these with the others.
@@ -33,26 +33,26 @@ class Ranks(Victims, Protocol):
         ...
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """All trainers, and replacements not at work yet, if a fault of ``ranks`` left no trainer alive; else empty."""
+        """All trainers and their replacements, if the loss of ``ranks`` left no trainer that takes part; else empty."""
         ...
 
-    def succeed(self, ranks: Sequence[Rank]) -> None:
-        """All trainers are among ``ranks``, which are lost: start others for all of these, now."""
+    def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
+        """Start new processes, now, for ``ranks``: all trainers, and the PS ranks lost with them."""
         ...
 
 
 @dataclass(kw_only=True, eq=False)
 class Supervisor(Resumable):
-    """Owns the trace, the record and the manifest of one run; serves its trainer.
+    """Owns the trace, the record and the manifest of one run; serves its trainers.
 
     Args:
-        planned_faults: named by their index; each is carried out once.
+        planned_faults: each is carried out once; its number is its index.
         seconds_per_hour: planned faults strike at the second of their hour, counted from the first step; None: when the
             trainer asks for them (``inject``).
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         sink: appends an event to the record.
-        begins_with: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
+        begins_with: the facts about resume points with which a trainer starts.
         write_point: commits a resume point with this state of the supervisor, the first argument. Raises StoreError.
 
     Attributes:
@@ -92,12 +92,12 @@ class Supervisor(Resumable):
         self._began_s = None if past_s is None else self.clock() - past_s
 
     def _loaded(self) -> None:
-        """A planned fault that was carried out is not repeated; one that lasts goes on."""
+        """Put the lasting faults of the loaded state in force again."""
         for kind in {type(self.planned_faults[number].fault) for number in self._lasting}:
             self._hold(kind)
 
     def note_resumption(self, machine: Machine) -> None:
-        """Note where and as which processes the run goes on. The next event says so; no event is added."""
+        """Add ``machine``, facts about the processes of the resumed run, to the next event. Records no event itself."""
         self._resumed.append(machine)
 
     def record(self, event: Event) -> None:
@@ -123,7 +123,7 @@ class Supervisor(Resumable):
             self.ranks.reached(values["step"])
 
     def resumption(self) -> Resumption:
-        """Where resume points are, and the one to go on from."""
+        """The facts about resume points with which a trainer starts."""
         assert self.begins_with is not None, "a run has resume points"
         return replace(self.begins_with, succession=self._succession)
 
@@ -156,7 +156,7 @@ class Supervisor(Resumable):
     ) -> Struck:
         """Carry out and record planned faults; see :meth:`harness.cluster.effects.Effects.inject`.
 
-        ``phase``: what is recorded as the phase; None: that of the plan.
+        ``phase``: the phase to record; None: the planned one.
         """
         assert set(numbers).isdisjoint(self._carried_out), "a planned fault is carried out once"
         self._carried_out += numbers
@@ -181,7 +181,7 @@ class Supervisor(Resumable):
             ranks = sorted(self._killed, key=rank_order)  # and those that were struck before, and were not found
             lost = dict.fromkeys(ranks, "killed with all trainers, or before them")
             self._succession = Succession(state=state, lost=lost, struck=planned.struck)
-            self.ranks.succeed(ranks)
+            self.ranks.replace_all_trainers(ranks)
             return planned.struck
         losses = {rank: strike.line for rank, strike in planned.strikes.items() if strike.fault.loss}
         if dead := self.ranks.dead_trainers_after(losses):
@@ -193,7 +193,7 @@ class Supervisor(Resumable):
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
-        """Record what happened to one rank of the plan. The wait for a fault that lasts is that of the first rank."""
+        """Record what happened to one rank of the plan. The first rank's event has the hours of a lasting fault."""
         hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
             self._killed.add(rank)
@@ -216,19 +216,19 @@ class Supervisor(Resumable):
         )
 
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
-        """Ranks that planned kills ended and that a search did not find ``dead``.
+        """Ranks that a planned fault killed, and that are not among ``dead``, the ranks found dead since.
 
-        Empty with ``trace.inject: wall``, where a kill may come after the search.
+        Empty with ``trace.inject: wall``, where a kill may come after the search for dead ranks.
         """
         return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
     def end_fault(self, number: int) -> None:
-        """End the lasting fault of that number."""
+        """End the lasting fault with this number."""
         self._lasting.remove(number)
         self._hold(type(self.planned_faults[number].fault))
 
     def _hold(self, kind: type[Fault]) -> None:
-        """Put exactly the lasting faults of one class in force."""
+        """Have exactly the lasting faults of class ``kind`` be in force."""
         lasting = [self.planned_faults[number] for number in sorted(self._lasting)]
         kind.hold([each for each in lasting if type(each.fault) is kind], Powers(self.ranks, self.store))
 

@@ -12,7 +12,7 @@ from harness.core.plans import Rank
 
 
 class TrainerWatch:
-    """Finds the trainers, and the processes that are to become trainers, that miss a deadline.
+    """Finds the trainers, and the processes that wait to replace trainers, that miss a deadline.
 
     Args:
         trainers: names of all.
@@ -43,35 +43,35 @@ class TrainerWatch:
         return len(self._progress)
 
     def begins(self, trainer: Rank, *, is_connected: bool = False) -> None:
-        """Another process has this name now. A spare trainer ``is_connected`` already."""
+        """Record that a new process has this name. A spare trainer ``is_connected`` already."""
         self._met = {*self._met, trainer} if is_connected else self._met - {trainer}
         self._progress[trainer].hear("start")
 
     def hear(self, trainer: Rank, kind: str, *args: Any) -> None:
-        """Take note of a message of the trainer."""
+        """Record a message of the trainer."""
         if kind == "hello":
             self._met.add(trainer)
         self._progress[trainer].hear(kind, *args)
 
     def silent_s(self, trainer: Rank) -> float:
-        """Seconds since it was last heard."""
+        """Seconds since the trainer's last message."""
         return self._clock.read() - self._progress[trainer].heard_s
 
     def has_ended(self, trainer: Rank) -> bool:
-        """Whether its process has ended and all that it sent was read."""
+        """Whether the trainer's process has ended and all its messages were read."""
         return trainer not in self._connections and self._processes.has_ended(trainer)
 
-    def problem(self, trainer: Rank, *, is_newcomer: bool) -> str | None:
+    def problem(self, trainer: Rank, *, is_replacement: bool) -> str | None:
         """The deadline that a running trainer has missed, in words; None if there is none.
 
-        ``is_newcomer``: it is a member of no generation, whose deadline would be its deadline for connecting.
+        ``is_replacement``: it is a member of no generation yet, so its deadline for connecting is checked here.
         """
         if trainer in self._connections:
             return self._progress[trainer].problem
         if trainer in self._connections.stuck:
             return self._progress[trainer].silence  # in the middle of a message
         if trainer not in self._met:
-            is_late = is_newcomer and self.silent_s(trainer) > self._join_s
+            is_late = is_replacement and self.silent_s(trainer) > self._join_s
             return f"did not connect within {self._join_s:g} s (cluster.join_timeout_s)" if is_late else None
         self._processes[trainer].join(REAP_S)
         self._launcher.check()
@@ -81,15 +81,15 @@ class TrainerWatch:
 class TrainerProgress:
     """The deadlines of a trainer: for signs of life, and for progress.
 
-    A sign of life says what it has finished, and whether it waits for another trainer: then it has nothing to finish.
-    Any other message of a trainer is about something that it has done.
+    A heartbeat says what the trainer has finished, and whether it waits for another trainer, which suspends the
+    deadline for progress. Any other message counts as progress.
 
     Args:
-        mute_s: seconds within which it must be heard (``cluster.rpc_timeout_s``).
+        mute_s: seconds within which it must send a message (``cluster.rpc_timeout_s``).
         idle_s: seconds within which it must finish something (``trainer.progress_timeout_s``); None: no deadline.
 
     Attributes:
-        heard_s: when it was last heard, by the clock.
+        heard_s: time of its last message, by the clock.
     """
 
     def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
@@ -99,7 +99,7 @@ class TrainerProgress:
         self.heard_s = self._advanced_s = 0.0
 
     def hear(self, kind: str, *args: Any) -> None:
-        """Take note of a message of the trainer."""
+        """Record a message of the trainer."""
         self.heard_s = self._clock.read()
         if kind != "alive" or args != (*self._finished, False):
             self._advanced_s = self.heard_s
@@ -118,5 +118,5 @@ class TrainerProgress:
 
     @property
     def silence(self) -> str:
-        """The sentence on a trainer that was not heard for too long."""
+        """The message about a trainer that sent nothing before its deadline."""
         return f"gave no sign of life for {self._mute_s:g} s (cluster.rpc_timeout_s)"

@@ -1,4 +1,4 @@
-"""A group of several trainers: the division of work, and the values exchanged together."""
+"""A group of several trainers: how work is divided among them, and how its results are exchanged."""
 
 from collections.abc import Callable, Set
 from typing import Any, Protocol, TypeVar
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """The connections of a trainer with the others.
+    """The interface by which a trainer exchanges values with the others.
 
     Attributes:
         index, size: of the trainer, and of the group.
-        newcomers: numbers of the trainers that met the others last.
+        new_trainers: numbers of the trainers that were connected last.
     """
 
     index: int
     size: int
-    newcomers: set[int]
+    new_trainers: set[int]
 
     @property
     def has_met(self) -> bool:
@@ -44,7 +44,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
     The living trainer with the lowest number acts for the group. It also does the dead trainers' shares of all work.
 
     Args:
-        number_calls: gets the number of each action in advance. A trainer that takes over repeats it under that number.
+        number_calls: called with the number of each action before it; a repetition by another trainer has that number.
     """
 
     _state = ("_num_actions", "_answers")
@@ -56,7 +56,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
         self._num_actions = 0
         self._late: _Late | None = None
         self._questions: dict[str, Callable[[], bool]] = {}
-        self._answers: set[str] = set()  # of which the answer is yes
+        self._answers: set[str] = set()  # names of questions answered by yes
 
     @property
     def index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -65,7 +65,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
     @property
     def acts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether this trainer is the one that has effects outside."""
+        """Whether this trainer is the one whose actions have effects outside its process."""
         return self.index == min(self._living)
 
     @property
@@ -79,12 +79,12 @@ class SeveralTrainers(TrainerGroup, Resumable):
         return values
 
     def admit(self, state: Callable[[], Any]) -> None:
-        """Give the trainers that have just met the others what they go on from; the one that acts makes it."""
+        """Give the trainers that were connected last the group's state and ``state()``, made by the acting trainer."""
         given = (self.state(), state()) if self.acts else None
-        self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.newcomers)}
+        self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.new_trainers)}
 
     def enter(self) -> Any:
-        """Load the state that another trainer gives in :meth:`admit`; returns the second value that it gives."""
+        """Load the group's state that another trainer gives in :meth:`admit`; returns the value of its ``state()``."""
         given = next(filter(None, self._exchanged("admission", None).values()))
         self.load(given[0])
         return given[1]
@@ -94,7 +94,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
         results: dict[int, tuple[T, Any]] = {}
         while len(results) < self.size:
             shares = [self.index, *(self.dead if self.acts else ())]
-            # The work is first: what travels with it is waited for meanwhile.
+            # The work comes first, since late work waits for messages that arrive meanwhile.
             done = {number: work(number) for number in shares if number not in results}
             own = {number: (result, late and late.work(number)) for number, result in done.items()}
             asked = self._questions if carries and self.acts else {}
@@ -136,7 +136,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
             raise error
         return result
 
-    def noticed(self, what: str, question: Callable[[], bool]) -> bool:
+    def late_answer(self, what: str, question: Callable[[], bool]) -> bool:
         self._questions[what] = question
         if what not in self._answers:
             return False
@@ -155,7 +155,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
 
 class _Late:
-    """Work whose results travel with others."""
+    """Work of :meth:`TrainerGroup.share_later`, and its results once they were exchanged."""
 
     def __init__(self, work: Callable[[int], Any]) -> None:
         self.work = work

@@ -44,7 +44,7 @@ def is_plain(request: object) -> TypeGuard[Exchange]:
 
 
 def words_of(exchange: Exchange) -> Tensor:
-    """A plain ``exchange`` encoded as int64 words (W,), in new memory: the push for a replica after the rest."""
+    """Encode a plain ``exchange`` as int64 words (W,), in new memory; a push for a replica comes last."""
     if exchange.replica is not None:
         own = dataclasses.replace(exchange, replica=None)
         return torch.cat([words_of(own), words_of(Exchange(push=exchange.replica))])

@@ -1,8 +1,8 @@
 """The supervisor's side of engine ``rpc``: rank processes, spares, the control channel, generations of the RPC world.
 
-A spare is a PS process without a shard. Spares that are members of the present generation take over the names of dead
-ranks without a new one. Then the run goes on, and once it has reported a further step new spares are started. When
-these are connected, the trainer asks for a generation that has them as members, between two requests.
+A spare is a PS process without a shard. Spares that are members of the present generation can take over the names of
+dead ranks within it. After the next reported step, new spares are started. When these are connected, the trainer asks,
+between two requests, for a generation that has them as members.
 """
 
 import math
@@ -17,9 +17,9 @@ from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
-from harness.cluster.newcomers import Newcomers
 from harness.cluster.processes import Processes
-from harness.cluster.trainer_calls import NumberedCalls, Result, Verdicts
+from harness.cluster.replacements import Replacements
+from harness.cluster.trainer_calls import ExchangeOutcomes, NumberedCalls, Result
 from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, NoTrainerLeft, RunFailed
@@ -30,7 +30,7 @@ from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
 from harness.processes.stop import StopRequest
 
-_TICK = 0.05  # of the shorter deadline: how often the supervisor looks at the clock
+_TICK = 0.05  # of the shorter deadline: longest time between two checks of all deadlines
 
 
 class World:
@@ -41,7 +41,7 @@ class World:
         ps, trainer: main functions of a PS rank, or a spare, and of a trainer rank.
         options: settings of the RPC world, the control channel and the spares.
         may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
-        progress_timeout_s: within which a trainer must finish something; None: it need not.
+        progress_timeout_s: seconds within which a trainer must finish something; None: no deadline.
 
     Raises:
         ConfigError: the port is in use, or the host is not this machine's.
@@ -78,12 +78,12 @@ class World:
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
         self.hang, self.slow = self._processes.hang, self._processes.slow
-        self._num_spares = options.spares  # that were ever started: a name is never used again
+        self._num_spares = options.spares  # number ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
-        self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
-        self._succeeded: dict[Rank, int] = {}  # ranks that died with all trainers: the processes before
-        self._newcomers = Newcomers(options, self._processes, self._connections, lambda rank: self._spawn(rank, None))
+        self._calls, self._outcomes = NumberedCalls(), ExchangeOutcomes(self._connections.send)
+        self._replaced_at_once: dict[Rank, int] = {}  # ranks that died with all trainers: pids before
+        self._replacements = Replacements(options, self._processes, self._connections, self._spawn)
         self._is_halting = False  # the trainers have been told to stop
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
@@ -119,10 +119,10 @@ class World:
         """
         spares = [*map(spare_name, range(self._num_spares))]
         self._begin_generation(spares, fresh=[*self.names, *spares])
-        self._newcomers.refill()
+        self._replacements.refill()
         return {"network": "open" if self._network is None else "private", **self._machine()}
 
-    def _spawn(self, rank: Rank, formation: Formation | None) -> None:
+    def _spawn(self, rank: Rank, formation: Formation | None = None) -> None:
         context = RankContext(
             rank=rank,
             formation=formation,
@@ -139,7 +139,7 @@ class World:
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status.
 
-        ``hosts``: end as a whole; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
+        ``hosts``: kill all processes there too; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
         """
         if hosts:
             self._launcher.end_hosts(hosts)
@@ -155,7 +155,7 @@ class World:
         """
         connected = [rank for rank in ranks if rank in self._connections]
         self._processes.cut_off(connected)
-        self._connections.stop_hearing(connected)
+        self._connections.ignore(connected)
         self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
         return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
@@ -164,13 +164,13 @@ class World:
         return self._formation
 
     def reached(self, step: int) -> None:
-        """Start missing spares once the run has got further than at the failure that took them."""
+        """Start new spares in place of used ones, once the run is past the step at which they were used."""
         if self._refill_after is not None and step > self._refill_after:
             self._refill_after = None
             for _ in range(self._options.spares - len(self._spares())):
-                self._spawn(spare_name(self._num_spares), None)
+                self._spawn(spare_name(self._num_spares))
                 self._num_spares += 1
-            self._newcomers.refill()
+            self._replacements.refill()
 
     def _spares(self) -> list[Rank]:
         """Reap spares that have ended, and return the others."""
@@ -193,15 +193,15 @@ class World:
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
         """
-        lost, (succeeded, self._succeeded) = [*ranks], (self._succeeded, {})
-        old = {rank: succeeded.get(rank) or self._processes[rank].pid for rank in lost}
-        dead = [rank for rank in lost if is_ps(rank) and rank not in succeeded]
+        lost, (at_once, self._replaced_at_once) = [*ranks], (self._replaced_at_once, {})
+        old = {rank: at_once.get(rank) or self._processes[rank].pid for rank in lost}
+        dead = [rank for rank in lost if is_ps(rank) and rank not in at_once]
         spare_trainers: dict[Rank, Rank] = {}
-        for trainer in [rank for rank in lost if is_trainer(rank) and rank not in succeeded]:
+        for trainer in [rank for rank in lost if is_trainer(rank) and rank not in at_once]:
             self.kill([trainer])
             if trainer in self._trainers:
                 self._lose_trainer(trainer)
-            if spare := self._newcomers.start(trainer):
+            if spare := self._replacements.start(trainer):
                 spare_trainers[trainer] = spare
             self._watch.begins(trainer, is_connected=spare is not None)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
@@ -226,17 +226,17 @@ class World:
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
         """See :class:`harness.cluster.supervisor.Ranks`."""
-        return [*self._newcomers, *self._trainers] if {*self._trainers} <= {*ranks} else []
+        return [*self._replacements, *self._trainers] if {*self._trainers} <= {*ranks} else []
 
-    def succeed(self, ranks: Sequence[Rank]) -> None:
-        """Start processes for trainers that have all been killed, and the ranks lost with them, in a generation."""
+    def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
+        """Start new processes for ``ranks``, all trainers and the PS ranks lost with them, in a new generation."""
         self._processes.end(ranks)
         self._connections.drop(ranks)
-        self._succeeded = {rank: self.pids[rank] for rank in ranks}
+        self._replaced_at_once = {rank: self.pids[rank] for rank in ranks}
         self.names = tuple(sorted({*self.names, *ranks}, key=rank_order))
         self._trainers = [*filter(is_trainer, ranks)]
-        self._newcomers.give_up()
-        self._calls, self._verdicts = NumberedCalls(), Verdicts(self._connections.send)
+        self._replacements.give_up()
+        self._calls, self._outcomes = NumberedCalls(), ExchangeOutcomes(self._connections.send)
         for trainer in self._trainers:
             self._watch.begins(trainer)
         self._begin_generation(self._ready_spares(), fresh=ranks)
@@ -254,19 +254,19 @@ class World:
         self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
-        """Begin a generation whose members are all ranks and connected spares, if that is not the present one."""
+        """Begin a generation of all ranks and connected spares, unless the present one has just these members."""
         spares = self._ready_spares()
         if set(self._formation.members) != {*self.names, *spares}:
             self._begin_generation(spares)
         return self._formation
 
     def _look_after_members(self) -> None:
-        """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
+        """Kill members that missed a deadline; abandon the generation being formed if one of its members has ended.
 
-        Raises RunFailed if no trainer is left, or one died before they had met. Once a generation is formed, trainers
-        find the death of a PS rank by a request that fails.
+        Raises RunFailed if no trainer is left, or one died before all were connected. In a formed generation the death
+        of a PS rank is detected by a trainer whose request fails.
         """
-        trainers = [*self._trainers, *self._newcomers]
+        trainers = [*self._trainers, *self._replacements]
         if not any(map(self._watch.has_ended, trainers)):
             self._give_up(self._overdue())
         ended = [*filter(self._watch.has_ended, trainers)]
@@ -275,48 +275,48 @@ class World:
                 self._lose_trainer(rank)
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
-        if self._newcomers.is_entering and (ended or not self._rendezvous.can_complete):
+        if self._replacements.is_entering and (ended or not self._rendezvous.can_complete):
             self._end_admission()
         for rank in ended:
-            if rank in self._newcomers and self._watch.has_ended(rank):
+            if rank in self._replacements and self._watch.has_ended(rank):
                 self._restart(rank)
         self._admit_if_ready()
 
-    def _restart(self, newcomer: Rank) -> None:
-        """Start another process for one that has ended before it took part. Raises RunFailed if none ever does."""
-        how = f"(pid {self.pids[newcomer]}) {self._end_of(newcomer, 'before it took part')}"
-        self._mute.pop(newcomer, None)
-        spare = self._newcomers.restart(newcomer, how)
-        self._watch.begins(newcomer, is_connected=spare is not None)
+    def _restart(self, replacement: Rank) -> None:
+        """Replace a replacement that ended before it took part. Raises RunFailed after too many in a row."""
+        how = f"(pid {self.pids[replacement]}) {self._end_of(replacement, 'before it took part')}"
+        self._mute.pop(replacement, None)
+        spare = self._replacements.restart(replacement, how)
+        self._watch.begins(replacement, is_connected=spare is not None)
 
     def _admit_if_ready(self) -> None:
-        """Begin the generation in which new trainers take part, once all are ready and the others wait for them."""
-        if admitter := self._newcomers.begin():
-            self.names = tuple(sorted((*self.names, *self._newcomers), key=rank_order))
+        """Begin the generation that includes new trainers, once all are ready and the other trainers wait for them."""
+        if admitter := self._replacements.begin():
+            self.names = tuple(sorted((*self.names, *self._replacements), key=rank_order))
             self._begin_generation(self._ready_spares())
             self._connections.send(admitter, "result", self._formation, None)
 
     def _end_admission(self) -> None:
-        """A member of the generation has died while new trainers were taken in: none of them is. Others are started.
+        """Cancel the admission of new trainers, since a member of the generation has died, and start others.
 
-        So a new trainer never waits for one that has died, nor a verdict for one that has no state yet.
+        So a new trainer never waits for one that has died, nor do others wait for one that has no state yet.
         """
-        self._newcomers.is_entering = False
+        self._replacements.is_entering = False
         if not self._rendezvous.is_complete:
             self._rendezvous.abandon()
-        self.names = tuple(rank for rank in self.names if rank not in self._newcomers)
-        for rank in self._newcomers:
+        self.names = tuple(rank for rank in self.names if rank not in self._replacements)
+        for rank in self._replacements:
             self.kill([rank])
-            self._tell_trainers("bereaved", rank_order(rank)[1], "it was ended, as a rank died when it was taken in")
+            self._tell_trainers("trainer_died", rank_order(rank)[1], "ended, as a rank died during its admission")
             self._restart(rank)
 
     def entered(self) -> None:
-        """The new trainers have the state of the others. They count as trainers, unless a death ended the admission."""
-        if self._newcomers.is_entering:
-            self._trainers = sorted((*self._trainers, *self._newcomers), key=rank_order)
-            self._newcomers.took_part()
+        """Count the replacements, which now have the others' state, as trainers. A no-op after ``_end_admission``."""
+        if self._replacements.is_entering:
+            self._trainers = sorted((*self._trainers, *self._replacements), key=rank_order)
+            self._replacements.took_part()
             if self._is_halting:
-                self._tell_trainers("halt")  # the new ones have not heard it
+                self._tell_trainers("halt")  # the new ones were not told yet
 
     def dead(self) -> dict[Rank, str]:
         """PS ranks whose process has ended, and how, in words."""
@@ -328,25 +328,25 @@ class World:
         }
 
     def alive(self, ranks: Iterable[Rank]) -> set[Rank]:
-        """The members of ``ranks`` whose processes have not ended; all of them refused a call."""
+        """The members of ``ranks``, all of which refused a call, whose processes have not ended."""
         return {rank for rank in ranks if not self._processes.ends(rank)}
 
     def form_anew(self) -> Formation:
-        """Begin a generation of the same ranks, and of connected spares."""
+        """Begin a generation of the same ranks and all connected spares."""
         self._begin_generation(self._ready_spares())
         return self._formation
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """The PS ranks on lost hosts, by rank the reason. ``ranks`` did not answer; only their hosts are considered.
+        """The PS ranks that ended with a lost host, and why. ``ranks`` did not answer; only their hosts are considered.
 
         Waits for a silent host until it answers or counts as lost.
         """
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
     def _overdue(self) -> dict[Rank, str]:
-        """Members that have not done in time what they must, and what that is. A trainer alone, if it is one."""
-        for rank in (*self._trainers, *self._newcomers):
-            if why := self._watch.problem(rank, is_newcomer=rank in self._newcomers):
+        """Members that missed a deadline, and which one, in words. A trainer is returned alone."""
+        for rank in (*self._trainers, *self._replacements):
+            if why := self._watch.problem(rank, is_replacement=rank in self._replacements):
                 return {rank: why}
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
@@ -362,7 +362,7 @@ class World:
             self._connections.send(trainer, *message)
 
     def _give_up(self, overdue: Mapping[Rank, str]) -> None:
-        """Kill members, and note why."""
+        """Kill members that missed a deadline, and keep the reason."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():
             seconds = self._watch.silent_s(rank) if is_trainer(rank) else now_s - self._begun_s
@@ -379,15 +379,15 @@ class World:
     def serve(
         self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Serve the ranks until all trainers have finished. ``stop``: they are told once this is set.
+        """Serve the ranks until all trainers have finished. ``stop``: once it is set, the trainers are told to stop.
 
-        A trainer calls methods of ``supervisor``, and about generations those of this object.
-        ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
-        Raises the error that the trainer reported, and RunFailed if it died.
+        Calls of trainers are methods of ``supervisor`` or, if about generations, of this object. ``on_tick`` is called
+        between messages, and again before as many seconds as it returns have passed. Raises the error that the trainer
+        reported, and RunFailed if it died.
         """
         while True:
-            wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
-            trainers = (*self._trainers, *self._newcomers)
+            wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # called first, since it may end connections
+            trainers = (*self._trainers, *self._replacements)
             watched = self._processes.watched(None if self._rendezvous.is_awaited else trainers)
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
             ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
@@ -395,12 +395,12 @@ class World:
                 self._tell_trainers("halt")
                 stop, self._is_halting = None, True
             self._launcher.check()
-            self._connections.drop(self._processes.on_lost_hosts())  # their processes may run: so they end
+            self._connections.drop(self._processes.on_lost_hosts())  # ends their processes, which may still run
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return
             self._look_after_members()
-            if self._verdicts.have_finished(self._trainers):
+            if self._outcomes.have_finished(self._trainers):
                 return
 
     def _handle(self, connection: Connection, rank: Rank | None, message: control.Message, supervisor: Any) -> bool:
@@ -413,30 +413,30 @@ class World:
         if is_trainer(rank):
             self._watch.hear(rank, kind, *args)
         if kind == "finished":
-            self._verdicts.finished(rank)
-            self._verdicts.judge(self._trainers)
-            return self._verdicts.have_finished(self._trainers)
+            self._outcomes.finished(rank)
+            self._outcomes.settle(self._trainers)
+            return self._outcomes.have_finished(self._trainers)
         if kind == "failed":
             raise args[0]
         if kind in ("tell", "call"):
             self._carry_out(rank, kind, getattr(supervisor, args[0]), *args[1:])
         elif kind == "ready":
-            self._newcomers.ready(rank)
+            self._replacements.ready(rank)
         elif kind == "admit":
-            self._newcomers.await_all(rank)
+            self._replacements.await_all(rank)
         elif kind == "ask":
             self._connections.send(rank, "result", *_outcome(getattr(self, args[0]), args[1]))
-        elif kind == "mourn":
-            self._verdicts.ask(rank, *args)
-            self._verdicts.judge(self._trainers)
+        elif kind == "ask_outcome":
+            self._outcomes.ask(rank, *args)
+            self._outcomes.settle(self._trainers)
         elif kind == "publish":
             self._rendezvous.publish(rank, *args)
         return False
 
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
-        """A rank has connected; it joins ``generation`` now, or waits for an order if that is None."""
+        """Register a connected rank. ``generation``: the one it was started into; None: it waits for an order."""
         if self.pids.get(rank) != pid:
-            self._connections.forget(connection)  # the last word of a process that has been replaced
+            self._connections.forget(connection)  # a late message of a process that has been replaced
             return
         is_cut = pid in self._to_cut
         if is_cut:
@@ -445,7 +445,7 @@ class World:
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
         if is_cut:
-            self._connections.stop_hearing([rank])
+            self._connections.ignore([rank])
         if is_trainer(rank):
             self._watch.hear(rank, "hello")
         if generation is None:
@@ -463,22 +463,22 @@ class World:
             method(**values)
 
     def _lose_trainer(self, trainer: Rank) -> None:
-        """A trainer has died: the others go on without it, and ask to replace it. Raises RunFailed if none is left."""
+        """Remove a dead trainer and tell the others, which ask to replace it. Raises RunFailed if none is left."""
         how = f"(pid {self.pids[trainer]}) {self._end_of(trainer, 'before its job was done')}"
         if why := self._processes.lost_with([trainer]).get(trainer):
             how = f"ended: {why}"
         self._trainers.remove(trainer)
-        self._newcomers.lost(trainer)
+        self._replacements.lost(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
             alone = "; no trainer is left" if len(self._watch) > 1 else ""
             raise RunFailed(f"{trainer} {how}{alone}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
-        self._tell_trainers("bereaved", rank_order(trainer)[1], how)
-        self._verdicts.ask_again()
+        self._tell_trainers("trainer_died", rank_order(trainer)[1], how)
+        self._outcomes.ask_again()
 
     def close(self) -> None:
-        """Order every rank to stop; kill and reap ranks that run two seconds later, and waiting newcomers."""
-        self.kill(self._newcomers.waiting)
+        """Order every rank to stop; kill and reap ranks that run two seconds later, waiting replacements at once."""
+        self.kill(self._replacements.waiting)
         for rank in self.pids:
             self._connections.send(rank, "stop")
         self._processes.close()
@@ -488,9 +488,9 @@ class World:
 
 
 def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> Result:
-    """The result of a method, or the error that it raises, for the trainer that called it.
+    """The result of a method, or the HarnessError that it raises, for the trainer that called it.
 
-    Raises NoTrainerLeft, as no trainer lives that could receive it.
+    Raises NoTrainerLeft, since no trainer is left to receive it.
     """
     try:
         return method(*args), None

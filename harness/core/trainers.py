@@ -17,10 +17,10 @@ class TrainerGroup:
 
     Attributes:
         index: number of this trainer, from 0.
-        size: number of shares that work is divided into: of trainers that the run has when all live.
-        acts: whether this trainer is the one that has effects outside.
-        dead: numbers of trainers that have died: what is done now may have been begun by one of them.
-        num_samples: that this trainer has trained on, of batches that are divided.
+        size: number of shares that work is divided into: the number of trainers when all live.
+        acts: whether this trainer is the one whose actions have effects outside its process.
+        dead: numbers of trainers that have died; a dead trainer may have begun what is done now.
+        num_samples: samples of divided batches that this trainer has trained on.
     """
 
     index: int = 0
@@ -30,16 +30,17 @@ class TrainerGroup:
     num_samples: int = 0
 
     def share(self, what: str, work: Callable[[int], T], *, carries: bool = False) -> list[T]:
-        """The results of ``work`` on each share: on its own here, on the others by other trainers.
+        """The results of ``work`` on all shares: its own share done here, the others by other trainers.
 
-        ``what``: a name for the record of errors: trainers that make different calls have parted, which is a RunFailed.
-        ``carries``: the results of :meth:`share_later` and the answers of :meth:`noticed` travel with these.
+        ``what``: a name for errors; RunFailed if trainers make different calls. ``carries``: the results of
+        :meth:`share_later` and the answers of :meth:`late_answer` travel with these results.
         """
         return [work(0)]
 
     def share_later(self, what: str, work: Callable[[int], T]) -> Callable[[], list[T]]:
-        """As :meth:`share`, but ``work`` is carried out, and its results are exchanged, with the next share that
-        carries; at the latest when they are asked for, by a call of the result.
+        """As :meth:`share`, but done with the next share that ``carries``; returns a function that gives the results.
+
+        If no such share comes before the function is called, the call does the work.
         """
         return lambda: self.share(what, work)
 
@@ -47,10 +48,10 @@ class TrainerGroup:
         """The result of ``action``, which one trainer carries out, or the HarnessError that it raises."""
         return action()
 
-    def noticed(self, what: str, question: Callable[[], bool]) -> bool:
-        """The answer to a question that may be answered late: that of one trainer, as of the last share that carries.
+    def late_answer(self, what: str, question: Callable[[], bool]) -> bool:
+        """Whether the acting trainer's answer to ``question`` was yes, as of the last share that ``carries``.
 
-        ``what`` names it. A question answered by "yes" is not answered again before it is asked again.
+        ``what``: a name of the question. After a yes the answer is False until the question has been asked again.
         """
         return question()
 
@@ -58,7 +59,7 @@ class TrainerGroup:
         """Check that all trainers give the same ``value``. Raises RunFailed, which names those that differ."""
 
     def spans(self, num_items: int) -> list[range]:
-        """So many items in as many shares as the group has: successive ones, as long as each other give or take one."""
+        """``num_items`` items as one range for each share: successive, of lengths that differ by at most one."""
         bounds = [num_items * number // self.size for number in range(self.size + 1)]
         return [range(first, last) for first, last in pairwise(bounds)]
 

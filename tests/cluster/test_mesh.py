@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cluster.mesh import Mesh, Verdict
+from harness.cluster.mesh import ExchangeOutcome, Mesh
 from harness.core.errors import RunFailed
 
 KEY = b"k" * 32
@@ -31,7 +31,7 @@ class Silence:
     def hear(self) -> None:
         """Nothing."""
 
-    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
+    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
         """Nobody dies."""
 
 
@@ -40,7 +40,7 @@ def meshes(size: int) -> Iterator[list[Mesh]]:
     """Trainers of this process, connected with each other."""
     never, end = os.pipe()
     made = [Mesh(k, size, host="127.0.0.1", authkey=KEY, timeout_s=20, notices=Silence(never)) for k in range(size)]
-    addresses = {mesh.index: mesh.entrance for mesh in made}
+    addresses = {mesh.index: mesh.address for mesh in made}
     try:
         at_once(made, lambda mesh: mesh.meet(addresses))
         yield made

@@ -9,8 +9,8 @@ from harness.core.errors import RunFailed
 from harness.core.plans import Rank, is_spare_trainer, spare_trainer_name
 
 
-class Newcomers(Mapping[Rank, bool]):
-    """The processes that replace dead trainers and wait for the next step: by name of the trainer, whether ready.
+class Replacements(Mapping[Rank, bool]):
+    """The processes that replace dead trainers and wait to take part: by name of the trainer, whether ready.
 
     A spare trainer is a process started in advance: it has read the data and has all objects of a trainer, but no
     number. It replaces the next trainer that dies.
@@ -19,7 +19,7 @@ class Newcomers(Mapping[Rank, bool]):
         spawn: starts a process under a name.
 
     Attributes:
-        is_entering: whether the group of trainers is admitting them now.
+        is_entering: whether the trainers are admitting the replacements now.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Newcomers(Mapping[Rank, bool]):
 
     @property
     def waiting(self) -> list[Rank]:
-        """Names of all these processes, spare trainers too."""
+        """Names of all these processes, spare trainers included."""
         return [*self._ready, *self._spares]
 
     def refill(self) -> None:
@@ -64,7 +64,7 @@ class Newcomers(Mapping[Rank, bool]):
             self._spares[spare] = False
 
     def start(self, trainer: Rank) -> Rank | None:
-        """Give the place of a dead trainer to a spare, which is returned, or to a new process."""
+        """Replace a dead trainer by a spare trainer, whose name is returned, or else by a new process."""
         there = [spare for spare in self._spares if spare in self._connections and not self._processes.has_ended(spare)]
         if not there:
             self._spawn(trainer)
@@ -77,7 +77,7 @@ class Newcomers(Mapping[Rank, bool]):
         return spare
 
     def restart(self, trainer: Rank, how: str) -> Rank | None:
-        """As :meth:`start`, for a process that has ended before it took part. Raises RunFailed if none ever does."""
+        """As :meth:`start`, for a replacement that ended before it took part. Raises RunFailed after too many."""
         self._num_restarts += 1
         if self._num_restarts > self._options.max_replacements_in_a_row:
             raise RunFailed(
@@ -86,29 +86,29 @@ class Newcomers(Mapping[Rank, bool]):
         return self.start(trainer)
 
     def ready(self, rank: Rank) -> None:
-        """Record that a process, maybe a spare trainer, can take part now."""
+        """Record that a replacement or spare trainer is ready to take part."""
         (self._spares if is_spare_trainer(rank) else self._ready)[rank] = True
 
     def begin(self) -> Rank | None:
-        """Begin to take them in, if all are ready and another trainer waits for them: returns that one."""
+        """Begin the admission if all are ready and a trainer waits for them; returns that trainer, else None."""
         if self._admitter is None or not self._ready or not all(self._ready.values()):
             return None
         admitter, self._admitter, self.is_entering = self._admitter, None, True
         return admitter
 
     def await_all(self, admitter: Rank) -> None:
-        """Record that trainer ``admitter`` waits until all newcomers are ready."""
+        """Record that trainer ``admitter`` waits until all replacements are ready."""
         self._admitter = admitter
 
     def lost(self, trainer: Rank) -> None:
-        """Record that a trainer has died. If it waited for them, its heir will say that it does."""
+        """Record that a trainer has died. If it was the admitter, the trainer that acts in its place asks again."""
         if self._admitter == trainer:
             self._admitter = None
 
     def took_part(self) -> None:
-        """Forget those that were being taken in: they are trainers now."""
+        """Remove all replacements, which are trainers now."""
         self._ready, self.is_entering, self._num_restarts = {}, False, 0
 
     def give_up(self) -> None:
-        """Forget all processes but the spare trainers: every trainer that could take them in has died."""
+        """Remove all replacements, but no spare trainer: every trainer that could admit them has died."""
         self._ready, self.is_entering, self._admitter = {}, False, None
