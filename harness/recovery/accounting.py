@@ -27,7 +27,7 @@ class Ledgers:
 
     Args:
         bytes_full: payload of a full save, dense network included.
-        shard_bytes: payload of the rows of each PS rank in it.
+        shard_bytes: by PS rank, the payload of its rows in a full save.
     """
 
     overhead: OverheadLedger
@@ -40,9 +40,9 @@ class Ledgers:
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
-        Returns its cost, and the increase of the PLS by lost PS rank, 0 if it lost nothing. The death of some trainers
-        costs rescheduling alone: nothing is loaded. The death of all loads a checkpoint, if their network is in one;
-        no spare shortens it (reconstructed: docs/CPR.md).
+        Returns its cost, and the increase of the PLS by lost PS rank, 0 for a rank that lost nothing. The death of some
+        trainers costs rescheduling alone: nothing is loaded. The death of all trainers costs the load of a checkpoint
+        with their network, if there is one; no spare shortens it (reconstructed: docs/CPR.md).
 
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.
@@ -81,7 +81,7 @@ class Accounting(Ledgers, Resumable):
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
 
     Attributes:
-        measured_s: seconds of this machine by bucket of the overhead.
+        measured_s: measured seconds in each bucket of the overhead.
     """
 
     updates: UpdateLedger | None
@@ -100,7 +100,7 @@ class Accounting(Ledgers, Resumable):
             self.updates.sent(*self.count_updates(plan.keys_N, plan.counts_N))
 
     def rerun(self, seconds: float) -> None:
-        """Count the ``seconds`` of a step that is repeated after a rollback as lost."""
+        """Add the ``seconds`` of a step that is repeated after a rollback to the bucket of lost computation."""
         self.measured_s["lost"] += seconds
 
     def freeze(self) -> None:
@@ -109,10 +109,10 @@ class Accounting(Ledgers, Resumable):
             self.updates.saving()
 
     def committed(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
-        """Charge a committed save and return its event. A part that was written again is paid for twice.
+        """Charge a committed save and return its event. A part that was written again after a failure costs twice.
 
-        ``stall_s``: seconds that training stood still for it. The initial save is free: it is the start-up of all
-        strategies.
+        ``stall_s``: seconds that training stood still for it. The initial save is not charged: all strategies start
+        with it.
         """
         is_charged = manifest.step > 0
         if plan.closes_interval:
@@ -163,7 +163,7 @@ class Accounting(Ledgers, Resumable):
         """Charge a failure and return the event of its recovery.
 
         ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request
-        that is sent again although its shard was restored alone. ``struck``: what the trace says of the failure.
+        that is sent again although its shard was restored alone. ``struck``: facts of the failure, for its charge.
         """
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
@@ -202,7 +202,7 @@ class Accounting(Ledgers, Resumable):
         )
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:
-        """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
+        """The fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
         overhead, updates = self.overhead, self.updates
         trainer_bytes = sum(kind.trainer_bytes for kind in recoveries)
         counted = updates.totals() if updates else dict.fromkeys(UpdateLedger(()).totals())
@@ -222,7 +222,7 @@ class Accounting(Ledgers, Resumable):
 
 
 def _lost_dense(plan: RecoveryPlan, progress: Progress) -> int:
-    """Samples that the dense network has lost: it restarts from an older state, and they are not trained again."""
+    """Number of samples lost by the dense network, which restarts from an older state without repeated steps."""
     since = {"checkpoint": progress.saved_samples or 0, "initial": 0}
     return progress.samples - since[plan.dense] if plan.dense in since else 0
 

@@ -41,11 +41,11 @@ class Checkpoints(Resumable):
         return self.newest.sequence + 1 if self.newest else 0
 
     def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
-        """Record that a save has begun. ``dense``: the result of the background write of the dense network's file."""
+        """Record that a save has begun. ``dense``: the record of the dense network's file, once it is written."""
         self.saving, self._dense = progress, dense
 
     def dense(self) -> FileRecord:
-        """The trainer's file of the save under way. Waits for it."""
+        """Wait for the trainer's file of the save under way, and return its record."""
         assert self._dense is not None, "a save is under way"
         return self._dense.result()
 
@@ -64,7 +64,7 @@ class Checkpoints(Resumable):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveUnderWay:
-    """A save in the background, as one trainer gives it to another. ``dense``: the file of the dense network."""
+    """A save in the background, in the state that a new trainer gets. ``dense``: the file of the dense network."""
 
     progress: Progress
     requests: Mapping[Rank, Save]
@@ -79,7 +79,7 @@ class Checkpointer:
     Args:
         in_background: training goes on while a save is written.
         dense_state: gives the dense parameters and the state of their optimizer by name.
-        dense_optimizer: is recorded in the file of the dense network.
+        dense_optimizer: name recorded in the file of the dense network.
     """
 
     ask: Ask
@@ -100,7 +100,7 @@ class Checkpointer:
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
     def save(self, plan: SavePlan, progress: Progress) -> None:
-        """Write a checkpoint; in the background, begin one. Raises RolledBack if a failure voided it."""
+        """Write a checkpoint or, in the background, begin one. Raises RolledBack if a full recovery came instead."""
         assert self.checkpoints.saving is None, "one save at a time"
         began_s = self.effects.clock()
         self.effects.status(phase="save")
@@ -130,7 +130,7 @@ class Checkpointer:
         self.effects.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
-        """Wait for the save under way, if there is one, and commit it. Raises RolledBack if a failure voided it."""
+        """Wait for the save under way, if any, and commit it. Raises RolledBack if a full recovery came instead."""
         if self.checkpoints.saving is None:
             return
         began_s = self.effects.clock() - self._stall_s
@@ -144,20 +144,20 @@ class Checkpointer:
         self.effects.status(phase="train")
 
     def under_way(self) -> SaveUnderWay | None:
-        """The save under way, if there is one. Waits until its file of the dense network is on disk."""
+        """The save under way, if any, for a new trainer. Waits until the file of the dense network is on disk."""
         if (progress := self.checkpoints.saving) is None:
             return None
         dense = self.checkpoints.dense()
         return SaveUnderWay(progress=progress, requests=self._requests, stall_s=self._stall_s, dense=dense)
 
     def take_over(self, save: SaveUnderWay | None) -> None:
-        """Join a save that the other trainers have begun, as a replacement; a no-op for None."""
+        """Continue, in a new trainer, a save that the other trainers have begun; a no-op for None."""
         if save is not None:
             self._requests, self._stall_s = save.requests, save.stall_s
             self.checkpoints.begin(save.progress, LateWrite(None, save.dense))
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
-        """Have the manifest of the save under way written, and charge it. Training stands still since ``began_s``."""
+        """Have the manifest of the save under way written, and charge it. ``began_s``: when training stood still."""
         progress, plan = self.checkpoints.saving, self._requests[self.ranks[0]].plan
         assert progress is not None, "a save is under way"
         manifest = Manifest(
@@ -179,7 +179,7 @@ class Checkpointer:
         self.effects.record(self.accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
-        """A function that writes the dense network as it is now."""
+        """A function that writes the dense network's file with the parameters of now."""
         tensors = self.dense_state()
         if self.in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

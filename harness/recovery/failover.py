@@ -1,7 +1,7 @@
-"""Requests to the PS ranks that survive the death of ranks.
+"""Requests to the PS ranks, completed in spite of the death of ranks.
 
-A request that fails is how a death is detected. The dead ranks are replaced, the strategy's recovery plan is carried
-out and charged, and the requests of the dead are sent again. Nothing here depends on a strategy's name or the engine.
+A death is detected by a request that fails. The dead ranks are replaced, the strategy's recovery plan is carried out
+and charged, and the requests of the dead are sent again. Nothing here depends on a strategy's name or the engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ from harness.store import read_state
 
 
 class RolledBack(Exception):
-    """Full recovery took place: every rank is at ``step`` again. The trainer must follow, with ``dense`` parameters."""
+    """Full recovery took place: every PS rank is back at ``step``. The trainer must load ``dense`` and repeat steps."""
 
     def __init__(self, step: int, dense: Mapping[str, Tensor]) -> None:
         self.step = step
@@ -46,9 +46,8 @@ class FailoverClient:
     """Sends requests to PS ranks and recovers from the death of ranks until all are served.
 
     Args:
-        injections: planned kills, which may wait for requests and recoveries made here.
-        before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
-            happened first is recorded first.
+        injections: planned faults, which may wait for requests and recoveries made here.
+        before_recovery: called when ranks are found dead, to record earlier events before those of the failure.
         shards_restored: tells the embedding client of the shards that were restored without their last updates. Returns
             the updates in flight to them by rank, all and tracked (``EmbeddingClient.shards_restored``).
         restore_dense: sets the dense network to that of a checkpoint.
@@ -83,7 +82,7 @@ class FailoverClient:
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Replies in rank order; None if a PS rank is dead.
+        """Send requests and wait for the replies, in rank order; None if a PS rank is dead.
 
         Dead ranks are not replaced here: the next request of a step detects them.
         """
@@ -93,7 +92,7 @@ class FailoverClient:
             return lost.replies if all(map(is_trainer, lost.ranks)) else None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
-        """Send requests without waiting. They must be finished before anything else is asked."""
+        """Send requests without waiting. No others may be sent before :meth:`finish`."""
         sent = dict(self.recoveries.accompany(requests))
         started = StartedRequests(sent, self.cluster.start(sent))
         self.injections.sent(sent)
@@ -102,8 +101,8 @@ class FailoverClient:
     def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
 
-        After a partial recovery the requests of the dead, and only they, are sent again, the same bytes, to the
-        replacements; also of ranks that had answered and died while others were recovered, since their reply is void.
+        After a partial recovery the requests of dead ranks, and only they, are sent again, the same bytes, to the
+        replacements. A reply does not count if its rank died later, while others were recovered.
 
         Raises:
             RolledBack: a full recovery took place; the requests are void.
@@ -118,8 +117,8 @@ class FailoverClient:
                 return {rank: replies[rank] for rank in self.ranks if rank in replies}
             except RankLost as lost:
                 replies.update(lost.replies)
-                casualties = self._recover(lost, progress, self.effects.clock() - asked_s)
-                replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
+                dead = self._recover(lost, progress, self.effects.clock() - asked_s)
+                replies = {rank: reply for rank, reply in replies.items() if rank not in dead}
                 outstanding = {rank: request for rank, request in started.requests.items() if rank not in replies}
                 call = partial(self.cluster.call, outstanding)
         raise RunFailed(
@@ -128,17 +127,17 @@ class FailoverClient:
         )
 
     def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> frozenset[Rank]:
-        """Replace dead ranks, carry out the strategy's plan, charge it. Where trainers alone died nothing is restored.
+        """Replace dead ranks, carry out the strategy's plan, charge it. If only trainers died, nothing is restored.
 
-        A rank that dies before the recovery is complete belongs to the same failure.
-        Returns all ranks that died. Raises RolledBack if the plan was a rollback.
+        A rank that dies before the recovery is complete belongs to the same failure. Returns all ranks that died.
+        Raises RolledBack if the plan was a rollback.
         """
         self.before_recovery()
         self.effects.status(phase="recover")
-        casualties: frozenset[Rank] = frozenset()
+        dead: frozenset[Rank] = frozenset()
         reschedule_s, load_s = 0.0, 0.0
         for _ in range(self.max_replacements_in_a_row):
-            casualties |= lost.ranks
+            dead |= lost.ranks
             reschedule_s += detect_s
             since_s = self._waits_since_s = self.effects.clock()
             try:
@@ -148,9 +147,9 @@ class FailoverClient:
                 began_s, since_s = since_s, self.effects.clock()
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
-                loss = self._loss(casualties, progress)
+                loss = self._loss(dead, progress)
                 takes_trainers = self.injections.has_taken_trainers
-                plan = plan_recovery(self.strategy, casualties, loss.progress, takes_trainers=takes_trainers)
+                plan = plan_recovery(self.strategy, dead, loss.progress, takes_trainers=takes_trainers)
                 if rolls_back(plan):
                     self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
@@ -184,15 +183,15 @@ class FailoverClient:
         if plan.dense == "checkpoint":
             assert loss.checkpoint is not None
             self.restore_dense(read_state(self.checkpoints.root, loss.checkpoint.trainer)["tensors"])
-        return casualties
+        return dead
 
-    def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:
+    def _loss(self, dead: frozenset[Rank], progress: Progress) -> LostRanks:
         newest = self.checkpoints.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
-        return LostRanks(ranks=frozenset(filter(is_ps, casualties)), progress=committed, checkpoint=newest)
+        return LostRanks(ranks=frozenset(filter(is_ps, dead)), progress=committed, checkpoint=newest)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
-        """Give the ranks of ``plan`` their rows; returns the number of rows."""
+        """Have the ranks of ``plan`` restored, and call the kinds' hooks; returns the number of rows."""
         requests = self.recoveries.requests(plan, loss, self._serve)
         replies = self._serve(requests, lambda: self.injections.strike("restore"))
         for rank, reply in replies.items():
@@ -204,7 +203,7 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Serve requests of a recovery. The seconds to find a death count from the wait for replies."""
+        """Serve requests of a recovery. Sets ``_waits_since_s``, from which a death meanwhile takes to be detected."""
         sent = self.cluster.start(requests)
         meanwhile()
         self._waits_since_s = self.effects.clock()

@@ -1,7 +1,7 @@
-"""The faults of a trace: at boundaries, waiting for a phase of the run, or for a time.
+"""The planned faults of a run: at boundaries, in a phase of the run, or over a time.
 
-A fault with a phase is armed at its boundary, and carried out the first time that the phase occurs. So is a write that
-fails: it strikes at the first save that is then written and committed.
+A fault with a phase is armed at its boundary, and carried out the first time that the phase occurs. The failure of a
+write is armed likewise: it strikes the first save that is then written and committed.
 """
 
 from collections import deque
@@ -20,18 +20,18 @@ from harness.recovery.recoveries import Recoveries
 
 
 class TrainersDied(Exception):
-    """A fault has ended all trainers, and this process goes on, as on engine ``local``: as new trainers."""
+    """A planned fault has killed all trainers. On engine ``local`` this process then continues as the new trainers."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Injections(Resumable):
-    """Has planned faults carried out, at boundaries and in phases; each strikes once. The trainer does not know whom.
+    """Has planned faults carried out, each once, at boundaries and in phases, without knowing which ranks they strike.
 
     Args:
-        faults: all planned faults of the run; they are named by their index.
-        progress: the progress of the run now.
-        before_fault: called before each fault, so that what happened first is recorded first.
-        hand_over: gives what other trainers go on from, before a fault that ends all of them.
+        faults: all planned faults of the run; a fault's number is its index.
+        progress: gives the present progress of the run.
+        before_fault: called before each fault, to record earlier events before those of the fault.
+        hand_over: gives the state from which new trainers start, before a fault that kills all of them.
     """
 
     _state = ("_to_come", "_lasting", "_armed", "_struck")
@@ -56,7 +56,7 @@ class Injections(Resumable):
         self._is_hidden = False  # a loss that is not found yet
 
     def reach(self, step: int) -> None:
-        """Boundary ``step`` begins: its faults begin to last or to wait for their phases; those that end here end."""
+        """Arm or begin the faults of boundary ``step`` that wait for a phase or last, and end those that end here."""
         while self._to_come and self.faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
             if self.faults[number].last_step is None:
@@ -73,14 +73,14 @@ class Injections(Resumable):
 
     @property
     def depend_on_messages(self) -> bool:
-        """Whether it matters which message is in flight: a fault waits for the next one, or a loss is not found."""
+        """Whether messages in flight matter: a fault waits for the next one, or lost ranks are not detected yet."""
         return self._is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
 
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
 
-        The requests in flight, or the next ones, find the lost ranks. If all trainers are lost, this never returns:
-        on an engine where this process survives, it raises TrainersDied.
+        The requests in flight, or the next ones, detect the lost ranks. If all trainers are lost, this never returns;
+        on engine ``local``, where this process survives, it raises TrainersDied.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
@@ -95,7 +95,7 @@ class Injections(Resumable):
             self._take(self._inject(losses))
 
     def take_over(self, struck: Struck) -> None:
-        """Take over the run after all former trainers died of the fault ``struck``."""
+        """Record, in a new trainer, the failure ``struck`` that killed all former trainers."""
         self._take(struck)
 
     def _take(self, struck: Struck) -> None:
@@ -113,14 +113,14 @@ class Injections(Resumable):
         return tuple(number for number in self._armed if self.faults[number].fails_write)
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
-        """All parts of a save are on disk: have the faults that struck it recorded; they do not strike again."""
+        """Have the faults that struck a save recorded, once all its parts are on disk; they do not strike again."""
         struck = {number for reply in written.values() for number in reply.struck}
         if struck:
             self._armed = [number for number in self._armed if number not in struck]
             self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.struck})
 
     def waits_for(self, phase: Phase) -> bool:
-        """Whether a fault strikes if ``phase`` comes now."""
+        """Whether a fault strikes if the run enters ``phase`` now."""
         return bool(self._due(phase))
 
     def _due(self, phase: Phase) -> list[int]:
@@ -128,20 +128,20 @@ class Injections(Resumable):
         return [number for number in of_phase if not self.faults[number].fails_write]
 
     def strike(self, phase: Phase) -> None:
-        """The run is in ``phase``: have the armed faults of it carried out, if there are any."""
+        """Have the faults armed for ``phase``, in which the run is now, carried out."""
         if due := self._due(phase):
             self._armed = [number for number in self._armed if number not in due]
             self.carry_out(due)
 
     def sent(self, requests: Mapping[Rank, Request]) -> None:
-        """Requests have been sent, and their replies are not waited for yet."""
+        """Have the faults carried out that wait for a phase of ``requests``, which have just been sent."""
         if self._armed:
             for phase in _phases(requests.values(), is_evaluation=self._is_evaluation):
                 self.strike(phase)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """A context in which lookups count as those of an evaluation."""
+        """A context in which lookups count as lookups of an evaluation."""
         self._is_evaluation = True
         try:
             yield
@@ -154,7 +154,7 @@ class Injections(Resumable):
         return self._struck.takes_trainers
 
     def take_struck(self) -> Struck:
-        """The costs of the losses since the last call, as one failure. To be called once for each failure."""
+        """Return the facts of all losses since the last call, merged into one failure, and forget them."""
         struck, self._struck, self._is_hidden = self._struck, Struck(), False
         return struck
 
@@ -163,7 +163,7 @@ _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
-    """The phases of a run that requests sent together belong to."""
+    """The phases of a run that requests which are sent together belong to."""
     requests = tuple(requests)
     exchanges = [exchange for request in requests for exchange in exchanges_of(request)]
     if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):

@@ -34,13 +34,13 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
 
 
 def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_trainers: bool = False) -> RecoveryPlan:
-    """The plan of ``strategy`` for the PS ranks of ``dead``, in order, and the dense network, if no trainer is left.
+    """The plan of ``strategy`` for the ranks ``dead``, in order, checked; ``dense`` is kept while a trainer lives.
 
-    ``progress`` names the newest checkpoint. Where there is none and no step has been made, nothing has been applied,
-    and initial values lose nothing.
+    ``progress`` names the newest checkpoint. Without a checkpoint or a finished step, every lost shard is reset to its
+    initial values, since no update has been applied.
 
-    Raises RunFailed for a plan that names other PS ranks than those, a kind that the strategy does not declare, or one
-    that needs a checkpoint where there is none; and for one that mixes a rollback, which is of all ranks, with others.
+    Raises RunFailed for a plan that names other PS ranks than the dead ones, a kind that the strategy does not declare,
+    a kind that needs a checkpoint where there is none, or a rollback of some ranks only.
     """
     ordered = sorted(dead, key=rank_order)
     trainers = tuple(filter(is_trainer, ordered))
@@ -84,14 +84,14 @@ def reads_checkpoint(plan: RecoveryPlan) -> bool:
 
 
 def losing(plan: RecoveryPlan) -> list[Rank]:
-    """The ranks whose updates since their last save are lost."""
+    """The ranks that lose their updates since their last save."""
     return [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].loses_updates]
 
 
 class Recoveries(Resumable):
     """The kinds of recovery of one run: those that its strategy declares, and ``initial``.
 
-    Iteration is over the kinds, for hooks that concern each of them.
+    Iteration is over the kinds, to call a hook of each.
     """
 
     _state_in_place = ("_kinds",)
@@ -126,7 +126,7 @@ class Recoveries(Resumable):
         return None
 
     def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
-        """By lost rank, what its replacement got from the trainer."""
+        """By lost rank, the rows that its replacement got from the trainer."""
         return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:

@@ -47,9 +47,9 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class LostRanks:
-    """The death of ranks that one recovery is for.
+    """The PS ranks that died in one failure, and the state of the run when that was detected.
 
-    ``progress``: when it was detected; its newest save is that of ``checkpoint``, the newest one that is committed.
+    ``progress`` holds the newest committed save, which is that of ``checkpoint``.
     """
 
     ranks: frozenset[Rank]
@@ -59,7 +59,7 @@ class LostRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedRows:
-    """Rows of a dead shard that its replacement gets from the trainer: they are newer than the checkpoint.
+    """Counts of the rows that a replacement gets from the trainer, which are newer than those of the checkpoint.
 
     ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
     tables.
@@ -78,8 +78,8 @@ class Recovery(Resumable):
     """One kind of recovery in one run; the base of all kinds.
 
     Attributes:
-        wire_bytes: bytes that crossed the network for it so far, besides those of saves and loads.
-        trainer_bytes: the most memory that it took at the trainer so far.
+        wire_bytes: bytes that crossed the network for this kind so far, besides those of saves and loads.
+        trainer_bytes: the most memory that this kind took at the trainer so far.
         uploaded: by rank, the rows that the last requests sent to it besides those of the checkpoint.
     """
 
@@ -104,50 +104,50 @@ class Recovery(Resumable):
 
     @classmethod
     def facts(cls) -> dict[str, bool]:
-        """The facts of the class that charges depend on, by name, for the record."""
+        """The class attributes that charges depend on, by name, for the record."""
         return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Requests that restore the shards of ``ranks``, those of ``loss.ranks`` that are restored by this kind.
+        """The requests that restore the shards of ``ranks``, the ranks among ``loss.ranks`` that this kind restores.
 
-        Each is answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks`` hold
-        nothing yet. ``serve`` asks the survivors first, where that is needed. A kind must give one for each of
-        ``ranks``: with none, as here, the run ends in one line.
+        Each is answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks`` hold nothing
+        yet. ``serve`` asks the survivors first, where that is needed. A rank without a request ends the run with one
+        line.
         """
         return {}
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """All ranks of a recovery have been restored by ``requests``, of this kind and of others."""
+        """Called when all ranks of a recovery have been restored by ``requests``, of this kind and of others."""
 
     def rolled_back(self) -> None:
-        """The trainer has returned to a checkpoint."""
+        """Called when the trainer has returned to a checkpoint."""
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """``requests``, which are about to be sent, with what this kind adds to them."""
+        """Return ``requests``, which are about to be sent, with what this kind adds to them."""
         return requests
 
     def lose_trainers(self) -> None:
-        """All trainers are about to die, and what this kind holds in their memory with them."""
+        """Called when all trainers are about to die, with all that this kind holds in their memory."""
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
-        """The gradients of step ``step``, counted from 1, are about to be sent."""
+        """Called when the gradients of step ``step``, counted from 1, are about to be sent."""
 
     def reach(self, step: int) -> None:
-        """``step`` steps are finished."""
+        """Called when ``step`` steps are finished."""
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        """A save is about to begin. The local flat rows that this kind can restore itself: int64, ascending."""
+        """Called before a save. Returns the local flat rows that this kind can restore itself: int64, ascending."""
         return {}
 
     def freeze(self, *, closes_interval: bool) -> None:
-        """The contents of the present save are fixed; it may be committed later."""
+        """Called when the contents of a save are fixed; the save may be committed later."""
 
     def committed(self) -> None:
-        """The save whose contents were fixed last is committed."""
+        """Called when the save whose contents were fixed last is committed."""
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
-        """Replacements wrote their parts of a committed save as they were at its commit; their requests, by rank."""
+        """Called after a commit with the requests of replacements that wrote their parts as of the commit, by rank."""
 
     def summary(self) -> dict[str, Any]:
-        """Fields of the Finished event that are this kind's."""
+        """The fields that this kind adds to the Finished event."""
         return {}

@@ -1,12 +1,12 @@
 """The mirror: the trainer's copies of rows, for the replacement of a PS rank that dies (docs/MIRROR.md).
 
-The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It takes the
-gradients of every step by the optimizer of the PS ranks. So a mirrored row, and its count of unsaved updates, are those
-of the PS ranks after the same step. The row is never older than in the checkpoint, and newer if it has such updates.
-Right before each save the rows to hold are chosen again, and rows that the mirror lacks are fetched.
+The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It updates
+them by the gradients of every step, with the optimizer of the PS ranks. So a mirrored row, and its count of unsaved
+updates, equal those of its PS rank after the same step. A row with unsaved updates is newer than in the checkpoint, any
+other is equal. Right before each save the rows to hold are chosen again, and new ones are fetched.
 
-Keys are rows in the rank-major order of all rows (``Placement.positions``). K rows of the mirror, N distinct rows of a
-batch, X columns of a row.
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). K rows of the mirror, N distinct rows of
+a batch, X columns of a row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ _ALL = np.iinfo(np.int32).max
 def choose(
     shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor
 ) -> tuple[Tensor, CountedRows]:
-    """The rows of ``shard`` that the mirror is to hold (int64, ascending), and those of them that it lacks.
+    """The rows of ``shard`` that the mirror is to hold (int64, ascending), and the new rows among them, with values.
 
     Of a tracked table these are the rows with the most accesses since the last save. Ties go to the rows that the
     mirror holds already, then to the lower row. ``mirrored_N`` (int64, ascending) are the rows that it holds,
@@ -93,7 +93,7 @@ class Mirror(Checkpoint):
             self._begun = step, plan, grads_ND
 
     def reach(self, step: int) -> None:
-        """Take the gradients that were kept, unless they belong to a step after ``step``."""
+        """Apply the gradients that were kept, unless they belong to a step after ``step``."""
         if self._begun is None or self._begun[0] > step:
             return
         (_, plan, grads_ND), self._begun = self._begun, None
@@ -110,29 +110,29 @@ class Mirror(Checkpoint):
         )
 
     def _find(self, keys_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where ``keys_N`` are among the rows, and which of them are there at all."""
+        """The places of ``keys_N`` among the mirror's rows, and whether each is one of them."""
         if not len(self._keys_K):
             return np.zeros(len(keys_N), np.int64), np.zeros(len(keys_N), bool)
         where_N = np.minimum(np.searchsorted(self._keys_K, keys_N), len(self._keys_K) - 1)
         return where_N, self._keys_K[where_N] == keys_N
 
     def _part(self, rank: Rank) -> slice:
-        """The rows of ``rank``."""
+        """The slice of the mirror's rows that belong to ``rank``."""
         k = ps_index(rank)
         return slice(*np.searchsorted(self._keys_K, self._bases_R[k : k + 2]).tolist())
 
     def _local(self, rank: Rank) -> Tensor:
-        """The local flat rows of ``rank``, int64."""
+        """The local flat rows, int64, of the mirror's rows of ``rank``."""
         return torch.from_numpy(self._keys_K[self._part(rank)] - self._bases_R[ps_index(rank)])
 
     def _accesses(self, rank: Rank) -> Tensor:
-        """The accesses of the rows of ``rank``, int32."""
+        """The accesses, int32, of the mirror's rows of ``rank``."""
         return torch.from_numpy(self._accesses_K[self._part(rank)])
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        """Decide anew which rows to hold, and fetch them; their local flat rows by rank: int64, ascending.
+        """Choose the rows to hold anew, and fetch new ones; returns their local flat rows by rank: int64, ascending.
 
-        To be called where the ranks have all updates and no save is under way.
+        The ranks must have all updates, and no save may be under way.
         """
         if self._spec is None:
             return {}
@@ -145,7 +145,7 @@ class Mirror(Checkpoint):
         return {rank: self._local(rank) for rank in self._ranks}
 
     def _hold(self, chosen_R: Iterable[tuple[Tensor, CountedRows]]) -> None:
-        """Drop the rows that were not chosen, and insert those that come from the ranks."""
+        """Drop the rows that were not chosen, and insert the new ones with the values from the ranks."""
         rows_R, coming_R = zip(*chosen_R, strict=True)
         keys = (rows_N.numpy() + base for rows_N, base in zip(rows_R, self._bases_R[:-1], strict=True))
         keys_K = np.concatenate(list(keys))
@@ -163,11 +163,11 @@ class Mirror(Checkpoint):
         self.trainer_bytes = max(self.trainer_bytes, sum(array.nbytes for array in arrays))
 
     def freeze(self, *, closes_interval: bool) -> None:
-        """The contents of the present save are fixed. One that ``closes_interval`` holds all mirrored rows."""
+        """Note the updates that the present save holds: all of mirrored rows if it ``closes_interval``, else none."""
         self._saving_K = self._unsaved_K.copy() if closes_interval else None
 
     def committed(self) -> None:
-        """The save whose contents were fixed last is committed."""
+        """Count the updates that the committed save holds as saved."""
         saving_K, self._saving_K = self._saving_K, None
         if saving_K is not None:
             np.maximum(self._unsaved_K - saving_K, 0, out=self._unsaved_K)
@@ -199,7 +199,7 @@ class Mirror(Checkpoint):
         return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N))
 
     def summary(self) -> dict[str, Any]:
-        """Rows that are held, memory and rows fetched."""
+        """The numbers of rows held and fetched, and the memory."""
         if self._spec is None:
             return {}
         rows = {"rows": len(self._keys_K), "bytes": self.trainer_bytes, "fetched_rows": self._num_fetched}

@@ -1,6 +1,6 @@
 """Replicas of shards: the trainer sends each push to the owner of the shard and to its buddy, the next rank.
 
-The push to the buddy travels in the message that the buddy gets anyway. Replication therefore costs the trainer as many
+The push to the buddy travels in the message that the buddy gets in any case, so replication costs the trainer as many
 bytes as the pushes, and no further message. When all ranks have answered, all replicas are up to date. Each rank knows
 the step that it has applied, so a message that is sent again after a death is applied once.
 """
@@ -28,7 +28,7 @@ from harness.recovery.kinds.base import LostRanks, Recovery, Serve
 
 
 class Replication(Recovery):
-    """``replica``: a lost shard is copied from the replica at its buddy, which lacks nothing.
+    """``replica``: a lost shard is copied, with all its updates, from the replica at its buddy.
 
     Attributes:
         wire_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards to new replicas. A
@@ -48,7 +48,7 @@ class Replication(Recovery):
         return self.run.placement.num_ps
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """``requests`` with the push to each rank added to the message to its buddy."""
+        """Return ``requests`` with the push to each rank added to the message to its buddy."""
         for rank, request in requests.items():
             has_push = any(exchange.push is not None for exchange in exchanges_of(request))
             assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
@@ -63,7 +63,7 @@ class Replication(Recovery):
         return Several(exchanges) if isinstance(request, Several) else exchanges[0]
 
     def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
-        """The push as the replica needs it, without what only a tracker needs; its bytes are counted."""
+        """The push without the parts that only a tracker needs; adds its bytes to ``wire_bytes``."""
         if isinstance(push, WriteBack):
             push = replace(push, sampled=(), touched=())
         if push is not None:
@@ -75,7 +75,7 @@ class Replication(Recovery):
         return dict.fromkeys(ranks, CopyShard(from_replica=True))
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """Make all replicas whole again: of new processes, and of shards that came from elsewhere."""
+        """Copy replicas again: those held by new processes, and those of shards restored from elsewhere."""
         elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
@@ -88,5 +88,5 @@ class Replication(Recovery):
         return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
-        """Replicas took the counts of the save's step, the replacements those since then too."""
+        """Have replicas count updates since the save's step as saved, as the replacements did when they wrote late."""
         ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)

@@ -1,4 +1,4 @@
-"""Kinds of recovery that set every row of a shard anew: initial values, the newest checkpoint, a rollback of all."""
+"""Kinds of recovery that set every row of a shard: to initial values, to the newest checkpoint, or all ranks back."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ class Checkpoint(Recovery):
     needs_checkpoint = True
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Have ``ranks`` read their rows."""
+        """Requests by which ``ranks`` read their rows from the newest checkpoint."""
         assert loss.checkpoint is not None
         return {
             rank: Restore(
@@ -48,7 +48,7 @@ class Rollback(Recovery):
     needs_checkpoint = True
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Have all ranks read their rows, the survivors too."""
+        """Requests by which all ranks, survivors included, read their rows from the newest checkpoint."""
         assert loss.checkpoint is not None
         all_ranks = [ps_rank(index) for index in range(self.run.placement.num_ps)]
         return {rank: Restore(records=loss.checkpoint.shards[rank], step=loss.checkpoint.step) for rank in all_ranks}
