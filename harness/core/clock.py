@@ -23,23 +23,23 @@ def hour_to_samples(hour: float, *, job_h: float, total_samples: int) -> Fractio
 
 
 def samples_to_hours(samples: float, *, job_h: float, total_samples: int) -> float:
-    """Emulated hours that training on ``samples`` takes."""
+    """Emulated hours of training on ``samples``."""
     return samples / total_samples * job_h
 
 
 def boundary_at(samples: Fraction | int, batch_size: int) -> int:
-    """The least number of finished steps that together contain at least ``samples``."""
+    """The first boundary with at least ``samples``: a number of finished steps."""
     return math.ceil(Fraction(samples) / batch_size)
 
 
 def strike_step(
     hour: float, *, job_h: float, total_samples: int, batch_size: int, num_steps: int, overhead_h: float = 0.0
 ) -> int:
-    """The boundary at which a failure of ``hour`` strikes: the first one whose clock reads it.
+    """The boundary at which a failure of ``hour`` strikes: the first one at which the clock has reached it.
 
-    The clock reads the hours of the samples and ``overhead_h``, those charged so far with the clock ``wall``. A failure
-    up to the job's end strikes at the latest before the last step. For a later one the result is ``num_steps``: with no
-    more overhead it does not strike.
+    The clock is the emulated hours of training plus ``overhead_h``, which is 0 with ``trace.clock: samples``. A failure
+    up to the job's end strikes before the last step at the latest. For a later one the result is ``num_steps``: without
+    further overhead it does not strike.
     """
     due = (exact(hour) - exact(overhead_h)) / exact(job_h) * total_samples
     return num_steps if due > total_samples else max(0, min(boundary_at(due, batch_size), num_steps - 1))

@@ -55,15 +55,15 @@ class StoreError(UserError):
 
 
 class Damaged(StoreError):
-    """A file of a checkpoint or a resume point could be read, and its bytes are not those that were written."""
+    """A file of a checkpoint or a resume point was read, and its bytes are not those that were written."""
 
 
 class PointKept(StoreError):
-    """A run cannot go on from its resume point now. The point stays."""
+    """A run cannot go on from its resume point now, for a reason other than damage. The point is kept."""
 
 
 class Moved(StoreError):
-    """The folder of a running run has been moved or removed. Files that are now in its place belong to others."""
+    """The folder of a running run was moved or removed. Files in its place now belong to others."""
 
 
 def printable(text: str, most: int = _MOST_CHARACTERS) -> str:
@@ -81,7 +81,7 @@ class RankLost(HarnessError):
 
     Attributes:
         ranks: names of the dead ranks, e.g. ``frozenset({"ps3"})``.
-        replies: the other ranks' replies, by rank name. A reply that a dead rank had given is void.
+        replies: the other ranks' replies, by rank name. Replies of dead ranks are left out, also if they came.
         detail: the transport's error text, one string per dead rank (part of the machine, not of the run).
     """
 
@@ -104,7 +104,7 @@ class RankFailed(HarnessError):
 
 
 class RunStopped(HarnessError):
-    """A run was asked to stop, and did. ``step``: of the resume point that it left; None: it could leave none."""
+    """A run was asked to stop, and did. ``step``: of the resume point that it left; None if it left none."""
 
     def __init__(self, step: int | None) -> None:
         self.step = step
@@ -120,4 +120,4 @@ class RunFailed(HarnessError):
 
 
 class NoTrainerLeft(RunFailed):
-    """A planned fault has left no trainer."""
+    """Planned faults have killed the last trainer before a replacement took part."""

@@ -23,8 +23,8 @@ BUCKETS = ("save", "load", "lost", "reschedule")
 class Event:
     """Base of all events. ``step`` counts finished steps, ``samples`` the samples they hold.
 
-    machine: of the first event after a resume ``resumed``: a list, of each resume since the event before what the
-    ``started`` event has of its own processes.
+    machine: in the first event after a resume, ``resumed``: for each resume since the last event, what the ``started``
+    event tells of its own processes.
     """
 
     kind: ClassVar[str]
@@ -84,7 +84,7 @@ class Trained(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint was committed. If written in the background, its ``step`` is earlier than that of events before.
+    """A checkpoint was committed. If written in the background, its ``step`` is below that of events before it.
 
     machine: seconds (stall), compacted (ranks).
     """
@@ -116,7 +116,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Injected(Event):
-    """A planned fault struck a rank, after ``step`` finished steps. The event of a save follows its failed write.
+    """A planned fault struck a rank, after ``step`` finished steps. That of a failed write precedes the save's event.
 
     machine: of a killed rank pid, signal, exitcode (minus the signal, -9) and, with several hosts, host; of a rank that
     hangs pid and signal; of a rank that is cut off pid; of a failed write seconds, since its begin.
@@ -139,7 +139,7 @@ class Injected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(Event):
-    """Ranks were found dead: PS ranks as a request failed, trainers as an exchange did.
+    """Ranks were found dead: PS ranks by a request that failed, trainers by an exchange that did.
 
     machine: detail (transport errors, ends of trainers), seconds (request to failure).
     """
@@ -152,12 +152,12 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
-    New trainers join the next world, between two steps.
+    """Dead ranks were replaced: by new processes in a new RPC world, or by spares of the present one.
 
-    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
-    pid, action; if it missed that deadline seconds since the generation began, of a trainer since it was heard}. With
-    ranks on several hosts: hosts by rank, lost_hosts {host: why}, of those that were lost since the last one.
+    New trainers join the next world, between two steps. machine: pids, replaced {rank: [old, new]}, spares {rank: spare
+    that took over}, seconds, mute {rank that was alive and was killed: pid, action; if it missed a deadline seconds
+    since the generation began or, of a trainer, since it was heard}. With ranks on several hosts: hosts by rank,
+    lost_hosts {host: why}, of those lost since the last such event.
     """
 
     kind: ClassVar[str] = "regroup"
@@ -258,7 +258,7 @@ def from_json(values: dict[str, Any]) -> Event:
 
 
 _FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
-"""Kinds of events in records of before the kind ``fault``."""
+"""Kinds of events, one for each fault, in records from before the kind ``fault``."""
 
 
 def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event, also of a record from before faults, or kinds of recovery, had their present form."""
+    """The fields of an event in their present form; records from before faults or kinds of recovery had another."""
     if values["event"] in _FAULTS_OF_BEFORE:
         return _fault_upgraded(values)
     if values["event"] == "started" and "recoveries" not in values:

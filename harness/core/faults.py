@@ -1,4 +1,4 @@
-"""Faults of a failure trace: what each does to ranks, and the plan of those of a run.
+"""Faults of a failure trace, with their effects on ranks, and the planned faults of a run.
 
 A new fault is one class, with its facts and :meth:`Fault.strike`, and one entry in ``FAULTS`` (docs/EXTENDING.md).
 """
@@ -22,16 +22,16 @@ Loss = Literal["dead", "mute"]
 Detail = float | str
 MAX_FACTOR = 100.0
 """The largest factor by which a rank may be slowed down."""
-_NUM_BITS = 1 << 62  # more than a file has
+_NUM_BITS = 1 << 62  # more bits than a file has
 
 
 class Victims(Protocol):
-    """The operations on ranks that faults are made of."""
+    """The operations on ranks by which faults take effect."""
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
         """Kill and reap all of ``ranks``, and all processes of the run on ``hosts``, indices into ``cluster.hosts``.
 
-        Returns the ``machine`` part of the event of each rank.
+        Returns, by rank, the ``machine`` part of the event.
         """
         ...
 
@@ -49,17 +49,17 @@ class Victims(Protocol):
 
 
 class Files(Protocol):
-    """The operations on files of the newest checkpoint that faults are made of."""
+    """The operations on files of the newest checkpoint by which faults take effect."""
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
-        """Change the content of the newest file of ``rank`` that has rows.
+        """Change the content of the newest file with rows of ``rank``.
 
         Returns the file's path below the folder of checkpoints; None without a checkpoint.
         """
         ...
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip the bit of this number of that file, counted on from the first where the file is shorter.
+        """Flip bit ``number``, modulo the bits of rows, of the newest file with rows of ``rank``.
 
         Returns the file's path, and the place of the bit in it; None without a checkpoint.
         """
@@ -74,7 +74,7 @@ class Powers(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """The record of a fault of one rank: ``details``, equal on both engines, and the ``machine`` part."""
+    """The record of one fault on one rank: ``details``, equal on both engines, and the ``machine`` part."""
 
     details: Mapping[str, Detail] = {}
     machine: Mapping[str, Any] = {}
@@ -82,15 +82,15 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """The effect of an entry of a failure trace on ranks. ``name``: its key in ``FAULTS``.
+    """A kind of fault, as an entry of a failure trace names it. ``name``: its key in ``FAULTS``.
 
     Attributes:
-        loss: how the ranks are lost; None: they are not. Lost ranks of one boundary and phase are one failure.
+        loss: how the struck ranks are lost; None if they are not. Ranks lost at one boundary and phase are one failure.
         phases: in which it may strike; the first if the trace names none.
         columns: of the trace, that belong to it; the line of another fault leaves them empty.
-        lasts: it begins at a boundary, and lasts for the hours of ``repair_h``, which the line must have.
-        takes_trainers, takes_hosts: it may strike a trainer, a whole host.
-        cuts_network: it needs a network that ranks can be cut off.
+        lasts: whether it lasts from a boundary for the hours of ``repair_h``, which the line must have.
+        takes_trainers, takes_hosts: whether it may strike a trainer, a whole host.
+        cuts_network: whether it needs a network from which ranks can be cut off.
         damage: what it does to the newest file of a rank, which must be there; empty: nothing. The details then have
             ``path``.
         details: types of the details that its event must have.
@@ -98,7 +98,7 @@ class Fault:
         title: the first column of that line; empty: the name of the fault.
         aim: the end of "a phase in which …", before the ranks.
         slowness: how many times as long a job takes while the fault lasts, which is charged as rescheduling.
-        write_errno: the system's error of one write of the next save, by which the ranks themselves carry it out.
+        write_errno: the system's error (errno) of a failed write of the next save; the ranks themselves carry it out.
     """
 
     name: str
@@ -120,25 +120,24 @@ class Fault:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        """The fault of a line of a trace; ``values``: its further columns. Raises ValueError: what is expected."""
+        """The fault of one line of a trace. ``values``: its further columns. Raises ValueError: what is expected."""
         return cls(name=name)
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
-        """This fault with its random parts drawn. The generator depends on seed, name and line alone."""
+        """A copy of this fault with its random parts drawn. The generator depends on seed, name and line alone."""
         return self
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Carry it out on ``ranks``, a part of those of ``planned``. Returns the record of each rank."""
+        """Carry out the fault on ``ranks``, a part of the ranks of ``planned``. Returns the record of each rank."""
         return dict.fromkeys(ranks, Hit())
 
     @classmethod
     def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """Make exactly ``lasting``, faults of this class, be in force. Called when one begins or ends, and when a run
-        is resumed."""
+        """Put exactly ``lasting``, faults of this class, in force. Called when one begins or ends, and at a resume."""
 
 
 class Death(Fault):
-    """The ranks are lost, at a boundary or in any phase."""
+    """A fault by which ranks are lost, at a boundary or in any phase."""
 
     loss = "dead"
     phases = PHASES
@@ -148,7 +147,7 @@ class Death(Fault):
 
 
 class Kill(Death):
-    """The ranks are killed."""
+    """The ranks are killed by SIGKILL."""
 
     takes_hosts = True
 
@@ -157,7 +156,7 @@ class Kill(Death):
 
 
 class Hang(Death):
-    """The ranks are stopped and answer nothing."""
+    """The ranks are stopped by SIGSTOP and answer nothing."""
 
     loss = "mute"
 
@@ -198,7 +197,7 @@ class Slow(Fault):
         return cls(name=name, slowness=factor)
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """See Fault.strike; :meth:`hold` does it."""
+        """Return the record of each rank. :meth:`hold` slows the ranks down."""
         assert planned.last_hour is not None
         assert planned.last_step is not None
         details = {"factor": self.slowness, "last_hour": planned.last_hour, "last_step": planned.last_step}
@@ -206,7 +205,7 @@ class Slow(Fault):
 
     @classmethod
     def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """A rank is as slow as the slowest of its faults."""
+        """Slow down each rank by the largest factor of its faults."""
         by_factor = sorted(lasting, key=lambda each: each.fault.slowness)
         powers.ranks.slow({rank: each.fault.slowness for each in by_factor for rank in each.ranks})
 
@@ -226,7 +225,7 @@ class WriteFailure(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class BitFlip(Fault):
-    """The bit of this ``number`` of the ranks' newest files changes on disk."""
+    """A bit of the newest file of each rank changes on disk. ``number``: drawn, as for :meth:`Files.flip_bit`."""
 
     number: int = 0
 
@@ -264,8 +263,8 @@ FAULTS: dict[str, type[Fault]] = {
 class Struck(NamedTuple):
     """The facts of a failure that its charge depends on, besides the profile's prices.
 
-    ``repair_h``: emulated hours of rescheduling, None if the trace has none. ``hangs``: a rank is mute, and must be
-    killed first. ``takes_trainers``: all trainers died.
+    ``repair_h``: emulated hours of rescheduling, None if the trace has none. ``hangs``: a rank hung or was cut off, and
+    was killed. ``takes_trainers``: all trainers died.
     """
 
     repair_h: float | None = None
@@ -279,12 +278,12 @@ class Struck(NamedTuple):
 
 
 class FaultTime(NamedTuple):
-    """When a planned fault strikes, and what it is to the trainer, which may not know whom it strikes.
+    """When a planned fault strikes, without its ranks: all that a trainer may know of it.
 
-    ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first, which counts with ``wall``. With a
-    ``phase`` other than ``boundary`` it waits for that phase from the boundary on. ``loses_ranks``, ``fails_write``:
+    ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first one, which decides with ``wall``. A
+    ``phase`` other than ``boundary`` is waited for from the boundary on. ``loses_ranks``, ``fails_write``: by
     ``Fault.loss``, ``Fault.write_errno``. ``last_step``: the boundary at which it ends, None if it does not last.
-    ``wait_h``: emulated hours that the job takes longer for it. ``takes_trainers``: it ends all of them.
+    ``wait_h``: emulated hours that the job takes longer for it. ``takes_trainers``: all trainers die.
     """
 
     step: int
@@ -298,12 +297,12 @@ class FaultTime(NamedTuple):
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether it strikes at the boundary itself, after what else is due there."""
+        """Whether the fault strikes at the boundary itself, after everything else due there."""
         return self.phase == "boundary" and self.last_step is None
 
 
 class Strike(NamedTuple):
-    """The fault of one rank, by the first entry that strikes it. ``host``: index of the host with which it dies."""
+    """The fault of one rank, from the first entry that strikes it. ``host``: index of the host with which it dies."""
 
     hour: float
     line: int
@@ -315,13 +314,13 @@ class Strike(NamedTuple):
 class PlannedFault:
     """Faults of ranks that strike together, at the boundary after ``step`` steps, or in a ``phase`` after it.
 
-    With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
-    then the boundary without overhead.
+    With ``trace.clock: wall`` there is one for each hour of the trace, which strikes when the wall clock reads it;
+    ``step`` is then the boundary without overhead.
 
-    ``strikes``: in rank order; all ranks are lost, or none. ``repair_h``: the longest repair time of lost ranks, in
-    hours; None if no entry has one. ``hosts``: lost as a whole, in this order, by index.
-    ``last_hour``, ``last_step``, ``wait_h``: of a fault that lasts: when it ends, and hours that the job takes longer
-    for it, besides those of faults before it. ``takes_trainers``: all of them end, at a boundary.
+    ``strikes``: by rank, in rank order; all of these ranks are lost, or none. ``repair_h``: the longest repair time of
+    lost ranks, in hours; None if no entry has one. ``hosts``: indices of hosts lost as a whole, in this order.
+    ``last_hour``, ``last_step``, ``wait_h``: if the fault lasts: its end, and hours that the job takes longer for it,
+    besides those of faults before it. ``takes_trainers``: all trainers die, at a boundary.
     """
 
     step: int
@@ -336,7 +335,7 @@ class PlannedFault:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that are struck."""
+        """The struck ranks."""
         return tuple(self.strikes)
 
     @property
@@ -365,22 +364,24 @@ class PlannedFault:
 
     @property
     def time(self) -> FaultTime:
-        """When it strikes and how, without its ranks."""
+        """The time of this fault, without its ranks."""
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
         rest = (self.last_step, self.wait_h, self.takes_trainers)
         return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, *rest)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
-    """The first strike of each rank, in rank order. A rank that dies with its host has the host's line of the trace."""
+    """The first strike of each rank, in rank order. The strike of a host precedes all others of its ranks."""
     with_host = [(rank, strike) for rank, strike in named if strike.host is not None]
     first = dict([*reversed(named), *reversed(with_host)])
     return {rank: first[rank] for rank in sorted(first, key=rank_order)}
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
-    """The one fault after ``step`` steps of all ``planned`` (at least one): of one phase, in order of hours. A rank
-    is struck by the first one that names it. Faults that last are not merged."""
+    """Merge ``planned`` (of one phase, in order of hours, none that lasts) into one fault after ``step`` steps.
+
+    A rank is struck by the first fault that names it.
+    """
     if len(planned) == 1:
         return replace(planned[0], step=step)
     return PlannedFault(

@@ -1,4 +1,4 @@
-"""Hosts of ranks, in data: which host each rank is on, and where the ranks of a lost host go.
+"""The mapping of ranks to hosts: which host each rank is on, and where the ranks of a lost host move.
 
 Both engines ask this module which ranks die with a host. A host is named by its index in ``cluster.hosts``.
 """
@@ -37,9 +37,9 @@ class HostMap(dict[Rank, int]):
         return tuple(rank for rank, its_host in self.items() if its_host == host)
 
     def lose(self, host: int) -> None:
-        """A host is lost: each of its ranks, in order, moves to the one with the fewest. The last host keeps them.
+        """Mark ``host`` as lost, and move each of its ranks, in order, to the host with the fewest ranks.
 
-        A no-op if it was lost before.
+        A no-op for a host lost before. The ranks of the last host stay on it.
         """
         if host not in self.left:
             return

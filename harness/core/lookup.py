@@ -18,7 +18,7 @@ from harness.kernels.sorted_keys import deduplicate, place
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """Distinct rows that samples touch, by rank.
+    """Distinct rows that samples touch, grouped by rank.
 
     ``keys_N`` are the rows, ascending, by position in the rank-major order of all rows (``Placement.rank_base_R``);
     ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool)
@@ -39,7 +39,7 @@ class TouchedRows:
 
 @dataclass(frozen=True)
 class BatchPlan(TouchedRows):
-    """The distinct rows that one batch looks up, and which sample reads which.
+    """The distinct rows that one batch looks up, and the row that each access of each sample reads.
 
     ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts accesses by row
     (stable) and ``starts_N`` is where each row's accesses begin.

@@ -1,7 +1,7 @@
-"""Replaceable parts that a configuration chooses by a key of its own, and their names.
+"""Names of the replaceable parts that a configuration chooses, each by a key of its own.
 
-The parts themselves are in rooms above the configuration, or are slow to import; their names are here, so that a wrong
-one is reported at once. A part that is added to its table adds its name.
+The parts themselves are in rooms above the configuration, or are slow to import. Their names are here, so that a wrong
+name is reported at once. A part that is added to its table adds its name.
 """
 
 from collections import UserDict
@@ -19,7 +19,7 @@ LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 
 
 class PartTable(UserDict[str, Part]):
-    """Parts by name. A new entry, however it is made, appends its name to ``names``: a configuration then allows it."""
+    """A table of parts by name. Any new entry appends its name to ``names``, so that configurations allow it."""
 
     def __init__(self, names: list[str], parts: dict[str, Part]) -> None:
         assert names == [*parts], "the names that a configuration knows are those of the table"

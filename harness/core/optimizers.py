@@ -33,7 +33,7 @@ class RowOptimizer:
     _rule: ClassVar[int]
 
     def num_states(self, dim: int) -> int:
-        """State columns of a row of ``dim`` values; by default none."""
+        """Number of state columns of a row of ``dim`` values; by default none."""
         return 0
 
     def step(
@@ -93,7 +93,7 @@ class RowwiseAdagrad(RowOptimizer):
     _rule = row_loops.ROWWISE_ADAGRAD
 
     def num_states(self, dim: int) -> int:
-        """One sum."""
+        """One column, the sum of the row."""
         return 1
 
 
@@ -106,7 +106,7 @@ class Adagrad(RowOptimizer):
     _rule = row_loops.ADAGRAD
 
     def num_states(self, dim: int) -> int:
-        """A sum for each value."""
+        """One column for each value."""
         return dim
 
 

@@ -17,7 +17,7 @@ from harness.core.resumable import Resumable
 
 @dataclass(frozen=True, kw_only=True)
 class SavePrice:
-    """Emulated hours of one save: until it is written, and those for which training stands still at its start."""
+    """Emulated hours of one save: ``write_h`` until it is written, ``stall_h`` for which training stands still."""
 
     write_h: float
     stall_h: float
@@ -26,8 +26,8 @@ class SavePrice:
 def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> SavePrice:
     """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
 
-    A save is written in ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours. Training waits for it. In the
-    background (``snapshot_frac``) it waits only while the rows are copied, at most as long as they are written.
+    Training waits while it is written, ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours. In the
+    background (``snapshot_frac``) it waits only while the rows are copied, at most as long.
     """
     bytes_h = costs.o_save_h * payload_bytes / bytes_full
     write_h = bytes_h + costs.o_save_fixed_h
@@ -36,7 +36,7 @@ def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> Sav
 
 
 def load_price(costs: Costs, load_frac: float) -> float:
-    """Hours of the load of a fraction of the model: O_load, or by bytes that fraction of it."""
+    """Hours of the load of a fraction of the model: O_load for any fraction, or that fraction of O_load."""
     return costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac
 
 
@@ -44,7 +44,7 @@ def t_save_full_h(costs: Costs) -> float:
     """``T_save,full = sqrt(2 O_save T_fail)``, hours: the interval of least ``o_full_h`` (Young, CACM 1974).
 
     O_save is the whole price of a full save. In the background it is the stall, and the interval is at least so long
-    that the save before is written: a shorter one would wait for it.
+    that the save before has been written, since the next one would wait for it.
     """
     price = save_price(costs)
     return max(math.sqrt(2 * price.stall_h * costs.mtbf_h), price.write_h - price.stall_h)
@@ -72,7 +72,7 @@ def o_full_h(costs: Costs, t_save_h: float) -> float:
 def o_part_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of partial recovery over the job, hours: no computation is lost.
 
-    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``; O_load of k of N shards if it is by bytes.
+    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``; for O_load see :func:`load_part_h`.
     """
     return saves_h(costs, t_save_h) + (load_part_h(costs) + costs.o_res_h) * costs.job_h / costs.mtbf_h
 
@@ -85,7 +85,7 @@ def saves_h(costs: Costs, t_save_h: float) -> float:
 
 
 def load_part_h(costs: Costs) -> float:
-    """Expected hours of the load of partial recovery: by bytes k / N of O_load (the dense network counts nothing)."""
+    """Expected hours of the load of partial recovery: O_load, or k / N of it (without the dense network)."""
     return load_price(costs, min(1.0, costs.ranks_per_failure / costs.num_ps))
 
 
@@ -100,9 +100,9 @@ def interval_in_samples(t_save_h: float, costs: Costs) -> int:
 
 
 def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Hours that spans of slow ranks (first hour, last hour, factor) add to a job that waits for the slowest rank.
+    """Hours that each span of slow ranks adds to a job that waits for its slowest rank.
 
-    A span adds ``factor - 1`` times its hours; hours in which spans before it are slow add what it is slower.
+    A span (first hour, last hour, factor) adds ``factor - 1`` times its hours, less what earlier spans add in these.
     """
     added: list[float] = []
     for place, (first_h, last_h, factor) in enumerate(spans):
@@ -120,7 +120,7 @@ def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureCost:
-    """Emulated hours that one failure costs, load, lost and reschedule, and payload bytes that are read."""
+    """Emulated hours that one failure costs, by bucket, and payload bytes that are read."""
 
     load_h: float
     lost_h: float
@@ -157,7 +157,7 @@ class OverheadLedger(Resumable):
     def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
         """Charge one save, under any strategy, its ``save_price``; row ids are part of ``payload_bytes``.
 
-        ``samples``: position of the run, needed if saves are in the background: this save first waits until the one
+        ``samples``: position of the run, needed for saves in the background: this save first waits until the save
         before is written, by the wall clock of the emulated job.
         """
         price = save_price(self._costs, payload_bytes, bytes_full)
@@ -190,9 +190,9 @@ class OverheadLedger(Resumable):
         One charge for any number of lost ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
-        ``samples``: position of the run, and ``loads``: a shard or the dense network is read, or reset. ``num_ranks``,
-        ``num_trainers``: PS ranks and trainers that died, for spares. ``hangs``: a rank had to be given up first, which
-        takes ``detect_h``.
+        ``samples``: position of the run. ``loads``: whether a shard or the dense network is read, or reset.
+        ``num_ranks``, ``num_trainers``: PS ranks and trainers that died, for spares. ``hangs``: a rank answered nothing
+        until its deadline, which costs ``detect_h``.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -214,9 +214,9 @@ class OverheadLedger(Resumable):
         self.reschedule_h += wait_h
 
     def _take_spares(self, num_ranks: int, num_trainers: int, now_h: float, refill_h: float) -> bool:
-        """Whether there is a ready spare for each dead rank at ``now_h``; those are ready again after ``refill_h``.
+        """Use a ready spare for each dead rank at ``now_h``, or none if they do not suffice; whether they were used.
 
-        With fewer, the job waits for rescheduled nodes, and the spares stay.
+        A used spare is ready again after ``refill_h``. Without enough spares the job waits for rescheduled nodes.
         """
 
         def are_ready(num: int, spares_h: list[float]) -> bool:

@@ -104,5 +104,5 @@ MIRROR_INDEX_BYTES = 16
 
 
 def num_mirrored(local_rows: int, share: float, *, is_tracked: bool) -> int:
-    """Rows of a table on a shard that the trainer's mirror holds: ``share`` of a tracked table's, all of another's."""
+    """Number of a table's rows on a shard that the trainer's mirror holds: ``share`` of them if tracked, else all."""
     return budget_rows(local_rows, share) if is_tracked else local_rows

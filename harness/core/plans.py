@@ -1,4 +1,4 @@
-"""The decisions of strategies, as data. A plan does not define how it is carried out."""
+"""The decisions of strategies, as data, and the names of ranks. A plan does not define how it is carried out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def is_spare_trainer(name: Rank) -> bool:
 
 
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
-    """The next PS rank, the first after the last: it holds the replica of the shard of ``rank``, if there are any."""
+    """The PS rank that holds the replica of the shard of ``rank``, if any: the next one; after the last, the first."""
     return ps_rank((ps_index(rank) + 1) % num_ps)
 
 
@@ -88,9 +88,9 @@ class Costs:
 
     Fields with the name of a constant of :class:`harness.config.profiles.Profile` mean the same; ``num_spares`` nodes
     wait for the failure of a PS rank, ``num_spare_trainers`` for that of a trainer. Those with a default are prices
-    (docs/CPR.md, "Prices"); by default they change no charge.
-    ``snapshot_frac``: hours that training stands still for a save in the background, as a fraction of those that its
-    bytes take to be written; None: the save is waited for.
+    (docs/CPR.md, "Prices"); by default they change no charge. ``snapshot_frac``: for a save in the background, the
+    hours that training stands still as a fraction of the hours of writing its bytes; None: training waits for the whole
+    save.
     """
 
     job_h: float
@@ -143,10 +143,10 @@ class Progress:
 class SavePlan:
     """The decision to save at the present boundary.
 
-    ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
-    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the former alone, ``with_mirror`` as
-    ``priority`` and mirrored rows, ``differential`` the rows that changed since a base. ``closes_interval``: this save
-    ends a whole interval, and PLS counts from it (reconstructed: docs/CPR.md).
+    ``kind``: which rows are written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
+    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the tracker's choice alone,
+    ``with_mirror`` as ``priority`` and mirrored rows, ``differential`` the rows that changed since a base.
+    ``closes_interval``: this save ends a whole interval, and PLS counts from it (reconstructed: docs/CPR.md).
     """
 
     kind: str
@@ -155,7 +155,7 @@ class SavePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSpec:
-    """The rows that the trainer's mirror holds: of each tracked table the fraction ``share``, of the others all."""
+    """The rows that the trainer's mirror holds: the fraction ``share`` of each tracked table, and all other tables."""
 
     share: float
 
@@ -164,9 +164,9 @@ class MirrorSpec:
 class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
-    ``kinds``: of each PS rank a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
-    declares: ``rollback`` for all of them, or any others. ``trainers``: that died; they lose nothing while one lives.
-    ``dense``: where the dense network goes on.
+    ``kinds``: by lost PS rank a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
+    declares: ``rollback`` for all of them, or any others. ``trainers``: trainers that died; nothing is lost with them
+    while one lives. ``dense``: what the dense network restarts from.
     """
 
     kinds: Mapping[Rank, str]
@@ -175,5 +175,5 @@ class RecoveryPlan:
 
     @property
     def ranks(self) -> list[Rank]:
-        """All ranks that died: those of ``kinds``, then trainers."""
+        """All ranks that died: PS ranks, then trainers."""
         return [*self.kinds, *self.trainers]

@@ -29,9 +29,9 @@ def rank_weights(placement: Placement) -> dict[Rank, float]:
 class PlsLedger(Resumable):
     """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
 
-    ``S_since`` is the later of the shard's last save and its last restore or, with ``since="save"``, its last save
-    alone, which counts the same samples twice for a rank that dies twice. The former is reconstructed (docs/CPR.md).
-    Full recovery adds nothing.
+    ``S_since`` is the later of the shard's last save and its last restore (reconstructed: docs/CPR.md). With
+    ``since="save"`` it is the last save alone, so samples count twice for a rank that dies twice. Full recovery adds
+    nothing.
     """
 
     _state = ("_since", "total")
@@ -49,10 +49,10 @@ class PlsLedger(Resumable):
         self.total = 0.0
 
     def saved(self, samples: int) -> None:
-        """Record a save of every shard at ``samples``. Only saves that close an interval are reported.
+        """Record the commit of a save of every shard at ``samples``. Only saves that close an interval are reported.
 
-        That rule is reconstructed (docs/CPR.md). Called when the save is committed. For a shard that was restored after
-        ``samples``, lost samples still count from its restore.
+        That rule is reconstructed (docs/CPR.md). For a shard that was restored after ``samples``, lost samples still
+        count from its restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
@@ -105,7 +105,7 @@ class UpdateLedger(Resumable):
         self._counts[_SENT] += (updates_R, tracked_R)
 
     def saving(self) -> None:
-        """Record that a save now holds all updates sent so far. Its commit may follow later, or never."""
+        """Record that the contents of the present save hold all updates sent so far. Its commit may never follow."""
         self._saving = self._counts.copy()
 
     def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
@@ -114,7 +114,7 @@ class UpdateLedger(Resumable):
             counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
     def committed(self) -> None:
-        """Record the commit, after all :meth:`persisted` calls: :meth:`rolled_back` returns to its :meth:`saving`."""
+        """Record the commit, after all :meth:`persisted` calls. A rollback returns to the :meth:`saving` before it."""
         self._checkpoint = self._saving
 
     def lost(
@@ -122,10 +122,10 @@ class UpdateLedger(Resumable):
     ) -> tuple[int, int]:
         """Record the death of ``rank`` under partial recovery; returns the lost updates, ``(all, tracked)``.
 
-        ``in_flight``: updates that count as sent, but are not lost, since their message is sent to the replacement
-        again. It is negative if updates are lost that do not count as sent yet. ``recovered``: updates in rows that the
-        replacement gets from the trainer's mirror. They count as neither lost nor persisted until a save holds them or
-        the rank dies again.
+        ``in_flight``: updates that were counted by :meth:`sent` but are not lost, since their message is sent to the
+        replacement again; negative if updates are lost that :meth:`sent` will count later. ``recovered``: updates in
+        rows that the replacement gets from the trainer's mirror. They count as neither lost nor persisted until a save
+        holds them or the rank dies again.
         """
         counts_2 = self._counts[:, :, self._places[rank]]  # a view
         gone_2 = counts_2[_SENT] - counts_2[_PERSISTED] - counts_2[_LOST] - in_flight - recovered
@@ -139,7 +139,7 @@ class UpdateLedger(Resumable):
         self._counts = self._checkpoint.copy()
 
     def totals(self) -> dict[str, float | None]:
-        """Fields of the last event, of all tables and of the tracked: updates applied, lost and recovered, and PLS.
+        """The fields of the last event about updates: applied, lost, recovered, and PLS, of all and of tracked tables.
 
         Repeated steps are applied once. Recovered updates survived the death of their rank because the trainer's mirror
         held their rows. Update-weighted PLS is lost / applied updates, None before the first update.

@@ -13,7 +13,7 @@ from harness.core.whole_strategies import CprVanilla
 class CprPriority(CprVanilla):
     """The base of strategies that save a fraction r of each tracked table, chosen by a tracker, every ``r * interval``.
 
-    Every 1/r-th save falls where ``cpr_vanilla`` saves. On fallback it acts as ``full``, without a tracker.
+    Each 1/r-th save is at a boundary where ``cpr_vanilla`` saves. On fallback it acts as ``full``, without a tracker.
     """
 
     class Options(CprVanilla.Options):
@@ -38,7 +38,7 @@ class CprPriority(CprVanilla):
         self._between = "tracked" if options.untracked == "interval" else "priority"
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """A save at each multiple of ``r * interval``; with ``untracked: interval`` most leave out untracked tables."""
+        """Plan a save at each multiple of ``r * interval``; with ``untracked: interval`` most omit untracked tables."""
         plan = super().plan_save(progress)
         return plan if plan is None or plan.closes_interval else replace(plan, kind=self._between)
 
@@ -98,7 +98,7 @@ class CprScar(CprPriority):
 
 
 class CprMirror(CprPriority):
-    """``cpr_mirror``: as ``cpr_mfu`` for all rows but those whose newest values the trainer keeps (docs/MIRROR.md).
+    """``cpr_mirror``: as ``cpr_mfu``, for rows whose newest values the trainer does not keep (docs/MIRROR.md).
 
     A save writes mirrored rows only if it closes an interval. A replacement gets the mirrored rows from the trainer.
     """

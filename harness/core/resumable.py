@@ -1,4 +1,4 @@
-"""Objects whose state outlives the process: a run that ended early goes on from it, to the bit.
+"""Objects whose state can be saved, so that a later process continues a run to the bit.
 
 A resume point is the state of all such objects at one boundary between steps (docs/ARCHITECTURE.md, "Resume").
 """
@@ -24,16 +24,16 @@ _COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (dict, tuple, s
 
 
 class Resumable:
-    """An object with a state: the fields that its class names. Other fields are left out: they are constants of the
-    run, or follow from those named. A state is saved and loaded at a boundary, with no request in flight.
+    """Base of objects whose state can be saved and loaded, at a boundary, with no request in flight.
 
-    A field is a number, a string, an array, a tensor, None, a collection of these, or an object with a state, which
-    loads its own. Lists, tuples, sets, deques and dicts keep their types.
+    The state is the fields that the class names; others are constants of the run, or follow from them. A field is a
+    number, a string, an array, a tensor, None, a collection of these, or an object with a state, which loads its own.
+    Lists, tuples, sets, deques and dicts keep their types.
 
     Class attributes:
         _state: names of fields.
-        _state_in_place: names of arrays that other objects share, loaded into their memory; of dicts of these, or of
-            objects with a state.
+        _state_in_place: of arrays that other objects share, and of dicts of arrays or objects, loaded into the present
+            one.
         _state_types: dataclasses and named tuples that the fields' values hold.
     """
 
@@ -42,14 +42,14 @@ class Resumable:
     _state_types: ClassVar[Types] = ()
 
     def state(self) -> State:
-        """All that an object made anew lacks to go on as this one. It may share memory with this object.
+        """The named fields as plain data, which may share memory with this object.
 
         Raises StoreError that names a field which holds no plain data.
         """
         return {key: _pack(getattr(self, name), self._state_types, where) for key, name, where in self._named()}
 
     def load(self, state: State) -> None:
-        """Set what :meth:`state` gave, in an object that was just made from the same config. Takes over no memory.
+        """Set the fields from a :meth:`state`, in a new object made from the same config. Takes over no memory.
 
         Raises StoreError that names what is missing, unknown, or of another form.
         """
@@ -66,7 +66,7 @@ class Resumable:
         """Set the fields that follow from those just loaded."""
 
     def _named(self) -> list[tuple[str, str, str]]:
-        """Of each field its name in a state, its own, and what to call it in an error."""
+        """For each field of the state: its key in the state, the attribute's name, and its name in errors."""
         names = (*self._state, *self._state_in_place)
         return [(key := name.lstrip("_"), name, f"{type(self).__name__}.{key}") for name in names]
 
@@ -116,7 +116,7 @@ def _unpack(packed: Any, types: Types, where: str) -> Any:
 
 
 def _make(packed: State, types: Types, where: str) -> Any:
-    """The value of another type for which a dict stands."""
+    """The value for which a dict of :func:`_pack` stands: a collection, or an object of one of ``types``."""
     name = packed.pop(_TYPE, "state of an object")
     if name == _FLOATS:
         return packed["of"].tolist()
@@ -135,7 +135,7 @@ def _parts_of(kind: type) -> tuple[str, ...]:
 
 
 def _load_into(present: Any, packed: Any, where: str) -> None:
-    """Load an object with a state, an array, or a dict of these, into the present one."""
+    """Load packed data into ``present``: an object with a state, an array, or a dict of these."""
     if isinstance(present, Resumable):
         if not isinstance(packed, dict):
             raise StoreError(f"{where}: expected the state of a {type(present).__name__}, got {packed!r}")
@@ -164,7 +164,7 @@ def _check_names(given: Collection[Any], expected: Collection[Any], where: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class EventsPosition:
-    """The record of a run up to a resume point: bytes of events.jsonl, number of events, digest (hex) of the bytes."""
+    """The end of the record at a resume point: bytes of events.jsonl, number of events, digest (hex) of the bytes."""
 
     num_bytes: int
     num_events: int

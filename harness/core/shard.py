@@ -1,4 +1,4 @@
-"""The rows of one PS rank: one flat array for all tables, a counter of unsaved updates, and the step last applied.
+"""The rows of one PS rank: one flat array for all tables, a counter of unsaved updates, and the last applied step.
 
 M rows of the shard, N rows of a request, D embedding dim, X = D + the optimizer's state columns (0 for SGD).
 """
@@ -22,7 +22,7 @@ _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, w
 
 @dataclass(frozen=True)
 class Taken:
-    """Updates that save number ``sequence`` took from a shard's counts: of all tables, and of the tracked ones."""
+    """The updates that save number ``sequence`` counted as saved on a shard: of all tables, of the tracked ones."""
 
     sequence: int = -1
     updates: int = 0
@@ -191,9 +191,9 @@ class Shard(Resumable):
         return total
 
     def take_saved(self, sequence: int, rows: Mapping[int, Tensor | slice], tracked: Collection[int]) -> None:
-        """Count ``rows`` (by table) as saved by save ``sequence``.
+        """Count ``rows`` (by table) as saved by save ``sequence``, and note their updates in ``taken``.
 
-        A replacement that writes a save again, from a replica, adds to what the first attempt took.
+        A replacement that writes a save again, from a replica, adds to what the first attempt has counted.
         """
         before = self.taken if self.taken.sequence == sequence else Taken()
         updates = {table: self.take_pending(chosen) for table, chosen in rows.items()}

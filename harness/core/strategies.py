@@ -62,7 +62,7 @@ OPTIONS: dict[str, type[StrategyOptions]] = {}
 
 
 def name_options() -> None:
-    """Complete ``OPTIONS`` after entries were added to ``STRATEGIES``."""
+    """Complete the table ``OPTIONS`` after entries were added to ``STRATEGIES``."""
     for name, strategy in STRATEGIES.items():
         if name not in OPTIONS:
             OPTIONS[name] = _named(name, strategy)

@@ -23,11 +23,10 @@ class StrategyOptions(BaseModel):
 
 
 class Strategy:
-    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress. By
-    default it saves nothing, and recovers all ranks by one kind.
+    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
 
-    A boundary follows each step, after its updates are applied and before an evaluation. Results depend on ``progress``
-    alone, so a repeated step gets the same decisions.
+    By default it saves nothing, and recovers all ranks by one kind. A boundary follows each step, after its updates are
+    applied and before an evaluation. Results depend on ``progress`` alone, so a repeated step gets the same decisions.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
@@ -71,7 +70,7 @@ class Strategy:
         return None
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never.
+        """The samples at which the next save past ``after`` samples (None: this boundary) is due; None for never.
 
         The forecast holds until the first boundary at or after it: before, ``plan_save`` returns None, and no later
         forecast is earlier. There ``plan_save`` may still return None, and a new forecast is made. Clients limit by it
@@ -85,7 +84,7 @@ class Strategy:
         return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
 
     def plan_dense(self, progress: Progress) -> DenseSource:
-        """Where the dense network restarts when all trainers have died: by default as far on as the recovery allows."""
+        """What the dense network restarts from when all trainers have died; by default the newest state possible."""
         if progress.saved_step is None:
             return "initial"
         return "rollback" if self._recovery == "rollback" else "checkpoint"

@@ -1,4 +1,4 @@
-"""The contract of trackers, which choose the rows of a tracked table that a priority save writes, and their bases.
+"""The interface of trackers, which choose the rows of a tracked table that a priority save writes, and base classes.
 
 A tracker belongs to one shard, and its state is lost with the rank; a replacement's tracker starts empty. Rows are
 local flat rows of the shard. M rows of the shard, N rows of a call, K rows chosen.
@@ -58,8 +58,8 @@ class Tracker(Resumable):
         Called in the order of steps, once for each step that updated a row of this shard, before :meth:`sampled` of
         that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
         staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
-        ``Shard.rows_MD`` has the values of the last of them: a tracker that compares values does so in
-        :meth:`choose`, and one that needs the change of each step has :meth:`moved`. Rows that the
+        ``Shard.rows_MD`` has the values of the last of them. So a tracker that compares values does so in
+        :meth:`choose`, and a tracker that needs the change of each step implements :meth:`moved`. Rows that the
         trainer's mirror restores to a replacement are not reported again; ``Shard.pending_M`` counts their updates.
         """
 
@@ -97,14 +97,14 @@ class Tracker(Resumable):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int | None:
-        """Memory in the PS rank of this number, bytes, for rows of ``dim`` values; None: not known."""
+        """Memory of the tracker in PS rank ``rank_index``, bytes, for rows of ``dim`` values; None: not known."""
         return None
 
 
 class TopTracker(Tracker):
     """The base of trackers that choose the K rows of a table with the highest scores; ties to the lower row.
 
-    Option ``r``.
+    K follows from the option ``r``.
     """
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -121,7 +121,7 @@ class TopTracker(Tracker):
         raise NotImplementedError
 
     def _scored(self, table: int) -> tuple[Tensor, int, int]:
-        """Scores of the rows of ``table``, the first of these rows, and K."""
+        """The scores of the rows of ``table``, the index of the first of these rows, and K."""
         span = self._shard.span(table)
         return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
 

@@ -37,7 +37,7 @@ class MfuTracker(TopTracker):
         return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
-        """Counters of the rows, 0 if mirrored."""
+        """The access counters of the rows, 0 for mirrored rows."""
         span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
         assert self._shard.pending_M is not None, "needs_counts"
         pending_T = self._shard.pending_M[span]
@@ -69,9 +69,9 @@ class RandomTracker(MfuTracker):
 class SsuTracker(Tracker):
     """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
-    Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a member. Which one is
-    reconstructed (docs/CPR.md); option ``eviction``: ``random``, drawn by (seed, rank, row, step), or the ``oldest``.
-    Memory: 4 bytes per list entry, which is r of MFU's counter, and a bit per row for membership.
+    K follows from the option ``r``. A saved row leaves its list. A new row that finds the list full replaces a member,
+    chosen by the option ``eviction`` (reconstructed: docs/CPR.md): ``random``, drawn by (seed, rank, row, step), or the
+    ``oldest``. Memory: 4 bytes per list entry, which is r of MFU's counter, and a bit per row for membership.
     """
 
     needs_samples = True
@@ -136,7 +136,7 @@ class SsuTracker(Tracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """The lists, and a bit for each row of the shard."""
+        """Memory of the lists, and a bit for each row of the shard."""
         local_rows = (placement.local_rows(rank_index, table) for table in spec.tables)
         num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in local_rows)
         return 4 * num_slots + 8 * -(-placement.num_rows(rank_index) // 64)
@@ -170,11 +170,11 @@ class ScarTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """The copies."""
+        """Memory of the copies."""
         return 4 * dim * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
-        """How far each row has moved since its last save."""
+        """The L2 distance of each row from its saved copy."""
         saved_TD, values_TD = self._saved[table], self._shard.values_MD[self._shard.span(table)]
         moved_T = torch.empty(len(saved_TD))
         for first in range(0, len(saved_TD), _CHUNK_ROWS):
@@ -183,13 +183,13 @@ class ScarTracker(TopTracker):
         return moved_T
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Copy the rows as they are now, which is as the save has them, also where it is written later."""
+        """Copy the rows as they are now, which are the values in the save, even if it is written later."""
         if table in self._saved:
             own = slice(None) if isinstance(rows, slice) else rows - self._shard.span(table).start
             self._saved[table][own] = self._shard.values_MD[rows]
 
     def reset(self) -> None:
-        """Copy all tracked rows: restored ones are as the files have them, initial ones have not moved."""
+        """Copy all tracked rows: each is as in the files it was restored from, or has its initial value."""
         for table in self._saved:
             self.saved(table, self._shard.span(table))
 
@@ -211,7 +211,7 @@ class MassTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """A mass for each row of the shard."""
+        """Memory of one float32 for each row of the shard."""
         return 4 * placement.num_rows(rank_index)
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
@@ -223,19 +223,19 @@ class MassTracker(TopTracker):
         return torch.from_numpy(self._mass_M[self._shard.span(table)])
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """These rows have not moved since their last save."""
+        """Set the masses of ``rows`` to 0."""
         self._mass_M[rows if isinstance(rows, slice) else rows.numpy()] = 0
 
     def reset(self) -> None:
-        """No row has moved."""
+        """Set all masses to 0."""
         self._mass_M[:] = 0
 
 
 class ChangedTracker(Tracker):
     """The rows of all tables that changed since the last base, or since the shard was restored (Check-N-Run).
 
-    A bit a row says which of them a delta has held; those changed since then have unsaved updates, which the shard
-    counts. Memory: the bit, and the shard's counter of 4 bytes a row, which ``metrics.update_pls`` keeps in any case.
+    One bit a row says whether a delta has held the row; a row that changed since then has unsaved updates. Memory: the
+    bit, and the shard's counter of unsaved updates, 4 bytes a row, which ``metrics.update_pls`` keeps in any case.
 
     Attributes:
         num_deltas: deltas since the base or the restore; each holds all rows of those before it.
@@ -256,17 +256,17 @@ class ChangedTracker(Tracker):
 
     @property
     def num_changed(self) -> int:
-        """Rows that :meth:`choose` would give of all tables together."""
+        """Number of rows that :meth:`choose` would give of all tables together."""
         return sum(int(np.count_nonzero(self._is_changed(table))) for table in range(len(self._spans)))
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """The counter of unsaved updates of each row of the shard, and a bit."""
+        """Memory of the counter of unsaved updates and the bit of each row."""
         num_rows = placement.num_rows(rank_index)
         return 4 * num_rows - (-num_rows // 8)
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A base holds all tables; a delta holds these rows until the next base."""
+        """Clear the bits of a table of which a base holds all ``rows`` (a range); set the bits of rows in a delta."""
         if isinstance(rows, slice):
             self._held[table] = np.zeros_like(self._held[table])
             self.num_deltas = self.num_delta_rows = 0
@@ -278,7 +278,7 @@ class ChangedTracker(Tracker):
         self.num_delta_rows += len(rows)
 
     def reset(self) -> None:
-        """Begin anew: no row differs from the files that the shard was restored from."""
+        """Start anew: no row differs from the files that the shard was restored from."""
         self._held = [np.zeros(-(-(span.stop - span.start) // 8), np.uint8) for span in self._spans]
         self.num_deltas = self.num_delta_rows = 0
 
@@ -304,7 +304,7 @@ TRACKERS: dict[str | None, type[Tracker]] = {
 
 
 def tracker_bytes(spec: TrackerSpec, placement: Placement, dim: int) -> int | None:
-    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker does not know it."""
+    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker does not know its own."""
     if spec.kind is None:
         return 0
     found = [TRACKERS[spec.kind].num_bytes(spec, placement, k, dim) for k in range(placement.num_ps)]

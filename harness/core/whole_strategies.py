@@ -75,7 +75,7 @@ class _Saving(Strategy):
         return due if due < progress.total_samples else None
 
     def _quantum(self, interval: int) -> tuple[int, int]:
-        """``r * interval`` as a fraction of whole numbers: numerator and denominator."""
+        """``r * interval`` as a fraction of integers: numerator and denominator."""
         return self._r.numerator * interval, self._r.denominator
 
 
