@@ -57,11 +57,9 @@ def test_a_death_in_a_recovery_belongs_to_its_failure(phased: Config, tmp_path: 
 def test_a_rank_that_is_dead_already_is_killed_again(phased: Config, tmp_path: Path) -> None:
     """Two phases may name a rank before its death is found: both kills are on record, and it is lost once."""
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps2,manifest\n15.75,ps2,\n")
-    for engine in ("local", "rpc"):
-        config = changed(phased, strategy__name="partial", engine=engine)
-        finished, events = run(config, tmp_path / engine)
-        assert kills_of(events) == [(2, "manifest"), (3, "boundary")]
-        assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (1, 1, 0)
+    finished, events = run(changed(phased, strategy__name="partial", engine="rpc"), tmp_path / "run")
+    assert kills_of(events) == [(2, "manifest"), (3, "boundary")]
+    assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (1, 1, 0)
 
 
 def test_armed_kills_of_one_phase_strike_together(phased: Config, tmp_path: Path) -> None:

@@ -224,6 +224,8 @@ def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row:
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert (finished.num_failures >= 3) == (row["strategy"] != "none")
+    if not is_exact(row) and row["strategy"] != "never_save":
+        return
     is_stale = row["cache"] == "stale"  # whose copies go out at each save
     calm = changed(twin, trace__path=None) if is_stale else changed(twin, strategy__name="none")
     reference, of_calm = run(calm, tmp_path / "calm")
@@ -231,5 +233,5 @@ def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row:
         assert {rank: finished.digests[rank] for rank in reference.digests} == reference.digests
         assert (finished.auc, losses_of(events)) == (reference.auc, losses_of(of_calm))
         assert (finished.lost_updates or 0) == 0
-    elif row["strategy"] == "never_save":
+    else:
         assert finished.digests["ps1"] != reference.digests["ps1"], "the comparison can fail"

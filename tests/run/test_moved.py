@@ -69,11 +69,8 @@ WAYS: dict[str, dict[str, Any]] = {
     ("way", "engine", "is_done"),
     [
         ("save", "local", True),
-        ("save", "rpc", False),
-        ("save in the background", "local", False),
-        ("save in the background", "rpc", True),
-        ("resume point", "rpc", True),
-        ("restore", "local", False),
+        ("save in the background", "rpc", False),
+        ("resume point", "local", False),
         ("restore", "rpc", True),
     ],
 )

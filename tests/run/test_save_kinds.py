@@ -101,7 +101,7 @@ def test_every_update_is_saved_lost_or_in_memory(config: Config, tmp_path: Path)
 def test_a_budget_that_binds_is_used_up_and_never_exceeded(config: Config, tmp_path: Path) -> None:
     """K of each tracked table, and the untracked rows at the end of an interval: equal bytes for all."""
     keys = {"strategy__r": 0.05, "strategy__interval_samples": 400, "strategy__untracked": "interval"}
-    keys |= {"data__max_train_samples": 512, "trace__path": None, "cluster__num_ps": 1}
+    keys |= {"data__max_train_samples": 440, "trace__path": None, "cluster__num_ps": 1}
     for name in ("cpr_mfu", "cpr_mass", "cpr_scar"):
         config = changed(config, strategy__name=name, **keys)
         run_spec = RunSpec(config)

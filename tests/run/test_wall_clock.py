@@ -129,9 +129,6 @@ def test_a_window_goes_on_after_the_job(wall: Config, tmp_path: Path) -> None:
     config = saving_every(changed(wall, strategy__name="full", trace__window="quietest"), 60)
     _, events = run(config, tmp_path / "run")
     assert max(kill.hour for kill in kills_of(events)) > 56
-    page = analysis.report(tmp_path / "run").read_text()
-    assert "Failure trace long, quietest 56 h, on the wall clock</h2>" in page
-    assert "has changed since these runs" not in page
 
 
 def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_path: Path) -> None:
