@@ -1,7 +1,5 @@
 """The functions for Python do what the command line does."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,8 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError, UserError
 from harness.record.code import current_code
 from harness.record.rundir import read_config
+from tests import started
+from tests.forked import ran
 from tests.runs import changed
 
 
@@ -100,5 +100,5 @@ def test_a_notebook_adds_a_strategy_after_the_import(click_data: Path, tmp_path:
     Torch's compiler is not imported either: that takes a second, and leaves a folder.
     """
     text = NOTEBOOK.format(out=tmp_path / "out", data=click_data)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    done = ran(started.fresh_program, text)
     assert (done.stdout, done.returncode) == ("2\nFalse\n", 0), done.stderr
