@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -43,31 +43,34 @@ def batch_for(size: ModelSize, num_samples: int, seed: int, dtype: torch.dtype =
     return dense_BI.to(dtype), rows_ND.to(dtype), plan, labels_B.to(dtype)
 
 
-def plain_loss(size: ModelSize, state: Mapping[str, Tensor], rows_ND: Tensor, batch: Batch) -> Tensor:
-    """The loss as torch differentiates it."""
-    dense_BI, _, plan, labels_B = batch
+def plain_logits(size: ModelSize, state: Mapping[str, Tensor], dense_BI: Tensor, rows_BFD: Tensor) -> Tensor:
+    """Logits, (B,), of DLRM as its paper draws it, which torch can differentiate; nothing of ours."""
     bottom = dense_BI
     for index in range(len(size.bottom_mlp)):
         bottom = functional.linear(bottom, state[f"bottom.{index}.weight"], state[f"bottom.{index}.bias"]).relu()
-    vectors_BVD = torch.cat([bottom[:, None], rows_ND[plan.inverse_A].view(len(labels_B), -1, size.embedding_dim)], 1)
-    i_P, j_P = torch.tril_indices(vectors_BVD.shape[1], vectors_BVD.shape[1], offset=-1)
-    top = torch.cat([bottom, (vectors_BVD @ vectors_BVD.transpose(1, 2))[:, i_P, j_P]], dim=1)
+    vectors = [bottom, *rows_BFD.unbind(1)]
+    dots = [(vectors[i] * vectors[j]).sum(dim=1) for i in range(len(vectors)) for j in range(i)]
+    top = torch.cat([bottom, torch.stack(dots, dim=1)], dim=1)
     for index in range(len(size.top_mlp)):
         top = functional.linear(top, state[f"top.{index}.weight"], state[f"top.{index}.bias"])
         top = top.relu() if index < len(size.top_mlp) - 1 else top
-    return functional.binary_cross_entropy_with_logits(top.squeeze(1), labels_B)
+    return top.squeeze(1)
 
 
-def autograd(network: DenseNetwork, batch: Batch, dtype: torch.dtype) -> tuple[float, Tensor, dict[str, Tensor]]:
-    """Loss, gradient of the rows, gradient of each parameter."""
+def autograd(
+    network: DenseNetwork, batch: Batch, dtype: torch.dtype
+) -> tuple[Tensor, float, Tensor, dict[str, Tensor]]:
+    """Logits, loss, gradient of the rows, gradient of each parameter."""
     state = {name: value.to(dtype).clone().requires_grad_() for name, value in network.state().items()}
     dense_BI, rows_ND, plan, labels_B = batch
     leaf_ND = rows_ND.to(dtype).clone().requires_grad_()
-    loss = plain_loss(network.size, state, leaf_ND, (dense_BI.to(dtype), rows_ND, plan, labels_B.to(dtype)))
+    rows_BFD = leaf_ND[plan.inverse_A].view(len(labels_B), -1, network.size.embedding_dim)
+    logits_B = plain_logits(network.size, state, dense_BI.to(dtype), rows_BFD)
+    loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B.to(dtype))
     loss.backward()
     assert leaf_ND.grad is not None
     grads = {name: value.grad for name, value in state.items() if value.grad is not None}
-    return loss.item(), leaf_ND.grad, grads
+    return logits_B.detach(), loss.item(), leaf_ND.grad, grads
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
@@ -80,7 +83,9 @@ def distance(actual: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     ("backend", "dtype"), [*((name, torch.float32) for name in BACKENDS), ("torch", torch.float64)]
 )
-def test_gradients_are_autograds(backend: BackendName, dtype: torch.dtype, size: ModelSize, num_samples: int) -> None:
+def test_logits_and_gradients_are_autograds(
+    backend: BackendName, dtype: torch.dtype, size: ModelSize, num_samples: int
+) -> None:
     """Loss, row gradients and the gradient of every parameter are autograd's, to 1e-6 of their norm in float32 and to
     1e-13 in float64. The step is so long that the parameter itself vanishes beside its gradient.
     """
@@ -88,7 +93,9 @@ def test_gradients_are_autograds(backend: BackendName, dtype: torch.dtype, size:
     bound = 1e-13 if dtype == torch.float64 else 2e-6
     network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, backend=backend)
     batch = batch_for(size, num_samples, seed=5, dtype=dtype)
-    expected_loss, expected_ND, expected = autograd(network, batch, dtype)
+    logits_B, expected_loss, expected_ND, expected = autograd(network, batch, dtype)
+    torch.testing.assert_close(network.predict(*batch[:3]), logits_B, rtol=1e-5, atol=1e-6)
+    assert len(logits_B) == 1 or logits_B.std() > 1e-3, "the logits tell samples apart"
     before = {name: value.clone() for name, value in network.state().items()}
     loss, grads_ND = network.train(*batch)
     network.step()
@@ -98,6 +105,80 @@ def test_gradients_are_autograds(backend: BackendName, dtype: torch.dtype, size:
     assert expected.keys() == network.state().keys()
     for key, value in network.state().items():
         assert distance((before[key] - value) / learning_rate, expected[key]) < bound, key
+
+
+@pytest.mark.parametrize("size", [SIZES["tiny"], ODD], ids=["tiny", "odd"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [*((name, torch.float32) for name in BACKENDS), ("torch", torch.float64)]
+)
+def test_twenty_steps_of_adagrad_are_torchs(backend: BackendName, dtype: torch.dtype, size: ModelSize) -> None:
+    """Losses, parameters and sums follow torch.optim.Adagrad on autograd's gradients in float64: to 2e-6 of their norm
+    in float32 and to 1e-10 in float64. A first step divides a gradient by its own size, so rounding of the smallest
+    ones counts most.
+    """
+    bound = 1e-10 if dtype == torch.float64 else 2e-6
+    network = DenseNetwork(size, seed=3, learning_rate=0.02, optimizer="adagrad", backend=backend, dtype=dtype)
+    plain = DenseNetwork(size, seed=3, learning_rate=0.0, dtype=torch.float64)
+    values = {name: value.clone().requires_grad_() for name, value in plain.state().items()}
+    optimizer = torch.optim.Adagrad(values.values(), lr=0.02)
+    for seed in range(20):
+        batch = batch_for(size, 64, seed, dtype)
+        _, expected_loss, _, grads = autograd(plain, batch, torch.float64)
+        for name, value in values.items():
+            value.grad = grads[name]
+        optimizer.step()
+        plain.load({name: value.detach() for name, value in values.items()})
+        loss, _ = network.train(*batch)
+        network.step()
+        assert loss == pytest.approx(expected_loss, abs=bound / 2)
+    state = network.state()
+    for name, value in values.items():
+        assert distance(state[name], value.detach()) < bound, name
+        assert distance(state[f"{name}.sum"], optimizer.state[value]["sum"]) < bound, name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_restores_a_network_to_the_bit(backend: BackendName, optimizer: DenseOptimizerName) -> None:
+    """From a copy of an earlier state the same batches give the same bits again; with other sums they give others."""
+    network = DenseNetwork(SIZES["tiny"], seed=3, learning_rate=0.02, optimizer=optimizer, backend=backend)
+    batches = [batch_for(network.size, 16, seed) for seed in range(4)]
+    network.train(*batches[0])
+    saved = {name: value.clone() for name, value in network.state().items()}
+    sums = {f"{name}.sum" for name in saved if not name.endswith(".sum")} if optimizer == "adagrad" else set[str]()
+    assert {name for name in saved if name.endswith(".sum")} == sums
+
+    def end(state: dict[str, Tensor]) -> tuple[list[float], dict[str, Tensor]]:
+        network.load(state)
+        losses = [network.train(*batch)[0] for batch in batches[1:]]
+        return losses, {name: value.clone() for name, value in network.state().items()}
+
+    losses, first = end(saved)
+    network.train(*batches[0])  # gradients that a restore must drop
+    again_losses, again = end(saved)
+    assert losses == again_losses
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    _, other = end({name: torch.zeros_like(value) if name in sums else value for name, value in saved.items()})
+    assert torch.equal(first["top.0.weight"], other["top.0.weight"]) == (optimizer == "sgd")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_columns_behind_the_values_of_a_row_change_nothing(backend: BackendName) -> None:
+    """Rows with five columns of state, in order or in the slots of a cache: the bits of rows without."""
+    plain, wide = (
+        DenseNetwork(SIZES["tiny"], seed=3, learning_rate=0.02, optimizer="adagrad", backend=backend) for _ in range(2)
+    )
+    dense_BI, rows_ND, plan, labels_B = batch_for(plain.size, 32, seed=4)
+    rows_NX = torch.cat([rows_ND, torch.full((len(rows_ND), 5), torch.nan)], dim=1)
+    slots_N = torch.randperm(2 * len(rows_ND), generator=torch.Generator().manual_seed(0))[: len(rows_ND)]
+    rows_SX = torch.full((2 * len(rows_ND), rows_NX.shape[1]), torch.nan)
+    rows_SX[slots_N] = rows_NX
+    assert torch.equal(wide.predict(dense_BI, rows_NX, plan), plain.predict(dense_BI, rows_ND, plan))
+    for given, slots in ((rows_NX, None), (rows_SX, slots_N)):
+        loss, grads_ND = wide.train(dense_BI, given, plan, labels_B, slots)
+        expected_loss, expected_ND = plain.train(dense_BI, rows_ND, plan, labels_B)
+        assert loss == expected_loss
+        assert torch.equal(grads_ND, expected_ND)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -122,7 +203,6 @@ def test_batches_of_any_size_follow_one_another(backend: BackendName) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.usefixtures("_threads")
 def test_a_step_is_taken_once_whoever_asks_for_it(backend: BackendName) -> None:
     """Asked for by step(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
     state(): the same bits.
@@ -179,7 +259,6 @@ def test_large_batches_are_predicted_in_parts() -> None:
 
 
 @needs_compiled
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_the_number_of_threads_changes_no_bit_of_the_compiled_backend(optimizer: DenseOptimizerName) -> None:
     """Three steps by one, two, three and seven threads, of full batches and one of a single sample."""
@@ -189,7 +268,6 @@ def test_the_number_of_threads_changes_no_bit_of_the_compiled_backend(optimizer:
 
 @needs_compiled
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
-@pytest.mark.usefixtures("_threads")
 def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: int) -> None:
     """Two hundred steps on two to five threads, however few cores there are, with pauses between them that are long
     enough for workers to fall asleep, and states loaded while an update is being made: the bits of one thread that
@@ -262,7 +340,6 @@ def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.Monke
 
 
 @needs_compiled
-@pytest.mark.usefixtures("_threads")
 def test_helpers_end_with_their_network() -> None:
     """Threads of a network that nobody needs any more are gone, though an update was still to be made."""
     torch.set_num_threads(3)
@@ -290,13 +367,6 @@ def test_what_is_not_a_number_is_not_hidden(backend: BackendName) -> None:
         assert grads_ND.isnan().any()
 
 
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def digest(
     backend: BackendName,
     num_threads: int = 2,
@@ -317,7 +387,6 @@ def digest(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.usefixtures("_threads")
 def test_another_process_computes_the_same_bits(backend: BackendName) -> None:
     """Same number of threads: same losses, gradients and parameters to the bit, wherever in memory their operands
     lie.
@@ -335,7 +404,6 @@ def print_digest(backend: BackendName) -> None:
 @needs_compiled
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize(("num_samples", "num_trainers"), [(128, 2), (100, 20), (5, 8), (1, 2), (2048, 4)])
-@pytest.mark.usefixtures("_threads")
 def test_trainers_that_divide_a_batch_have_the_bits_of_one(
     optimizer: DenseOptimizerName, num_samples: int, num_trainers: int
 ) -> None:

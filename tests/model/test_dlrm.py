@@ -1,75 +1,34 @@
-"""Laws of the dense network, held against a DLRM written plainly with torch.nn.
+"""Laws of the dense network, held against a DLRM written plainly in torch.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from harness.cluster.server import RankServer, RankSpec
-from harness.config.model import BackendName, Config
+from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
 from harness.core.plans import Rank
-from harness.data.dataset import Dataset
+from harness.data.dataset import Batch, Dataset
 from harness.data.prepare import prepare
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
-from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
+from harness.model.sizes import NUM_INTEGERS, SIZES
 from harness.record.event_log import read_events
 from harness.run import assemble
 from tests.data.logs import Row, to_text
 from tests.model.batches import BACKENDS, CARDINALITIES, initial_tables, looked_up, make_batch
+from tests.model.test_backends import plain_logits
 
 NUM_STEPS, BATCH_SIZE = 20, 128
-
-
-class PlainDlrm(nn.Module):
-    """DLRM as its paper draws it: one nn.EmbeddingBag a table, nn.Linear, autograd; nothing of ours."""
-
-    def __init__(self, tables: list[Tensor], dense: Mapping[str, Tensor], size: ModelSize) -> None:
-        super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag.from_pretrained(t.clone(), freeze=False, mode="sum") for t in tables)
-        self.bottom = self._mlp("bottom", (NUM_INTEGERS, *size.bottom_mlp), dense)
-        self.top = self._mlp("top", (size.top_inputs, *size.top_mlp), dense)
-
-    @staticmethod
-    def _mlp(name: str, widths: tuple[int, ...], dense: Mapping[str, Tensor]) -> nn.Sequential:
-        layers: list[nn.Module] = []
-        for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            linear = nn.Linear(fan_in, fan_out)
-            linear.load_state_dict({kind: dense[f"{name}.{index}.{kind}"] for kind in ("weight", "bias")})
-            layers += [linear, nn.ReLU()]
-        return nn.Sequential(*(layers[:-1] if name == "top" else layers))
-
-    def forward(self, dense_BI: Tensor, ids_BF: Tensor) -> Tensor:
-        """Logits, (B,)."""
-        bottom_BD = self.bottom(dense_BI)
-        vectors = [bottom_BD, *(bag(ids_BF[:, t, None]) for t, bag in enumerate(self.bags))]
-        dots = [(vectors[i] * vectors[j]).sum(dim=1) for i in range(len(vectors)) for j in range(i)]
-        return self.top(torch.cat([bottom_BD, torch.stack(dots, dim=1)], dim=1)).squeeze(1)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", SIZES)
-def test_forward_is_that_of_a_plain_dlrm(name: str, backend: BackendName) -> None:
-    """Logits of every published size equal those of nn.EmbeddingBag, nn.Linear and 351 dot products."""
-    size = SIZES[name]
-    network = DenseNetwork(size, seed=1, learning_rate=0.1, backend=backend)
-    tables = initial_tables(size.embedding_dim, seed=1)
-    dense_BI, ids_BF, _ = make_batch(16, seed=0)
-    plan, rows_ND = looked_up(tables, ids_BF)
-    with torch.no_grad():
-        expected_B = PlainDlrm(tables, network.state(), size)(dense_BI, torch.from_numpy(ids_BF).long())
-    torch.testing.assert_close(network.predict(dense_BI, rows_ND, plan), expected_B, rtol=1e-5, atol=1e-6)
-    assert expected_B.std() > 1e-3, "the logits tell samples apart"
 
 
 def test_initial_weights_are_normal() -> None:
@@ -100,29 +59,6 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
     assert (torch.corrcoef(heads) - torch.eye(len(heads))).abs().max() < 5 / math.sqrt(800)
 
 
-def test_a_state_restores_a_network_to_the_bit() -> None:
-    """A network that loads a copy of an earlier state goes on from there: same losses, same parameters."""
-    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
-    tables = initial_tables(16, seed=0)
-    dense_BI, ids_BF, labels_B = make_batch(32, seed=2)
-    plan, rows_ND = looked_up(tables, ids_BF)
-
-    def step() -> float:
-        loss, _ = network.train(dense_BI, rows_ND, plan, labels_B)
-        network.step()
-        return loss
-
-    step()
-    saved = {name: parameter.clone() for name, parameter in network.state().items()}
-    first = [step() for _ in range(3)]
-    after = {name: parameter.clone() for name, parameter in network.state().items()}
-    network.train(dense_BI, rows_ND, plan, labels_B)  # gradients that a restore must drop
-    network.load(saved)
-    assert all(torch.equal(parameter, saved[name]) for name, parameter in network.state().items())
-    assert [step() for _ in range(3)] == first
-    assert all(torch.equal(parameter, after[name]) for name, parameter in network.state().items())
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3,000 click logs, prepared as a user would."""
@@ -142,13 +78,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-@pytest.fixture
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def train_locally(config: Config, run_dir: Path) -> tuple[list[Event], list[RankServer]]:
     """A run on the local engine: its record, and the servers of the PS ranks as it left them."""
     servers: list[RankServer] = []
@@ -161,11 +90,10 @@ def train_locally(config: Config, run_dir: Path) -> tuple[list[Event], list[Rank
     return read_events(run_dir / "events.jsonl"), servers
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("placement", ["row", "table"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, backend: str, placement: str) -> None:
-    """20 steps of the real trainer over three PS ranks have the losses of a single-process nn.EmbeddingBag DLRM
+    """20 steps of the real trainer over three PS ranks have the losses of a single-process plain DLRM
     with torch.optim.SGD, to 1e-6, and the same rows and AUC at the end.
 
     At some seeds the input of a ReLU is 0 but for rounding, and losses in float32 are 1e-5 off those in float64,
@@ -189,16 +117,20 @@ def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, b
 
     dataset = Dataset.open(data, split="dlrm", seed=5)
     size = SIZES["kaggle"]
-    dense = DenseNetwork(size, seed=5, learning_rate=0.1).state()
-    plain = PlainDlrm(initial_tables(16, 5, dataset.cardinalities), dense, size)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    dense = {name: value.clone() for name, value in DenseNetwork(size, seed=5, learning_rate=0.1).state().items()}
+    tables = initial_tables(16, 5, dataset.cardinalities)
+    optimizer = torch.optim.SGD([each.requires_grad_() for each in (*dense.values(), *tables)], lr=0.1)
+
+    def logits(batch: Batch) -> Tensor:
+        ids_BF = torch.from_numpy(batch.ids_BF).long()
+        rows = [functional.embedding(ids_BF[:, number], table_ND) for number, table_ND in enumerate(tables)]
+        return plain_logits(size, dense, batch.dense_BI, torch.stack(rows, dim=1))
+
     expected = []
     for step in range(NUM_STEPS):
         batch = dataset.train_batch(step, BATCH_SIZE)
         optimizer.zero_grad()
-        loss = nn.functional.binary_cross_entropy_with_logits(
-            plain(batch.dense_BI, torch.from_numpy(batch.ids_BF).long()), batch.labels_B
-        )
+        loss = functional.binary_cross_entropy_with_logits(logits(batch), batch.labels_B)
         loss.backward()
         optimizer.step()
         expected.append(loss.item())
@@ -207,15 +139,13 @@ def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, b
     assert max(losses) - min(losses) > 0.01, "the model moves"
 
     for index, server in enumerate(servers):
-        for table, bag in enumerate(plain.bags):
+        for table, table_ND in enumerate(tables):
             first, stride = server.shard.placement.table_rows(index, table)
             rows_ND = server.shard.rows_MD[server.shard.span(table)]
-            expected_ND = bag.weight.detach()[first::stride][: len(rows_ND)]  # pyright: ignore[reportCallIssue]
+            expected_ND = table_ND.detach()[first::stride][: len(rows_ND)]
             torch.testing.assert_close(rows_ND, expected_ND, rtol=0, atol=1e-6)
     (batch,) = dataset.eval_batches("test", 10_000)
-    with torch.no_grad():
-        logits_B = plain(batch.dense_BI, torch.from_numpy(batch.ids_BF).long())
-    assert finished.auc == pytest.approx(exact_auc(logits_B, batch.labels_B), abs=1e-3)
+    assert finished.auc == pytest.approx(exact_auc(logits(batch).detach(), batch.labels_B), abs=1e-3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: torch sees no CUDA device")
