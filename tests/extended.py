@@ -1,13 +1,15 @@
 """Runs the examples of docs/EXTENDING.md in a process of its own, whose tables they are entered in.
 
-    python -m tests.extended CONFIG OUT
-
-CONFIG is a run's configuration as JSON. Results go to OUT/results.json, for tests/test_extending.py.
+``check_all`` is the body of tests/test_extending.py. Each ``check_…`` asserts what the page says of an example; runs
+go below its folder.
 """
 
 import json
+import math
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,189 +62,184 @@ def load_examples() -> None:
     assert own_fork_server(), assemble
 
 
-def differences_of_delta(values: dict[str, Any], out: Path) -> list[str]:
-    """What `verify` finds for a strategy whose saves hold every row that was updated since the last one."""
-    from harness.config.model import Config
+class Runs:
+    """Runs below a folder: of a base configuration with other values, by group."""
+
+    def __init__(self, base: dict[str, Any], out: Path) -> None:
+        self._base, self.out = base, out
+
+    def config(self, **groups: Any) -> Any:
+        """The base with other values of some groups; a group that is no mapping is replaced."""
+        from harness.config.model import Config
+
+        values = {
+            name: {**self._base[name], **value} if isinstance(value, dict) and name != "strategy" else value
+            for name, value in groups.items()
+        }
+        return Config.model_validate({**self._base, **values})
+
+    def run(self, name: str, strategy: dict[str, Any], **groups: Any) -> list[Any]:
+        """The events of a run in the folder ``name``, whose record adds up."""
+        import analysis
+        from harness.record.event_log import read_events
+        from harness.run import assemble
+
+        assemble.run(self.config(strategy=strategy, **groups), self.out / name)
+        assert analysis.is_sound(self.out / name)
+        return read_events(self.out / name / "events.jsonl")
+
+    def trace(self, name: str, lines: str) -> dict[str, Any]:
+        """The group ``trace`` of a run under these lines."""
+        (self.out / f"{name}.csv").write_text(lines)
+        return {"path": str(self.out / f"{name}.csv")}
+
+
+def refusal(kind: type[Exception], act: Callable[[], object]) -> str:
+    """The words of the error that ``act`` raises."""
+    try:
+        act()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def check_strategy(runs: Runs, digests: dict[str, str]) -> None:
+    """Saves lie two of 56 hours apart, full recovery ends bit-equal to no failure, and a wrong option is refused."""
+    from harness.core.events import Saved
+
+    events = runs.run("hours", {"name": "every_hours", "hours": 2})
+    period = round(1024 * 2 / 56)
+    expected = [-(-k * period // 4) * 4 for k in range(1, 1024) if -(-k * period // 4) * 4 < 1024]
+    assert sorted({event.samples for event in events if isinstance(event, Saved) and event.charged}) == expected
+    assert events[-1].digests == digests
+    assert "hours" in refusal(ValueError, lambda: runs.config(strategy={"name": "every_hours", "hours": 0}))
+
+
+def check_kind_of_save(runs: Runs, partial: list[Any]) -> None:
+    """What a save of touched rows leaves out is as the older files have it."""
+    finished = runs.run("incremental", {"name": "incremental", "interval_samples": 100})[-1]
+    assert (finished.digests, finished.num_failures) == (partial[-1].digests, 10)
+    assert finished.payload_bytes < partial[-1].payload_bytes
+
+
+def check_tracker(runs: Runs) -> None:
+    """It sees every step, and its choice is the same to the bit, with and without a cache, on each engine and path."""
+    from harness.core.events import Saved
     from harness.run.verify import verify
 
-    (out / "one.csv").write_text("hour,rank\n20,ps1\n")
-    changes: dict[str, Any] = {"data": {**values["data"], "max_train_samples": 160}, "cluster": {"num_ps": 2}}
-    changes["trace"] = {"path": str(out / "one.csv")}
-    return verify(Config.model_validate({**values, **changes}), out / "verify")
+    recent = {"name": "cpr_recent", "r": 0.25}
+    plain, ahead = runs.run("recent", recent), runs.run("ahead", recent, cache={"mode": "lookahead", "lookahead": 30})
+    assert facts(plain) == facts(ahead)
+    assert len([event for event in plain if isinstance(event, Saved) and event.save == "priority"]) > 10
+    delta = runs.config(
+        strategy={**recent, "r": 1.0, "interval_samples": 48},
+        trace=runs.trace("one", "hour,rank\n20,ps1\n"),
+        data={"max_train_samples": 160},
+        cluster={"num_ps": 2},
+    )
+    assert verify(delta, runs.out / "verify") == []
 
 
-def torn_files(values: dict[str, Any], out: Path) -> dict[str, Any]:
-    """On both engines: the events of a run whose torn file is not read, and how a run ends whose torn file is."""
-    import analysis
-    from harness.config.model import Config
+def check_optimizer(runs: Runs, digests: dict[str, str]) -> None:
+    """Shards, caches and rows that were looked up ahead get the same bits; and others than SGD gives."""
+    full, clipped = {"name": "full", "interval_samples": 100}, {"optimizer": "clipped_sgd"}
+    plain, *others = (
+        runs.run(f"clipped-{mode}", full, trainer=clipped, cache={"mode": mode, "staleness": 0})
+        for mode in ("none", "lookahead", "stale")
+    )
+    assert all(facts(other) == facts(plain) for other in others)
+    assert plain[-1].digests != digests
+
+
+def check_client(runs: Runs, partial: list[Any]) -> None:
+    """A client without look-ahead gives the events of the built-in one, under ten failures."""
+    blocking = runs.run("blocking", {"name": "partial", "interval_samples": 100}, cache={"mode": "blocking"})
+    assert facts(blocking) == facts(partial)
+
+
+def check_fault(runs: Runs) -> None:
+    """Both engines agree; a restore that reads the torn file is one line; an unknown fault names the known ones."""
     from harness.core.errors import RunFailed, TraceError
-    from harness.record.event_log import read_events
-    from harness.run import assemble
     from harness.traces.trace import parse_trace
 
-    def run(name: str, trace: str, engine: str) -> Path:
-        (out / f"{name}.csv").write_text(f"hour,rank,fault\n{trace}")
-        changes: dict[str, Any] = {"engine": engine, "strategy": {"name": "full", "interval_samples": 100}}
-        changes |= {"trace": {"path": str(out / f"{name}.csv")}, "data": {**values["data"], "max_train_samples": 400}}
-        assemble.run(Config.model_validate({**values, **changes}), out / f"{name}-{engine}")
-        return out / f"{name}-{engine}"
+    def run(name: str, lines: str, engine: str) -> list[Any]:
+        trace, full = runs.trace(name, f"hour,rank,fault\n{lines}"), {"name": "full", "interval_samples": 100}
+        return runs.run(f"{name}-{engine}", full, engine=engine, trace=trace, data={"max_train_samples": 400})
 
-    unread = [run("unread", "20,ps1,torn\n50,ps0,kill\n", engine) for engine in ("local", "rpc")]
-    ends: list[str] = []
+    local, rpc = (run("unread", "20,ps1,torn\n50,ps0,kill\n", engine) for engine in ("local", "rpc"))
+    assert facts(local) == facts(rpc)
+    assert [event.fault for event in local if event.kind == "fault"] == ["torn", "kill"]
     for engine in ("local", "rpc"):
-        try:
-            run("read", "20,ps1,torn\n21,ps0,kill\n", engine)
-        except RunFailed as error:
-            ends.append(str(error))
-    try:
-        parse_trace(["hour,rank,fault", "1,ps0,tron"], "trace.csv")
-        unknown = ""
-    except TraceError as error:
-        unknown = str(error)
-    local, rpc = (facts(read_events(folder / "events.jsonl")) for folder in unread)
-    return {
-        "equal": local == rpc,
-        "faults": [event["fault"] for event in local if event["event"] == "fault"],
-        "sound": [analysis.is_sound(folder) for folder in unread],
-        "ends": ends,
-        "unknown": unknown,
-    }
+        words = refusal(RunFailed, partial(run, "read", "20,ps1,torn\n21,ps0,kill\n", engine))
+        assert "\n" not in words
+        assert ".bin: damaged: " in words
+        assert words.endswith("its second half was cut off by line 2 of the trace")
+    unknown = refusal(TraceError, lambda: parse_trace(["hour,rank,fault", "1,ps0,tron"], "trace.csv"))
+    assert unknown.endswith("slow, disk_full, disk_error, bitflip, torn, got 'tron'")
 
 
-def facts_of_means(values: dict[str, Any], out: Path, *, unlike: dict[str, str]) -> dict[str, Any]:
-    """What a run whose lost rows start from means gives on both engines, and what the simulator makes of it."""
+def check_kind_of_recovery(runs: Runs, partial: list[Any]) -> None:
+    """Both engines agree to the bit; record and simulator agree by the facts of the class alone."""
     import torch
 
     import analysis
-    from harness.config.model import Config
     from harness.core.placement import Placement
     from harness.core.shard import Shard
     from harness.planning.simulate import simulate
-    from harness.record.event_log import read_events
     from harness.record.rundir import read_config
     from harness.recovery.recoveries import RECOVERIES
-    from harness.run import assemble
     from harness.run.spec import RunSpec
     from tests.known_jobs import job_of
 
     strategy = {"name": "from_means", "interval_samples": 100}
-    configs = [Config.model_validate({**values, "engine": name, "strategy": strategy}) for name in ("local", "rpc")]
-    last = [assemble.run(config, out / f"means-{config.engine}") for config in configs]
-    local, rpc = (read_events(out / f"means-{config.engine}" / "events.jsonl") for config in configs)
-    run_spec = RunSpec(configs[0])
-    outcome = simulate(run_spec.strategy, job_of(configs[0]), run_spec.planned_faults)
-    del RECOVERIES["means"]
+    local, rpc = (runs.run(f"means-{engine}", strategy, engine=engine) for engine in ("local", "rpc"))
+    assert facts(local) == facts(rpc)
+    finished = local[-1]
+    assert finished.digests != partial[-1].digests
+    config = runs.config(strategy=strategy)
+    outcome = simulate(RunSpec(config).strategy, job_of(config), RunSpec(config).planned_faults)
+    assert math.isclose(finished.pls, outcome.pls, rel_tol=1e-6)
+    assert finished.pls > 0
+    assert outcome.load_bytes == 0
+    for name in ("load_h", "lost_h", "reschedule_h", "save_h"):
+        assert math.isclose(getattr(finished, name), getattr(outcome, name), rel_tol=1e-6), name
+    del RECOVERIES["means"]  # a record needs no plug-in
+    assert analysis.check(local, read_config(runs.out / "means-local")) == []
     module = sys.modules["kind of recovery"]
     shards = [Shard(Placement("row", (30, 2), 3), k, dim=4, seed=1, count_updates=True) for k in range(3)]
     for shard in shards:
         shard.initialise(applied_step=0)
-    sums = sum(module.sums_of_tables(shard, 4) for shard in shards[1:])
-    module.fill_tables(shards[0], sums, 7)
-    means = [torch.cat([shard.rows_MD[shard.span(table)] for shard in shards[1:]]).mean(0) for table in range(2)]
-    return {
-        "equal": facts(local) == facts(rpc) and last[0].digests == last[1].digests,
-        "problems": analysis.check(local, read_config(out / "means-local")),
-        "differs": last[0].digests != unlike,
-        "pls": [last[0].pls, outcome.pls],
-        "hours": [[each.load_h, each.lost_h, each.reschedule_h, each.save_h] for each in (last[0], outcome)],
-        "load_bytes": outcome.load_bytes,
-        "means": all(torch.allclose(shards[0].rows_MD[shards[0].span(t)], mean) for t, mean in enumerate(means)),
-    }
+    module.fill_tables(shards[0], sum(module.sums_of_tables(shard, 4) for shard in shards[1:]), 7)
+    for table in range(2):
+        mean_D = torch.cat([shard.rows_MD[shard.span(table)] for shard in shards[1:]]).mean(0)
+        assert torch.allclose(shards[0].rows_MD[shards[0].span(table)], mean_D)
 
 
-def main(config_text: str, out: Path) -> None:
-    """Run every example's law."""
-    load_examples()
-
-    from pydantic import ValidationError
-
-    from harness.config.model import Config
+def check_importer(runs: Runs) -> None:
+    """A log becomes outages; a bad line is one line of error with file and line."""
     from harness.core.errors import TraceError
-    from harness.core.events import Event, Finished, Saved
-    from harness.record.event_log import read_events
-    from harness.run import assemble
     from harness.traces.importers import read_log
 
-    base = json.loads(config_text)
-
-    def run(name: str, strategy: dict[str, Any], *, parts: dict[str, dict[str, Any]] | None = None) -> list[Event]:
-        values = {**base, "strategy": strategy}
-        values |= {group: {**base[group], **changes} for group, changes in (parts or {}).items()}
-        assemble.run(Config.model_validate(values), out / name)
-        return read_events(out / name / "events.jsonl")
-
-    def last(events: list[Event]) -> Finished:
-        finished = events[-1]
-        assert isinstance(finished, Finished)
-        return finished
-
-    results: dict[str, Any] = {}
-    reference = last(run("none", {"name": "none"}))
-
-    events = run("hours", {"name": "every_hours", "hours": 2})
-    saves = sorted({event.samples for event in events if isinstance(event, Saved) and event.charged})
-    try:
-        Config.model_validate({**base, "strategy": {"name": "every_hours", "hours": 0}})
-        refused = ""
-    except ValidationError as error:
-        refused = str(error)
-    results["strategy"] = {"digests": last(events).digests == reference.digests, "saves": saves, "refused": refused}
-
-    partial = last(run("partial", {"name": "partial", "interval_samples": 100}))
-    touched = last(run("incremental", {"name": "incremental", "interval_samples": 100}))
-    results["kind of save"] = {
-        "digests": partial.digests == touched.digests,
-        "failures": touched.num_failures,
-        "bytes": [partial.payload_bytes, touched.payload_bytes],
-    }
-
-    recent = {"name": "cpr_recent", "r": 0.25}
-    plain, ahead = run("recent", recent), run("ahead", recent, parts={"cache": {"mode": "lookahead", "lookahead": 30}})
-    results["tracker"] = {
-        "equal": facts(plain) == facts(ahead),
-        "rows": [event.num_rows for event in plain if isinstance(event, Saved) and event.save == "priority"],
-    }
-
-    results["delta"] = differences_of_delta({**base, "strategy": {**recent, "r": 1.0, "interval_samples": 48}}, out)
-
-    clipped = {"trainer": {"optimizer": "clipped_sgd"}}
-    runs = [
-        run(
-            f"clipped-{mode}",
-            {"name": "full", "interval_samples": 100},
-            parts={**clipped, "cache": {"mode": mode, "staleness": 0}},
-        )
-        for mode in ("none", "lookahead", "stale")
-    ]
-    results["optimizer"] = {
-        "equal": all(facts(other) == facts(runs[0]) for other in runs[1:]),
-        "differs": last(runs[0]).digests != reference.digests,
-    }
-
-    results["embedding client"] = {
-        name: facts(run(f"direct-{name}", strategy))
-        == facts(run(f"blocking-{name}", strategy, parts={"cache": {"mode": "blocking"}}))
-        for name in ("full", "partial")
-        for strategy in [{"name": name, "interval_samples": 100}]
-    }
-
-    results |= {
-        "fault": torn_files(base, out),
-        "kind of recovery": facts_of_means(base, out, unlike=partial.digests),
-    }
-
-    log, broken = out / "log.txt", out / "broken.txt"
+    log, broken = runs.out / "log.txt", runs.out / "broken.txt"
     log.write_text("a;0;3600\nb;7200;9000\na;90000;90600\n")
     broken.write_text("a;0;3600\nb;7200\n")
     found = read_log("semicolons", log)
-    try:
-        read_log("semicolons", broken)
-        message = ""
-    except TraceError as error:
-        message = str(error)
-    results["importer"] = {"outages": len(found.outages), "nodes": list(found.nodes), "message": message}
-    (out / "results.json").write_text(json.dumps(results))
+    assert (len(found.outages), [*found.nodes]) == (3, ["a", "b"])
+    words = refusal(TraceError, lambda: read_log("semicolons", broken))
+    assert words.endswith("broken.txt:2: 2 fields; expected 'node;start;end'")
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+def check_all(config_text: str, out: Path) -> None:
+    """Every example does what the page says, in a run of the configuration ``config_text`` (JSON) or without one."""
+    load_examples()
+    runs = Runs(json.loads(config_text), out)
+    digests = runs.run("none", {"name": "none"})[-1].digests
+    partial_run = runs.run("partial", {"name": "partial", "interval_samples": 100})
+    check_strategy(runs, digests)
+    check_kind_of_save(runs, partial_run)
+    check_tracker(runs)
+    check_optimizer(runs, digests)
+    check_client(runs, partial_run)
+    check_fault(runs)
+    check_kind_of_recovery(runs, partial_run)
+    check_importer(runs)

@@ -84,7 +84,7 @@ def fresh_program(code: str) -> None:
 def examples(config: str, out: str) -> None:
     """Run the examples of docs/EXTENDING.md: nothing of the project is imported yet, the libraries are."""
     _forget_project()
-    importlib.import_module("tests.extended").main(config, Path(out))
+    importlib.import_module("tests.extended").check_all(config, Path(out))
 
 
 def _forget_project() -> None:
