@@ -16,14 +16,13 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
 from harness.config.model import Config
 from harness.core.errors import RankLost
-from harness.core.events import Event, Regrouped, Started
+from harness.core.events import Regrouped
 from harness.core.faults import PlannedFault, Strike
 from harness.run import assemble
 from harness.run.verify import compare_records
 from tests.cluster import worlds
 from tests.cluster.test_rpc import alive
 from tests.cluster.worlds import ask, begin, mend
-from tests.injected import is_loss
 from tests.runs import changed, run
 from tests.stopped import stop
 
@@ -35,26 +34,6 @@ def spared(config: Config, tmp_path: Path) -> Config:
     config = changed(config, strategy__name="buddy", strategy__interval_samples=40, data__max_train_samples=400)
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
     return changed(config, engine="rpc", cluster__spares=1)
-
-
-def takeovers(events: list[Event]) -> list[dict[str, str]]:
-    """The spares that took over at each failure, by rank."""
-    return [event.machine["spares"] for event in events if isinstance(event, Regrouped)]
-
-
-def pids(events: list[Event]) -> set[int]:
-    """Every process that served or waited in a run, as far as it is on record."""
-    return {pid for event in events if isinstance(event, Started | Regrouped) for pid in event.machine["pids"].values()}
-
-
-def test_a_spare_takes_over_from_a_single_death(spared: Config, tmp_path: Path) -> None:
-    """Each spare was another process. That the events are those without a spare is in ``test_equivalence``."""
-    _, events = run(spared, tmp_path / "spared")
-    assert [set(each) for each in takeovers(events)] != [set()] * 4
-    assert all(kill.machine["exitcode"] == -9 for kill in events if is_loss(kill))
-    new = [new for event in events if isinstance(event, Regrouped) for _, new in event.machine["replaced"].values()]
-    assert len(set(new)) == 5
-    assert not any(alive(pid) for pid in pids(events))
 
 
 def test_a_spare_that_dies_is_harmless(spared: Config, tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.server import RankServer
+from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
-from harness.core.errors import StoreError
 from harness.core.events import Saved, Trained
 from harness.core.plans import Progress, SavePlan
 from harness.recovery.checkpointer import Checkpointer
 from harness.run import assemble
-from harness.store.format import HashingWriter
 from tests.runs import changed, losses_of, run, saving_every
 
 
@@ -23,23 +21,21 @@ def content(run_dir: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("*/*.bin")}
 
 
-def test_the_files_are_those_of_saves_that_are_waited_for(config: Config, tmp_path: Path) -> None:
-    """Under ten kills; and saves are committed later."""
+@pytest.mark.parametrize("buffer_bytes", [None, 1])
+def test_the_files_are_those_of_saves_that_are_waited_for(
+    config: Config, tmp_path: Path, buffer_bytes: int | None
+) -> None:
+    """Under ten kills, and saves are committed later; also with chunks of one row and room to set aside one more."""
     config = changed(config, strategy__name="cpr_mfu", data__max_train_samples=512, cache__mode="lookahead")
     config = changed(saving_every(config, 40), cache__lookahead=30, eval__every_steps=60)
     _, waited = run(config, tmp_path / "sync")
-    _, begun = run(changed(config, save__mode="async"), tmp_path / "async")
+
+    def make_server(spec: RankSpec, rank: str) -> RankServer:
+        return RankServer(replace(spec, save_buffer_bytes=buffer_bytes or spec.save_buffer_bytes), rank)
+
+    _, begun = run(changed(config, save__mode="async"), tmp_path / "async", assemble.Parts(make_server=make_server))
     is_saved = [[isinstance(event, Saved) for event in events] for events in (waited, begun)]
     assert is_saved[0] != is_saved[1]
-    assert content(tmp_path / "async") == content(tmp_path / "sync")
-
-
-def test_the_smallest_buffer_changes_nothing_but_time(config: Config, tmp_path: Path) -> None:
-    """With chunks of one row and room to set aside one more, steps wait for the writer, and the bits are the same."""
-    config = changed(config, strategy__name="cpr_mfu", strategy__interval_samples=160, data__max_train_samples=160)
-    _, waited = run(config, tmp_path / "sync")
-    parts = assemble.Parts(make_server=lambda spec, rank: RankServer(replace(spec, save_buffer_bytes=1), rank))
-    _, begun = run(changed(config, save__mode="async"), tmp_path / "async", parts)
     assert losses_of(begun) == losses_of(waited)
     assert content(tmp_path / "async") == content(tmp_path / "sync")
 
@@ -52,25 +48,6 @@ def test_a_save_is_committed_where_something_is_due_next(config: Config, tmp_pat
     _, events = run(changed(config, metrics__log_every_steps=1000, data__max_train_samples=200), tmp_path / "run")
     told = [(type(event), event.step) for event in events if isinstance(event, Saved | Trained)]
     assert told[:6] == [(Saved, 0), (Trained, 10), (Saved, 10), (Trained, 20), (Saved, 20), (Trained, 30)]
-
-
-# --- what goes wrong in the background --------------------------------------------------------------------------------
-
-
-def test_a_disk_that_refuses_is_one_line(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that fails in the background is heard of where the save is waited for, as it is without background."""
-    config = changed(config, save__mode="async", strategy__name="full", trace__path=None, data__max_train_samples=400)
-    real = HashingWriter.write
-
-    def write(writer: HashingWriter, view: memoryview) -> None:
-        if threading.current_thread().name == "save" and b'"applied_step":0,' not in bytes(view[:4096]):
-            raise OSError(28, "No space left on device")
-        real(writer, view)
-
-    monkeypatch.setattr(HashingWriter, "write", write)
-    with pytest.raises(StoreError, match="cannot be written: No space left on device; earlier checkpoints are untou"):
-        assemble.run(config, tmp_path / "run")
-    assert not [thread for thread in threading.enumerate() if thread.name == "save"]
 
 
 def test_an_ended_run_leaves_no_thread(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

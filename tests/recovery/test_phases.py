@@ -62,19 +62,13 @@ def test_a_rank_that_is_dead_already_is_killed_again(phased: Config, tmp_path: P
     assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (1, 1, 0)
 
 
-def test_armed_kills_of_one_phase_strike_together(phased: Config, tmp_path: Path) -> None:
-    """Entries of three hours that wait for one save are one failure."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n16.5,ps0,save\n18,ps1,save\n20,ps2,save\n")
+def test_armed_kills_of_one_phase_strike_together_and_at_their_own_boundary(phased: Config, tmp_path: Path) -> None:
+    """A kill is armed before what is due at its boundary takes place; those that wait for one save are one failure."""
+    lines = "15.75,ps3,save\n16.5,ps0,save\n18,ps1,save\n20,ps2,save\n"  # the first at step 18
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase\n{lines}")
     finished, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    assert {event.step for event in events if is_loss(event)} == {27}
-    assert (finished.num_failures, finished.num_lost_ranks) == (1, 3)
-
-
-def test_a_kill_strikes_at_the_save_of_its_own_boundary(phased: Config, tmp_path: Path) -> None:
-    """The kill is armed before what is due at its boundary takes place."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps0,save\n")  # step 18
-    _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    assert [event.step for event in events if is_loss(event)] == [18]
+    assert [event.step for event in events if is_loss(event)] == [18, 27, 27, 27]
+    assert (finished.num_failures, finished.num_lost_ranks) == (2, 4)
 
 
 @pytest.mark.parametrize("strategy", ["never_save", "partial"])

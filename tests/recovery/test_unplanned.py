@@ -204,15 +204,6 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
     assert finished.digests == calm[False].digests
 
 
-def test_who_dies_during_a_recovery_belongs_to_the_same_failure(config: Config, tmp_path: Path) -> None:
-    """One failure, charged once; PLS once for each of the two; only the dead were restored."""
-    doom = {("ps2", 60, Exchange): "after", ("ps1", 61, Exchange): "after", ("ps1", 1, Restore): "after"}
-    config = changed(config, strategy__name="partial", strategy__interval_samples=40, data__max_train_samples=400)
-    finished = run_mortal(config, tmp_path / "run", doom)
-    assert (finished.num_failures, finished.num_lost_ranks) in ((1, 2), (2, 2))
-    assert {rank for rank, kind in MortalRanks.served if kind is Restore} == {"ps1", "ps2"}
-
-
 def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path) -> None:
     """After cluster.max_replacements_in_a_row it is not bad luck any more."""
     doom = {("ps1", 50, Exchange): "after", **{("ps1", n, Restore): "after" for n in range(1, 9)}}

@@ -173,16 +173,6 @@ def test_disagreeing_parts_are_refused(tmp_path: Path, who: str) -> None:
         manifest(2, 20, shards, trainer)
 
 
-def test_older_bases_under_a_new_delta_are_fine(tmp_path: Path) -> None:
-    """Only a shard's newest file must be of the manifest's step."""
-    whole = write_files(tmp_path, 1, num_ps=1)
-    delta = ShardStore(tmp_path, "ps0").write_delta(2, 20, rows_of(20), [chosen(1)])
-    trainer = write_dense(tmp_path, 2, 20, tensors={}, extra={})
-    newer = manifest(2, 20, {"ps0": (*whole.shards["ps0"], delta)}, trainer)
-    CheckpointStore(tmp_path).commit(newer)
-    assert newest_checkpoint(tmp_path) == (newer, [])
-
-
 def test_commit_refuses_missing_files_and_old_numbers(tmp_path: Path) -> None:
     """A commit that names a file that is not there, or is no newer than the newest, leaves the folder as it was."""
     (newest,) = committed(tmp_path, 5)
