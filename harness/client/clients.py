@@ -1,4 +1,4 @@
-"""The embedding clients by ``cache.mode``. To add one: a class (``client.embedding_client``) and an entry."""
+"""The embedding clients by ``cache.mode``. A new client is one class (``client.embedding_client``) and one entry."""
 
 from collections.abc import Callable
 

@@ -16,10 +16,10 @@ from harness.recovery.failover import StartedRequests
 class DirectClient(EmbeddingClient):
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
-    The trainer makes the one update that these rows lack itself, by the same optimizer. Rows are never looked up past a
-    boundary. When a shard is restored alone, rows that were looked up ahead are void, and the gradients of finished
-    steps are lost with everything that the shard had not saved, also those of a message that is sent again: it is sent
-    before the ledger counts its step, or its updates are lost too.
+    These rows lack the one update in between, which the trainer makes itself, by the same optimizer. Rows are never
+    looked up past a boundary. When a shard is restored alone, its rows looked up ahead are dropped, and unsaved
+    gradients of finished steps are lost. A message that is sent again holds a step that the ledger has not counted yet,
+    or one whose updates are lost, since the replacement does not apply it.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -77,11 +77,11 @@ class DirectClient(EmbeddingClient):
         return {}
 
     def _ahead(self, step: int) -> tuple[Tensor, ...]:
-        """The rows of batch ``step``, if they may be looked up before the batch before it has been applied."""
+        """The rows of batch ``step``, if they may be looked up one batch ahead; empty at a boundary or the end."""
         return () if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1].rows
 
     def _receive(self, progress: Progress) -> Tensor | None:
-        """Rows that were looked up with the last message, if there were any and they are not void."""
+        """The rows that the last message looked up; None if it looked up none, or a shard was restored meanwhile."""
         started, self._started = self._started, None
         if started is None:
             return None

@@ -1,8 +1,8 @@
 """The base of the embedding clients, which the step loop uses; their batches and messages.
 
-A client sees each step twice, ``pull`` and ``push``, and ``is_boundary`` names the boundaries at which an action is
-due: a save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch
-number t (from 0), and the ``push`` that follows makes it t + 1.
+A client gets two calls a step, ``pull`` and ``push``. ``is_boundary`` names the boundaries at which an action is due: a
+save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch number
+t (from 0), and the ``push`` that follows makes it t + 1.
 
 N distinct rows of a batch, rank-major; S rows of a cache or of a batch; D embedding dim, X columns of a row: D values,
 then state of the optimizer.
@@ -38,7 +38,7 @@ Keys = NDArray[np.int64]
 class Pulled:
     """A batch, its plan, and its N rows: ``rows_SX[slots_N]``, or all of ``rows_SX`` in order; float32.
 
-    With ``slots_N`` (int64) they are the rows of a cache itself, which the push of this batch changes.
+    With ``slots_N`` (int64), ``rows_SX`` is the memory of a cache, which the push of this batch changes.
     """
 
     batch: Batch
@@ -53,7 +53,7 @@ class ClientSpec:
 
     ``is_boundary(step)``: whether a save, an evaluation, a kill or the end follows ``step`` finished steps, as planned
     now. ``needs_all(step)``: whether a save or the end follows. The answers change only at boundaries, and with the
-    recovery of a rank that was killed there. ``tracker``: class of the ranks' tracker, for the calls that it needs.
+    recovery of a rank that was killed there. ``tracker``: class of the ranks' tracker, which says what calls it needs.
     """
 
     failover: FailoverClient
@@ -69,7 +69,7 @@ class ClientSpec:
 class EmbeddingClient(Resumable, ABC):
     """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
 
-    A client that keeps nothing from step to step implements :meth:`pull` and :meth:`push` alone.
+    A client without state between steps implements :meth:`pull` and :meth:`push` alone.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -83,7 +83,7 @@ class EmbeddingClient(Resumable, ABC):
 
     @abstractmethod
     def pull(self, progress: Progress) -> Pulled:
-        """The next batch with its rows. The rows do not change until the batch is pushed."""
+        """Return the next batch with its rows, which do not change until the batch is pushed."""
 
     @abstractmethod
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class EmbeddingClient(Resumable, ABC):
         return torch.cat(list(self._failover.ask(self._messages(rows=plan.rows), progress).values()))
 
     def reset(self) -> None:
-        """Drop all rows and updates held here: a full recovery took place."""
+        """Drop all rows and updates held here, after a full recovery."""
 
     def summary(self) -> dict[str, float] | None:
         """Traffic of a cache, for the record; None without a cache."""
@@ -108,30 +108,30 @@ class EmbeddingClient(Resumable, ABC):
     def settle(self, progress: Progress) -> None:
         """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
 
-        Called before :meth:`state`. Raises RolledBack if a failure voided it.
+        Called before :meth:`state`. Raises RolledBack after a full recovery.
         """
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent.
+        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent to them.
 
-        Returns by rank the updates, all and tracked, in the present request to it that the ledger counts as sent
-        already: its replacement receives them although the shard was restored alone. Negative where the request holds
-        less of earlier steps than it will be counted for. A rank that is left out has none.
+        Returns by rank the correction of lost updates, all and tracked: updates in the message under way that the
+        ledger has counted as sent, and that the replacement receives after all. Negative where fewer of them reach it
+        than the ledger will still count. A rank that is left out has none.
         """
         return {}
 
     def _messages(self, pushes: Sequence[Push | None] = (), rows: Sequence[Tensor | None] = ()) -> dict[Rank, Exchange]:
-        """A message to every rank, empty if need be, so that every death is detected."""
+        """A message to every rank, also with nothing to send, so that every death is detected."""
         nothing = [None] * len(self._ranks)
         each = zip(self._ranks, pushes or nothing, rows or nothing, strict=True)
         return {rank: Exchange(push=push, pull_N=rows_N) for rank, push, rows_N in each}
 
 
 class Batches:
-    """The training batches, each with the rows that it asks of the ranks: a pure function of the step.
+    """The training batches, each with the plan of its rows: a pure function of the step.
 
-    The last few are kept: a client asks for a batch ahead, while messages are in flight, and again when its turn comes.
-    ``sample_period``: samples whose global index is a multiple of it are the sub-sample that trackers may ask for.
+    The last few are kept: a client asks for a batch ahead, while messages are in flight, and again when it trains on
+    it. ``sample_period``: samples whose global index is a multiple of it are the sub-sample that trackers may ask for.
     """
 
     def __init__(self, dataset: Dataset, placement: Placement, *, batch_size: int, sample_period: int) -> None:
@@ -151,17 +151,17 @@ class Batches:
 
 
 def within(keys_N: Keys, first: int, last: int) -> slice:
-    """Where in ascending ``keys_N`` those with ``first <= key < last`` are, for example those of one rank."""
+    """The slice of ascending ``keys_N`` with ``first <= key < last``, for example the keys of one rank."""
     return slice(*np.searchsorted(keys_N, [first, last]))
 
 
 def local_rows(keys_N: Keys, first: int, last: int) -> Tensor:
-    """The local flat rows, int64, of those ``keys_N`` that belong to the rank with keys ``first <= key < last``."""
+    """The local flat rows, int64, of the keys in ``keys_N`` of the rank with keys ``first <= key < last``."""
     return torch.from_numpy(keys_N[within(keys_N, first, last)] - first)
 
 
 def make_pushes(touched: TouchedRows, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
-    """The gradients of step ``step``, counted from 1, for each rank."""
+    """The push to each rank with the gradients of step ``step``, counted from 1."""
     return [
         Push(
             step=step,

@@ -1,9 +1,9 @@
 """The lookahead cache: the trainer holds rows that coming batches share (BagPipe, SOSP 2023, arXiv 2202.12429).
 
-docs/ARCHITECTURE.md, "The lookahead cache", has the whole. The client is exact: the cache updates a row as the
-optimizer of its PS rank would, and a batch always reads the newest version of a row. After what is due at a boundary
-every rank is sent a message, so that a kill is detected at its own boundary. Only then may the forecast of boundaries
-have changed; if it has for a window that is planned, all windows are planned anew.
+docs/ARCHITECTURE.md, "The lookahead cache", describes it. The client is exact: the cache updates a row as the optimizer
+of its PS rank would, and a batch always reads the newest version of a row. After the actions at a boundary every rank
+is sent a message, so that a kill is detected at its own boundary. Only then can the forecast of boundaries have
+changed. If it has within a planned window, all windows are planned anew.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, D embedding dim, X columns of a row: D values, then state of the optimizer.
@@ -33,10 +33,10 @@ WINDOWS_AT_ONCE = 3
 
 
 class LookaheadClient(EmbeddingClient):
-    """Trains windows of steps on cached rows.
+    """Trains on cached rows, in windows of steps.
 
     The oracle sees ``cache.lookahead`` steps, which are two windows. ``cache.max_rows`` bounds the rows that are cached
-    or under way; a single step may need more.
+    or in flight; a single step may need more.
     """
 
     _state = (
@@ -110,7 +110,7 @@ class LookaheadClient(EmbeddingClient):
         return {**self.traffic.summary(), **beyond}
 
     def _count(self, window: Window) -> None:
-        """Count the updates and the traffic of a window whose last step is done."""
+        """Count the updates and the traffic of a window after its last step."""
         self._cache.dirty_S[window.rows.slots] += window.counts_U
         touch_bytes = self._touches.add(window, self._norms)
         self._norms = []
@@ -120,11 +120,11 @@ class LookaheadClient(EmbeddingClient):
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
     def settle(self, progress: Progress) -> None:
-        """Insert the rows that are under way: they lie in slots of their own."""
+        """Insert the rows in flight, which have slots of their own."""
         self._receive(progress)
 
     def _loaded(self) -> None:
-        """Plan the window again, and those after it that were planned, to end where they were to end."""
+        """Plan the present window and the planned ones after it again, with the ends that they had."""
         if not self._stops:
             return
         self._window = self._plan(self._before, min(self._stops)).result()
@@ -136,7 +136,7 @@ class LookaheadClient(EmbeddingClient):
                 self._planned = self._plan(self._following.after, self._following.stop)
 
     def _enter(self, progress: Progress) -> None:
-        """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
+        """Begin the window at ``progress.step``: wait for its rows, evict rows, fetch rows for the window after it."""
         self._receive(progress)
         if self._window is not None:
             del self._stops[self._window.first]
@@ -171,7 +171,7 @@ class LookaheadClient(EmbeddingClient):
         self.traffic.peak(len(window.after.held))
 
     def _look_ahead(self, window: Window) -> Window | None:
-        """The window after ``window``, planned in the background; the planning of the next one starts now."""
+        """Return the window after ``window``, planned in the background, and begin to plan the one after that."""
         num_steps = self._spec.num_steps
         if window.stop >= num_steps:
             return None
@@ -187,9 +187,9 @@ class LookaheadClient(EmbeddingClient):
         return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)
 
     def _stop_of(self, first: int) -> tuple[int, bool]:
-        """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
+        """The last step of the window that begins at ``first``, and whether it is at a boundary.
 
-        Its last step, and whether that is at a boundary.
+        A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
         """
         is_boundary = self._spec.is_boundary
         last = min(first + self._window_steps, self._spec.num_steps)
@@ -197,7 +197,7 @@ class LookaheadClient(EmbeddingClient):
         return stop, is_boundary(stop)
 
     def _evict(self, following: Window, step: int) -> DirtyRows | None:
-        """Evict the rows that no planned window needs; the dirty ones of them go out, with all touches."""
+        """Evict the rows that no planned window needs; returns their dirty rows to write back, with all touches."""
         leaving = self._held[following.is_leaving_H]
         is_dirty = self._cache.dirty_S[leaving.slots] > 0
         dirty = self._take_dirty(leaving[is_dirty], step) if is_dirty.any() or self._touches else None
@@ -207,14 +207,14 @@ class LookaheadClient(EmbeddingClient):
         return dirty
 
     def _take_dirty(self, rows: Rows, step: int) -> DirtyRows:
-        """Rows to write back now, with their updates, and all touches not flushed yet. The rows are clean then."""
+        """The values and updates of ``rows``, to write back now, and all unsent touches. Marks the rows as clean."""
         cache = self._cache
         counts_N, values_ND = cache.dirty_S[rows.slots], cache.values(rows.slots)
         cache.dirty_S[rows.slots] = 0
         return DirtyRows(step, rows.keys, values_ND, counts_N, self._touches.take())
 
     def _start(self, wanted: Rows, dirty: DirtyRows | None) -> None:
-        """Send a message to every rank, empty if need be, so that every death is detected.
+        """Send a message to every rank, also with nothing to send, so that every death is detected.
 
         Rows that are fetched and rows that are written back are distinct, so the two travel in messages of their own,
         lookups first: rows come back while others are still on their way out.
@@ -231,7 +231,7 @@ class LookaheadClient(EmbeddingClient):
         self._under_way = wanted, self._failover.start(requests)
 
     def _receive(self, progress: Progress) -> None:
-        """Insert the rows that are under way into the cache."""
+        """Wait for the rows in flight and insert them into the cache."""
         if self._under_way is None:
             return
         rows, started = self._under_way
@@ -240,9 +240,9 @@ class LookaheadClient(EmbeddingClient):
         self._cache.insert(rows.slots, torch.cat(replies))
 
     def _flush(self, progress: Progress, overlap: Callable[[], None]) -> None:
-        """Give every rank what it would have without a cache. Rows stay cached, clean.
+        """Write back all dirty rows and touches, so that ranks are as without a cache. Rows stay cached, clean.
 
-        A shard that is restored here has lost the updates of this step too: it is restored as of ``after``.
+        A shard that is restored meanwhile has lost the updates of this step too: it is restored as of ``after``.
         """
         assert self._window is not None
         batch, self._flushing = self._window.steps[-1]
@@ -261,7 +261,7 @@ class LookaheadClient(EmbeddingClient):
         self._flushing = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. During a flush the updates of its step are not counted as sent, but lost with others."""
+        """See EmbeddingClient. During a flush the ledger has not counted the updates of its step, which are lost."""
         for rank in ranks:
             first, last = self._spans[rank]
             self._cache.evict(self._held.slots[within(self._held.keys, first, last)])

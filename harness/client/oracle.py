@@ -1,8 +1,8 @@
 """Windows of steps, planned ahead of the step loop: their rows, and the slot of each row in the cache.
 
 The order of batches is known, so a plan is a function of the batches and of where windows end. It is computed in the
-background and does not depend on failures. A row enters the cache before the window that needs it and stays while one
-of the next two windows needs it, in one slot from first to last.
+background and does not depend on failures. A row enters the cache before the window that needs it, keeps one slot, and
+stays while one of the next two windows needs it.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). N distinct rows of a batch, U distinct
 rows of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
@@ -45,7 +45,7 @@ Past = tuple[Keys, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """The state that a plan needs beside the batches: the last two windows, and which rows are held in which slots.
+    """The inputs of a plan beside the batches: the last two windows, and which rows are held in which slots.
 
     ``held``: the rows of the two windows, which the cache holds while the first of them runs. No plan changes it.
     """
@@ -57,13 +57,12 @@ class Placing:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Consecutive steps from number ``first``: rows, and what the cache does when the window *before* is entered.
+    """Consecutive steps from number ``first``, their rows, and the cache's changes when the window *before* begins.
 
-    ``slots``: those of each step's rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
-    ``is_leaving_H``: which rows are evicted when the window before is entered, of the rows held up to that moment (the
-    ``held`` of the window before). ``coming``: the rows that are fetched at that moment; they take the slots of evicted
-    rows first. ``before``, ``after``: what it was planned from, and the window after it is planned from. ``least``: see
-    :func:`least_rows`.
+    ``slots``: by step, the slots of its rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
+    ``is_leaving_H``: of the rows held when the window before begins, which are evicted then. ``coming``: the rows that
+    are fetched then; they take the slots of evicted rows first. ``before``, ``after``: the inputs of this and the next
+    plan. ``least``: see :func:`least_rows`.
     """
 
     first: int
@@ -79,14 +78,14 @@ class Window:
 
     @property
     def stop(self) -> int:
-        """Number of finished steps after the window."""
+        """The number of finished steps at the window's end."""
         return self.first + len(self.steps)
 
 
 class Oracle:
-    """Plans one window after the other.
+    """Plans one window after another.
 
-    ``max_window_rows``: bound on the rows of a window. A window is cut short at the bound, but has at least one step.
+    ``max_window_rows``: bound on the rows of a window. A window ends early at the bound, but has at least one step.
     """
 
     def __init__(self, batches: Batches, *, max_window_rows: int | None) -> None:
@@ -95,7 +94,7 @@ class Oracle:
         self._steps: dict[int, tuple[Batch, BatchPlan]] = {}  # planned, but cut off a window
 
     def plan(self, before: Placing, first: int, stop: int, *, is_flushed: bool) -> Window:
-        """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
+        """Plan the window of steps ``first`` to ``stop``, or fewer. ``is_flushed``: at ``stop`` all updates are flushed."""
         steps = [self._steps.pop(step, None) or self._batches(step) for step in range(first, stop)]
         merged = _merge([plan for _, plan in steps])
         fitting = merged.num_steps_with(self._max_window_rows)
@@ -119,7 +118,7 @@ class Oracle:
 
 
 def _place(before: Placing, keys_U: Keys, *, is_flushed: bool) -> tuple[Rows, Rows, Mask, Placing]:
-    """Hold the rows of the last window and of this one: the latter's, those to fetch and to evict, and what is then."""
+    """Give slots to the rows of a window: its rows, rows to fetch, mask of rows to evict, inputs of the next plan."""
     held = before.held
     where_U, is_held_U = _find(keys_U, held.keys)
     is_leaving_H = np.ones(len(held), bool)
@@ -166,7 +165,7 @@ def _find(keys_U: Keys, others: Keys) -> tuple[NDArray[np.int64], Mask]:
 
 
 def _union(left: Rows, right: Rows) -> Rows:
-    """Rows of both, which have none in common."""
+    """The rows of both, which are disjoint, by ascending key."""
     keys = np.concatenate([left.keys, right.keys])
     order = np.argsort(keys, kind="stable")  # merges two ascending runs in linear time
     return Rows(keys[order], np.concatenate([left.slots, right.slots])[order])
@@ -174,7 +173,7 @@ def _union(left: Rows, right: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class _Merged:
-    """The rows of consecutive steps: ``keys_U[inverse_A]`` are those of all steps in order; ``sizes`` are their N."""
+    """The rows of consecutive steps. ``keys_U[inverse_A]``: the keys of all steps in order; ``sizes``: their N."""
 
     keys_U: Keys
     counts_U: NDArray[np.int32]

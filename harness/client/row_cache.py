@@ -39,7 +39,7 @@ class RowCache(Resumable):
             setattr(self, name, grown(getattr(self, name), size))
 
     def insert(self, slots_K: Slots, values_KX: Tensor) -> None:
-        """Insert rows as fetched from their rank; they are clean."""
+        """Insert rows as they were fetched from their rank; they are clean."""
         row_loops.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
         self.is_cached_S[slots_K] = True
 
@@ -48,6 +48,6 @@ class RowCache(Resumable):
         return torch.from_numpy(row_loops.take_rows(self.values_SX.numpy(), slots_K))
 
     def evict(self, slots_K: Slots) -> None:
-        """Drop rows, together with updates that their rank lacks."""
+        """Drop rows, with updates that their rank lacks."""
         self.is_cached_S[slots_K] = False
         self.dirty_S[slots_K] = 0

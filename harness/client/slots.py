@@ -1,4 +1,4 @@
-"""Slots of a cache: a pool of free slots, and the order of their last use. N slots of a call."""
+"""Slots of a cache: a pool of free slots, and the order of their last use. N slots in a call."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -18,20 +18,20 @@ _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
 def no_slots() -> Slots:
-    """No slot, or no key."""
+    """An empty array of slots or keys."""
     return np.empty(0, np.int64)
 
 
 @dataclass
 class SlotPool:
-    """A pool of slot numbers below ``capacity``, of which the first ``num_free`` of ``free`` are free."""
+    """A pool of slot numbers below ``capacity``. The free ones are the first ``num_free`` of ``free``."""
 
     capacity: int = 0
     num_free: int = 0
     free: Slots = field(default_factory=no_slots)
 
     def copy(self) -> "SlotPool":
-        """The same slots, in memory of its own."""
+        """A copy with the same free slots."""
         return replace(self, free=self.free.copy())
 
     @property
@@ -62,10 +62,10 @@ class SlotPool:
 
 
 class Recency(Resumable):
-    """The least recently used slots, at constant cost per use.
+    """Finds the least recently used slots, at constant cost per use.
 
     Uses are queued in order. An entry of the queue counts only if it is the last use of its slot, so a use need not
-    remove the earlier entry; outdated entries are skipped at the head, and swept out now and then.
+    remove the earlier entry; outdated entries are skipped at the head, and removed now and then.
     """
 
     _state = ("_queue", "_num_queued", "_last_S")

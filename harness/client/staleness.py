@@ -1,12 +1,12 @@
 """Bounded staleness: workers that train on rows that may be old, within a bound (HET, VLDB 2022, arXiv 2112.07221).
 
-Clocks count the updates of a row: c_s as of which a worker's copy is complete; c_c, that is c_s plus own updates not
-yet pushed; c_g of the row at its PS rank. s is ``cache.staleness``.
+Clocks count the updates of a row. c_s: the clock up to which a worker's copy is complete. c_c: c_s plus own updates not
+yet pushed. c_g: the clock of the row at its PS rank. s is ``cache.staleness``.
 
-- Write: a worker updates its copy at once and sums its gradients. At c_c - c_s > s their sum is pushed, c_g grows by
-  the number of updates, and so does c_s: the copy stays.
-- Read: a copy may be used while c_g - c_s <= s, that is while it lacks at most s of the updates by others that the PS
-  rank has. Else its pending gradients are pushed and the row is fetched anew.
+- Write: a worker updates its copy at once and sums its gradients. At c_c - c_s > s their sum is pushed; c_g and c_s
+  grow by the number of updates, and the copy stays.
+- Read: a copy may be used while c_g - c_s <= s: it lacks at most s of the updates by others that the PS rank has.
+  Otherwise its pending gradients are pushed and the row is fetched anew.
 - Beyond ``cache.max_rows`` copies the least recently used one is evicted, and its pending gradients are pushed.
 
 docs/ARCHITECTURE.md, "Bounded staleness", has what follows from it, what differs from HET, and what saves, evaluations
@@ -28,7 +28,7 @@ from harness.core.plans import Progress, Rank
 
 @dataclass
 class StaleTraffic(Traffic):
-    """Traffic, and the staleness of the rows read: the updates of other workers that the copy lacked.
+    """Traffic, and the staleness of the rows read: the number of other workers' updates that the copy lacked.
 
     ``max_pending``: the most updates of one row that a worker had not pushed after a step.
     """
@@ -51,7 +51,7 @@ class StaleTraffic(Traffic):
 
 
 class StaleClient(EmbeddingClient):
-    """Trains on the copies of several workers. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
+    """Trains on the copies of several workers in turn. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
 
     _state = ("_caches", "_must_ask", "traffic")
     _state_types = (StaleTraffic,)
@@ -87,7 +87,7 @@ class StaleClient(EmbeddingClient):
         return Pulled(batch, plan, rows_ND)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
-        """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
+        """Update the worker's copies. One message a rank pushes gradients and fetches rows for the next worker."""
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled
         updated_ND = self._spec.run.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
@@ -136,10 +136,9 @@ class StaleClient(EmbeddingClient):
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. Those in flight are of earlier steps: the batch's own do not count as sent yet.
+        """See EmbeddingClient. The message under way has updates of earlier steps; its own step's do not count as sent.
 
-        Negative where more of the batch's own stay pending than the message holds of earlier steps: they will be
-        counted as sent, and are lost.
+        Negative where more of its own step's updates stay pending than the message has of earlier steps.
         """
         for rank in ranks:
             self._caches.discard(*self._spans[rank])
@@ -149,5 +148,5 @@ class StaleClient(EmbeddingClient):
         return {rank: (pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]) for k, rank in enumerate(self._ranks)}
 
     def _local(self, keys_N: Keys) -> list[Tensor]:
-        """The local rows of each rank."""
+        """By rank, the local rows of ``keys_N``."""
         return [local_rows(keys_N, first, last) for first, last in self._spans.values()]

@@ -54,7 +54,7 @@ class Traffic:
         self.sent_bytes += num_rows * (ID_BYTES + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES)
 
     def peak(self, num_rows: int) -> None:
-        """Record that ``num_rows`` rows are cached or in flight now."""
+        """Record that ``num_rows`` rows are cached or in flight, for ``peak_rows``."""
         self.peak_rows = max(self.peak_rows, num_rows)
 
     def summary(self) -> dict[str, float]:

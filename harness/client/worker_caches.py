@@ -84,7 +84,7 @@ class WorkerCaches(Resumable):
         return self._slots.num_used
 
     def find(self, step: int, keys_N: Keys) -> Keys:
-        """Slots of the copies of the step's worker, -1 for a row without a copy."""
+        """The slots of the copies of the worker of ``step``, -1 for a row without a copy."""
         entries_N = self._entry_of_M[keys_N] - 1
         slots_N = self._slot_EW[entries_N, step % self._cache.workers]
         return np.where(entries_N < 0, -1, slots_N).astype(np.int64)
@@ -94,12 +94,12 @@ class WorkerCaches(Resumable):
         return self._clock_E[self._entry_S[slots_N]] - self._version_S[slots_N]
 
     def wanted(self, step: int, keys_N: Keys) -> Keys:
-        """The rows that the step's worker must fetch: no copy, or one that is more than ``staleness`` behind."""
+        """The rows that the worker of ``step`` must fetch: without a copy, or more than ``staleness`` behind."""
         slots_N = self.find(step, keys_N)
         return keys_N[(slots_N < 0) | (self.behind(slots_N) > self._cache.staleness)]
 
     def use(self, slots_N: Keys, step: int) -> Tensor:
-        """The values of copies, float32 (N, X), for the batch number ``step``."""
+        """The values of copies, float32 (N, X), for batch number ``step``; records the use."""
         if self._recency is not None:
             self._recency.use(step, slots_N)
         return self._values_SX.index_select(0, torch.from_numpy(slots_N))
@@ -113,7 +113,7 @@ class WorkerCaches(Resumable):
         return row_P[starts], self._sums(slots_NW[row_P, worker_P].astype(np.int64), starts)
 
     def update(self, slots_N: Keys, updated_NX: Tensor, grads_ND: Tensor, plan: BatchPlan) -> int:
-        """The worker's own update of its copies: new values, and one more gradient pending, or flushed.
+        """Apply a worker's own update to its copies: new values, and one more gradient pending, or queued for a push.
 
         Returns the most pending updates that one of these copies is left with.
         """
@@ -141,7 +141,7 @@ class WorkerCaches(Resumable):
     def make_ready(self, step: int, keys_N: Keys) -> Pending:
         """Make room for the rows of ``keys_N`` without a copy; flush copies that must be fetched anew.
 
-        Returns everything to push before batch ``step`` is read: over the write bound, evicted, or fetched anew.
+        Returns all gradients to push before batch ``step`` is read: of copies over the bound, evicted, or fetched anew.
         """
         slots_N = self.find(step, keys_N)
         own_N = slots_N[slots_N >= 0]
@@ -185,7 +185,7 @@ class WorkerCaches(Resumable):
         self._version_S[slots_N] = self._clock_E[self._entry_S[slots_N]]
 
     def drain(self) -> Pending:
-        """Return all pending gradients and empty all caches."""
+        """Empty all caches, and return all pending gradients."""
         self.flush(np.flatnonzero(self._updates_S))
         pending = self.take_flushed()
         self.clear()
@@ -227,7 +227,7 @@ class WorkerCaches(Resumable):
         return slots_N
 
     def _grow(self, pool: SlotPool, needed: int, names: Sequence[str], *, fill: int = 0) -> None:
-        """Have ``pool``, and the arrays that its numbers index, hold ``needed``, or twice as many as now.
+        """Grow ``pool``, and the arrays that its numbers index, to ``needed``, or to twice the present size.
 
         No entry lacks a copy, so both pools grow to at most the bound of copies, unless one batch needs more.
         """

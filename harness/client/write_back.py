@@ -29,7 +29,7 @@ with the norms of their changes (``moved``). Only those that the ranks' tracker 
 
 
 class TouchLog(Resumable):
-    """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps."""
+    """Touches of finished steps that were not sent to the ranks' trackers yet, in the order of steps."""
 
     _state = ("_touching",)
 
@@ -43,7 +43,7 @@ class TouchLog(Resumable):
     def add(self, window: Window, norms: Sequence[Tensor]) -> int:
         """Add the finished steps of ``window``; returns the bytes of their touches on the wire.
 
-        ``norms``: of each step, where they are needed.
+        ``norms``: by step, the norms of changes, if the tracker needs them.
         """
         added_bytes = 0
         for place, (_, plan) in enumerate(window.steps):
@@ -105,7 +105,7 @@ def _num_bytes(touches: Touches) -> int:
 
 
 def _of_rank(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
-    """The step, the local rows and their values, if any, of each step that touched rows of the rank."""
+    """For each step that touched rows of the rank: the step, the local rows, and their values, if any."""
     for step, keys_S, *values in log:
         part = within(keys_S, first, last)
         if part.start < part.stop:
