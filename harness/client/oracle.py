@@ -94,7 +94,7 @@ class Oracle:
         self._steps: dict[int, tuple[Batch, BatchPlan]] = {}  # planned, but cut off a window
 
     def plan(self, before: Placing, first: int, stop: int, *, is_flushed: bool) -> Window:
-        """Plan the window of steps ``first`` to ``stop``, or fewer. ``is_flushed``: at ``stop`` all updates are flushed."""
+        """Plan the window of steps ``first`` to ``stop``, or fewer. ``is_flushed``: ``stop`` flushes all updates."""
         steps = [self._steps.pop(step, None) or self._batches(step) for step in range(first, stop)]
         merged = _merge([plan for _, plan in steps])
         fitting = merged.num_steps_with(self._max_window_rows)

@@ -20,7 +20,7 @@ def unpack(  # noqa: PLR0917 - compiled functions take values by place
 ) -> Any:
     """Split the records ``items_B`` into features, row ids and labels.
 
-    Returns the index of the first damaged record, one with a word that is not below its limit; -1: none.
+    Returns the index of the first damaged record, which has a word at or above its limit; -1 if there is none.
     """
     num_dense, num_tables = out_dense_BI.shape[1], out_ids_BF.shape[1]
     dense_BI, labels_B = out_dense_BI.view(np.int32), out_labels_B.view(np.int32)

@@ -7,9 +7,9 @@ and a product is fused with a sum only where the code says so, so every machine 
 Conventions of all files of this folder: arrays are in C order; a result is a new array unless its parameter is named
 ``out_…`` or the docstring says that an argument changes; no index is checked, the caller has made or checked them.
 
-Machine code is cached in ``__pycache__``, or in ``NUMBA_CACHE_DIR`` where that is set, in a folder named by a digest
-of all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only. Beside
-each file lies its digest, ``FILE.digest``: machine code that was changed is not run.
+Machine code is cached in ``__pycache__``, or in ``NUMBA_CACHE_DIR`` if that is set, in a folder named by a digest of
+all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only. Beside each
+cached file lies its digest, ``FILE.digest``; a file that does not match its digest is not run.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None)
 
 
 def _seal(folder: Path, pattern: str) -> None:
-    """Write the digest of each file of machine code whose name is as ``pattern`` says."""
+    """Write the digest of each file of machine code whose name matches ``pattern``."""
     for file in folder.rglob(pattern):
         if file.suffix in _CODE:
             with suppress(OSError):  # gone, since another process found the folder damaged
@@ -81,7 +81,7 @@ def _seal(folder: Path, pattern: str) -> None:
 
 
 def _is_sound(folder: Path) -> bool:
-    """Whether every file has the digest that lies beside it; one without a digest is being written."""
+    """Whether every cached file matches the digest beside it; a file without a digest is still being written."""
     try:
         seals = {seal.with_name(seal.name.removesuffix(_SEAL)): seal.read_text() for seal in folder.rglob(f"*{_SEAL}")}
         return all(_digest(file) == digest for file, digest in seals.items())
@@ -90,7 +90,7 @@ def _is_sound(folder: Path) -> bool:
 
 
 def _digest(file: Path) -> str:
-    """Of name and content: machine code of another function is damage too."""
+    """Digest of a file's name and content: machine code of another function counts as damaged too."""
     return hashlib.blake2b(file.name.encode() + b"\0" + file.read_bytes(), digest_size=16).hexdigest()
 
 
@@ -100,7 +100,7 @@ def is_cold() -> bool:
 
 
 def _make_cache_folder() -> Path | None:
-    """The cache folder of the present sources; None where none can be written. Folders of older sources are removed."""
+    """The cache folder of the present sources; None if none can be written. Removes folders of older sources."""
     sources = sorted(_HERE.glob("*.py"))
     content = b"\0".join(part for source in sources for part in (source.name.encode(), source.read_bytes()))
     name = f"kernels-{hashlib.blake2b(content, digest_size=8).hexdigest()}"

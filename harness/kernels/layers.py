@@ -72,7 +72,7 @@ def matrix(address: int, num_rows: int, width: int) -> Any:
 
 @inlined
 def share(total: int, part: int, num_parts: int, unit: int) -> Any:
-    """Bounds (start, stop) of share ``part`` of ``total`` items.
+    """The bounds (start, stop) of share ``part`` of ``total`` items.
 
     A share is a whole number of units, except the last one, which may end in a partial unit.
     """
@@ -110,7 +110,7 @@ def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """dL/d(x̃ A) from dL/dy, in place: 0 where the ReLU's output is 0."""
+    """Turn dL/dy into dL/d(x̃ A), in place: 0 where the ReLU's output is 0."""
     if layer.has_relu:
         outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
         grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
@@ -132,7 +132,7 @@ def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def step(job: Any, layer: Any, part: int, num_parts: int) -> None:
-    """A <- A - lr x̃ᵀ g, or a step of Adagrad with the gradient x̃ᵀ g, for a share of A's rows."""
+    """Compute A <- A - lr x̃ᵀ g, or Adagrad's step with the gradient x̃ᵀ g, for a share of A's rows."""
     first, last = share(layer.fan_in + 1, part, num_parts, 16)
     affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
     inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]
@@ -211,7 +211,7 @@ def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) ->
 
 @inlined
 def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
-    """log(1 + exp(s a)) of some logits a, with s = 1 - 2 y, and dL/da of the mean over B; in double precision."""
+    """The losses log(1 + exp(s a)) of some logits a, s = 1 - 2 y, and dL/da of the mean over B; in double precision."""
     logits_B1 = matrix(top.outputs, job.num_samples, top.outputs_width)
     grads_B1 = matrix(top.output_grad, job.num_samples, top.outputs_width)
     labels_B = carray(pointer(job.labels), job.num_samples, np.float32)
@@ -226,7 +226,7 @@ def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
 
 @inlined
 def coalesce(job: Any, first: int, last: int) -> None:
-    """Gradients of some rows: each the sum over its accesses, in the order of the batch."""
+    """The gradients of some rows: for each, the sum over its accesses in the order of the batch."""
     dim, num_vectors, num_tables = job.dim, job.num_vectors, job.num_vectors - 1
     order_A = carray(pointer(job.order_A), job.num_samples * num_tables, np.int64)
     starts_N = carray(pointer(job.starts), job.num_rows, np.int64)

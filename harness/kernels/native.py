@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 def link(symbols: Mapping[str, str], library: str | None) -> bool:
     """Make C functions callable from compiled code: {name in compiled code: symbol in the library}.
 
-    ``library``: a path; None is what this process has loaded, the C library included. False, and nothing linked, where
-    the library or one of the symbols is missing. Names begin with ``harness_``, so that they clash with no library's.
+    ``library``: a path; None for what this process has loaded, the C library included. False, and nothing linked, if
+    the library or a symbol is missing. Names begin with ``harness_``, so that they clash with no library's.
     """
     try:
         handle = ctypes.CDLL(library)
@@ -53,7 +53,7 @@ sem_wait = types.ExternalFunction("harness_sem_wait", types.int32(_pointer))
 
 
 def typed_intrinsic(function: Callable[..., Any]) -> Any:
-    """Numba's ``intrinsic``, without the types that it does not have."""
+    """Numba's ``intrinsic``, with the types that it lacks."""
     return intrinsic(function)
 
 
@@ -87,7 +87,7 @@ def load(_context: Any, address: Any) -> Any:
 
 @typed_intrinsic
 def pointer(_context: Any, address: Any) -> Any:
-    """An address as a ``void *``, the type that C functions and ``carray`` take."""
+    """Turn an address into a ``void *``, the type that C functions and ``carray`` take."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -97,7 +97,7 @@ def pointer(_context: Any, address: Any) -> Any:
 
 @typed_intrinsic
 def nanoseconds(_context: Any) -> Any:
-    """The monotonic clock, int64."""
+    """The reading of the monotonic clock, int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)

@@ -39,7 +39,7 @@ def distance(left: Any, i: Any, right: Any, j: Any, dim: Any) -> Any:
 
 @compiled_for(float32[::1](float32[:, :], float32[:, :]))
 def row_distances(left_ND: Any, right_ND: Any) -> Any:
-    """The distance of each row of ``left_ND`` from that of ``right_ND``: float32 (N,)."""
+    """The L2 distances between the rows of ``left_ND`` and the same rows of ``right_ND``: float32 (N,)."""
     num_rows, dim = left_ND.shape
     norms_N = np.empty(num_rows, np.float32)
     for n in range(num_rows):

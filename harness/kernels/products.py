@@ -1,7 +1,7 @@
 """Matrix products of float32 for compiled code, with the same bits on every processor.
 
 Each element of a product is one chain of fused multiply-adds over k, in ascending order and from zero. A BLAS cuts k in
-blocks whose length depends on the processor and on the sizes, so its bits do too. Vector width and tile here change the
+blocks whose length depends on the processor and on the sizes, and so do its bits. Here vector width and tile change the
 speed only.
 
 Method: a panel of the right matrix is copied so that the innermost loop reads it in order, and a tile of the result
@@ -107,7 +107,7 @@ class Tile:
         return ir.VectorType(_FLOAT, self.lanes)
 
     def _multiply_tile(self) -> Any:
-        """Intrinsic: one tile of the result, of which ``num_rows`` rows and ``num_columns`` columns are written."""
+        """Intrinsic: computes a tile of the result, and writes ``num_rows`` rows and ``num_columns`` columns of it."""
         integer, address = types.int64, types.uintp
 
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -154,7 +154,7 @@ class Tile:
         return multiply_tile
 
     def _sums(self, builder: Any, k: Any, rows: list[Any], k_step: Any, panel: Any) -> list[list[Any]]:
-        """The loop over k: the vectors of each row of a tile."""
+        """The loop over k: returns the vectors of each row of a tile."""
         before = builder.block
         loop, end = builder.append_basic_block("multiply"), builder.append_basic_block("multiplied")
         builder.branch(loop)
@@ -186,7 +186,7 @@ class Tile:
         return following
 
     def _copy_rows(self) -> Any:
-        """Intrinsic: a panel from a matrix with contiguous rows."""
+        """Intrinsic: copies a panel from a matrix with contiguous rows."""
 
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             source, row_step, k, num_columns, panel = arguments
@@ -205,7 +205,7 @@ class Tile:
         return copy_rows
 
     def _copy_columns(self) -> Any:
-        """Intrinsic: a panel from a matrix with contiguous columns, transposed in registers."""
+        """Intrinsic: copies a panel from a matrix with contiguous columns, transposed in registers."""
 
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             source, column_step, k, num_columns, panel = arguments
@@ -232,7 +232,7 @@ class Tile:
         return copy_columns
 
     def _transposed(self, builder: Any, vectors: list[Any]) -> list[Any]:
-        """As many vectors as lanes, transposed: log2(lanes) times, vector i is interleaved with i + lanes / 2."""
+        """Transpose as many vectors as lanes: log2(lanes) times, vector i is interleaved with vector i + lanes / 2."""
         half = self.lanes // 2
         order = ir.VectorType(_I32, self.lanes)
         low, high = (
@@ -262,7 +262,7 @@ class Tile:
         return self._call(builder, f"llvm.fma.v{self.lanes}f32", self._vector, left, right, summand)
 
     def _load(self, builder: Any, place: Any, mask: Any) -> Any:
-        """The lanes of a mask; the others are 0, and their memory is not read."""
+        """Load the lanes of a mask; the others are 0, and their memory is not read."""
         zero = ir.Constant(self._vector, [0.0] * self.lanes)
         name = f"llvm.masked.load.v{self.lanes}f32.p0"
         return self._call(builder, name, self._vector, place, _I32(_BYTES), mask, zero)
@@ -285,7 +285,7 @@ def _pointer(builder: Any, address: Any, type_: Any) -> Any:
 
 
 def _at_most(builder: Any, number: int, count: Any) -> Any:
-    """``number``, or the last one of ``count`` items."""
+    """``number``, but at most the index of the last of ``count`` items."""
     is_below = builder.icmp_signed("<", _I64(number), count)
     return builder.select(is_below, _I64(number), builder.sub(count, _I64(1)))
 

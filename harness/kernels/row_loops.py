@@ -27,7 +27,7 @@ def sum_some_runs(  # noqa: PLR0917 - compiled functions take values by place
     last: int,
     out_ND: Any,
 ) -> None:
-    """:func:`sum_runs` of the runs from ``first`` up to but excluding ``last``."""
+    """The part of :func:`sum_runs` for the runs from ``first`` up to but excluding ``last``."""
     skipped = num_vectors - num_tables
     for n in range(first, last):
         end = starts_N[n + 1] if n + 1 < len(starts_N) else len(order_P)
@@ -68,7 +68,7 @@ SGD, ROWWISE_ADAGRAD, ADAGRAD = range(3)
 
 @numba.njit(nogil=True, error_model="numpy")
 def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: Any) -> None:
-    """Update one row in place, each operation rounded to float32. Every update of a row goes by it.
+    """Update one row in place, each operation rounded to float32. All updates of rows use this function.
 
     Row-wise Adagrad has one sum a row, of the mean of the squared gradient over D, added up in the order of D, as in
     FBGEMM (``rowwise_adagrad``) and torchrec.
@@ -129,7 +129,7 @@ def step_rows(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for(float32[:, ::1](float32[:, ::1], int64[::1]))
 def take_rows(rows_SD: Any, slots_K: Any) -> Any:
-    """The rows of ``slots_K``, (K, D): torch's ``index_select``, on one thread."""
+    """The rows ``slots_K``, (K, D), as torch's ``index_select`` gives them, on one thread."""
     num_rows, dim = len(slots_K), rows_SD.shape[1]
     taken_KD = np.empty((num_rows, dim), np.float32)
     for k in range(num_rows):
@@ -143,7 +143,7 @@ def take_rows(rows_SD: Any, slots_K: Any) -> Any:
 
 @compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1]))
 def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
-    """Write rows to ``slots_K``: torch's ``index_copy_``, on one thread."""
+    """Write rows to ``slots_K``, as torch's ``index_copy_`` does, on one thread."""
     num_rows, dim = len(slots_K), out_SD.shape[1]
     for k in range(num_rows):
         if k + AHEAD < num_rows:
@@ -157,7 +157,7 @@ def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
 def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
     rule: int, out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float
 ) -> None:
-    """For keys of both ``keys_H`` and ``keys_N`` (ascending): ``out_rows_HX`` gets row N after one step.
+    """For keys in both ``keys_H`` and ``keys_N`` (ascending), set the row of ``out_rows_HX`` to row N after one step.
 
     The same bits as :func:`step_rows`.
     """

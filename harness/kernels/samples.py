@@ -40,9 +40,9 @@ full.
 def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) -> None:
     """Add each sampled row that is not a member to the list of its table; in a full list it replaces a member.
 
-    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: to make an array of a
-    tensor takes 0.6 us, as long as all the rest. Membership is evaluated before this step. The member that is replaced
-    follows from ``key``, step and row, or is the oldest.
+    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: making an array of a
+    tensor takes 0.6 us, as long as all the rest. Membership is as before this step. The member that is replaced follows
+    from ``key``, step and row, or is the oldest.
     """
     rows_N = carray(pointer(rows), num_rows, np.int64)
     sampled_N = carray(pointer(sampled), num_rows, np.bool_)
@@ -94,7 +94,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
 
 @compiled_for(void(int32[::1], uint64[::1]))
 def forget_members(rows_K: Any, is_member_W: Any) -> None:
-    """Clear the membership bits of some rows."""
+    """Clear the membership bits of ``rows``."""
     for k in range(len(rows_K)):
         row = int64(rows_K[k])
         is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))

@@ -9,7 +9,7 @@ from harness.kernels.compiler import compiled_for
 
 @compiled_for("UniTuple(uint32[::1], 2)(uint32[::1], float32[::1])")
 def keys_by_label(bits_M: Any, labels_M: Any) -> Any:
-    """Integers in the order of float32 scores, given as their bits: those of label 0, and those of label 1."""
+    """Integers in the order of float32 scores, which are given as bits: those of label 0, and those of label 1."""
     num_positive = 0
     for m in range(len(labels_M)):
         num_positive += labels_M[m] > 0.5

@@ -14,7 +14,7 @@ from harness.kernels.compiler import compiled_for
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
 def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
-    """One sort word for each access, (A,).
+    """The sort word of each access, (A,).
 
     The upper bits are the row's position in the rank-major order; the low ``num_bits`` bits are the access's number.
     Row ``i`` of table f is at ``i // O + origins_OF[i % O, f]``.
@@ -89,7 +89,7 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
 
 @compiled_for("Tuple((int64[::1], int32[::1], int64[::1], int64[::1]))(int64[::1], int64, int32[::1])")
 def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
-    """Union of keys, from sorted words: a key, then the number of its access in ``num_bits``.
+    """The union of keys, from sorted words that hold a key, then the number of its access in ``num_bits`` bits.
 
     Returns the distinct keys_U; counts_U, the sum of their accesses' counts; inverse_A, the key of each access; and
     firsts_U, the first access of each key.

@@ -1,4 +1,4 @@
-"""The part of a command that one thread of the team does: train or predict on its samples, run tasks of an update.
+"""One thread's part of a command to the team: train or predict on its samples, run tasks of an update.
 
 The optimizer's step of the dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any
 thread claims the next one: workers while the caller does something else, the caller while it waits, or all of them
@@ -44,7 +44,7 @@ def num_counters(num_shares: int) -> int:
 
 @inlined
 def counter(job: Any, index: int) -> int:
-    """The address of a counter."""
+    """The address of counter ``index``."""
     return job.counters + 64 * index
 
 
@@ -63,14 +63,14 @@ def wait_for(address: int, value: int) -> None:
 
 @inlined
 def mark(job: Any, thread: int, index: int) -> None:
-    """Record the present time as mark number ``index``, on thread 0 only."""
+    """Record the present time as mark number ``index``; a no-op on other threads than 0."""
     if thread == 0:
         job.marks[index] = nanoseconds()
 
 
 @inlined
 def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
-    """Logits of some samples, to the outputs of the last layer."""
+    """Compute the logits of some samples, in the outputs of the last layer."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_integers, num_bottom = layers[0].fan_in, job.num_bottom
     inputs_BI = matrix(layers[0].inputs, job.num_samples, layers[0].inputs_width)
@@ -90,7 +90,7 @@ def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
 
 @inlined
 def _train_share(job: Any, thread: int) -> None:
-    """A thread's share of the samples at hand, after the update of the batch before: ``losses``, ``vector_grads``."""
+    """Train on a thread's share of the samples, after the update of the batch before: ``losses``, ``vector_grads``."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom, num_shares = job.num_bottom, job.num_shares
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
@@ -112,7 +112,7 @@ def _train_share(job: Any, thread: int) -> None:
 
 @inlined
 def _merge_share(job: Any, thread: int) -> None:
-    """A thread's share of the distinct rows: ``row_grads``."""
+    """Compute a thread's share of the distinct rows' gradients: ``row_grads``."""
     first, last = share(job.num_rows, thread, job.num_shares, 1)
     coalesce(job, first, last)
     mark(job, thread, 8)

@@ -5,7 +5,7 @@ at a barrier, to add up the gradients of rows that samples of several shares rea
 thread nothing else is called and no thread is woken, which would cost as much as the products: a batch has some twenty
 of them, 5 to 150 us each.
 
-The calling thread posts a command, takes part in it as thread 0, and joins the workers.
+The calling thread posts a command, takes part in it as thread 0, and waits for the workers.
 """
 
 from typing import Any
@@ -154,7 +154,7 @@ def update(job_1: Any, is_alone: bool) -> None:
 
 @inlined
 def _end_batch(job: Any, losses_B: Any, is_eager: bool) -> float:
-    """The mean loss. The step of the batch is pending from here on: the tasks of the update may be claimed."""
+    """Return the mean loss, and make the batch's step pending: from here on, tasks of its update may be claimed."""
     exchange(counter(job, BACK), 0)
     exchange(counter(job, DONE), 0)
     exchange(counter(job, CLAIMED), 0)
@@ -191,8 +191,8 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
 
     The step of this batch is pending afterwards.
 
-    ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. If they are given, what the step of the batch
-    reads of them is in the buffers afterwards, and no more: :func:`merge` must follow when all samples are.
+    ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. If they are given, the buffers then hold what
+    the step reads of these samples, and no more: :func:`merge` must follow when all samples are there.
 
     ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
     """
@@ -214,9 +214,9 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for(float64(_JOB_1, float64[::1], boolean))
 def merge(job_1: Any, losses_B: Any, is_eager: bool) -> float:
-    """The mean loss and the row gradients of the batch whose samples are all in the buffers; its step is pending then.
+    """The mean loss and the row gradients of the batch whose samples are all in the buffers; its step is then pending.
 
-    The arrays are those of the last :func:`train`, and the bits those of one for all samples.
+    The arrays are those of the last :func:`train`, and the bits equal those of a :func:`train` on all samples.
     """
     _command(job_1[0], MERGE)
     return _end_batch(job_1[0], losses_B, is_eager)

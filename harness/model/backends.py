@@ -15,7 +15,7 @@ def choose_backend(config: TrainerConfig) -> BackendName:
 
 
 def check_backend(config: TrainerConfig) -> None:
-    """Raise ConfigError where the backend or the device that ``config`` asks for cannot be here. Asks no device."""
+    """Raise ConfigError if this machine cannot run the backend that ``config`` asks for. Opens no device."""
     if config.backend == "compiled" and (why := obstacle(config.device)):
         raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
     if config.device == "cuda" and torch.version.cuda is None:

@@ -1,8 +1,8 @@
 """The dense part of DLRM by the compiled program of :mod:`harness.kernels.team`: float32 on the CPU.
 
-B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
-J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row, D or more.
-P samples of a part, W numbers of a sample in it.
+B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses. J: a
+layer's inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of a row, D or more. P samples of a
+part, W numbers of a sample in it.
 """
 
 import weakref
@@ -29,10 +29,10 @@ _IN_ORDER = np.empty(0, np.int64)
 class CompiledBackend:
     """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
 
-    ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place.
-    Threads: as many as torch has when a batch size is first met. Their number changes no bit of a result.
-    ``is_eager``: worker threads begin the step of a batch at once, while the caller does something else.
-    ``group``: its trainers compute some samples of each batch each, and the step of all. That changes no bit either.
+    ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. Threads: as many
+    as torch has when a batch size first occurs. Their number changes no bit of a result. ``is_eager``: worker threads
+    begin the step of a batch at once, while the caller does something else. ``group``: each of its trainers computes
+    some samples of each batch, and all take the same step. That changes no bit.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CompiledBackend:
         return self._predicting.predict(dense_BI, rows_NX, inverse_A)
 
     def _pass_for(self, num_samples: int, last: "TeamPass | None") -> "TeamPass":
-        """``last`` if it is for batches of this size, otherwise a new one."""
+        """Return ``last`` if it is for batches of this size, otherwise a new one."""
         if last is not None and last.num_samples == num_samples:
             return last
         return self._make_pass(num_samples=num_samples)
@@ -175,10 +175,10 @@ class TeamPass:
         return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
 
     def _train_shares(self, train: Callable[[int, int, bool], float]) -> None:
-        """Have each trainer of the group train on its share of the samples, and take what the others have computed.
+        """Have each trainer of the group train on its share of the samples, and get the others' results.
 
-        A share is the inputs and the output gradients of each layer, the gradients of the rows by access, and the loss,
-        by sample. It does not depend on the other samples.
+        A result is, by sample, the inputs and the output gradients of each layer, the gradients of the rows by access,
+        and the loss. It does not depend on the other samples.
         """
         spans, own = self._group.spans(self.num_samples), set[int]()
 
@@ -197,7 +197,7 @@ class TeamPass:
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes that several trainers exchange of a sample."""
+        """Bytes that each trainer sends to each other one for a sample."""
         return sum(values_BX.shape[1] * values_BX.itemsize for values_BX in self._of_samples)
 
     def update(self, *, is_alone: bool = False) -> None:
@@ -234,10 +234,10 @@ def _stop_workers(job_1: np.ndarray, workers: Sequence[Thread]) -> None:
 
 
 class _Stack:
-    """Layers one after the other, with buffers for their inputs, the last outputs, and the gradients of these.
+    """Layers one after another, with buffers for their inputs, the last outputs, and the gradients of these.
 
-    Each row of a buffer begins on a cache line and has a one behind its values, which multiplies the bias.
-    ``sums_JO``: of Adagrad, one for each layer; empty for SGD, which needs no gradients of the weights in memory.
+    Each row of a buffer begins on a cache line and has a one behind its values, which multiplies the bias. ``sums_JO``:
+    with Adagrad, one matrix for each layer; empty for SGD, which needs no gradients of the weights in memory.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class _Stack:
 
 
 def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B: np.ndarray) -> list[Tensor]:
-    """Views of all buffers that the step and the row gradients of a batch read, per sample: (B, W) together."""
+    """Views (B, W) of all buffers that the step and the row gradients of a batch read, by sample."""
     inputs = [*zip(bottom.values, bottom.widths, strict=True), *zip(top.values[:-1], top.widths[:-1], strict=True)]
     grads = [*zip(top.grads[1:], top.widths[1:], strict=True), (bottom.grads[-1], bottom.widths[-1])]
     return [
@@ -280,7 +280,7 @@ def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B:
 
 
 def _lines(number: int) -> np.ndarray:
-    """So many cache lines of zeros, aligned to one."""
+    """``num_lines`` cache lines of zeros, aligned to one."""
     memory = np.zeros(number * 8 + 8, np.int64)
     first = -memory.ctypes.data % 64 // 8
     return memory[first : first + number * 8]

@@ -1,15 +1,14 @@
-"""The dense network of DLRM (Naumov et al. 2019): bottom MLP, dot interaction, top MLP, binary cross-entropy, SGD or
-Adagrad.
+"""The dense network of DLRM (Naumov et al. 2019): MLPs, dot interaction, binary cross-entropy, SGD or Adagrad.
 
 This module has the parameters, their names and initial values, and is the one that others import. The arithmetic is a
 backend's; :mod:`harness.model.torch_backend` states its mathematics.
 
-Gradients of embedding rows, which ranks wait for, come first. The step of the dense parameters is then
-pending. It is applied by :meth:`DenseNetwork.step`, or before anything else is computed.
+Gradients of embedding rows, which ranks wait for, come first. The step of the dense parameters is then pending. It is
+applied by :meth:`DenseNetwork.step`, or before anything else is computed.
 
-B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features.
-J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state
-of its optimizer, which the network does not read.
+B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features. J: a layer's
+inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state of its
+optimizer, which the network does not read.
 """
 
 import math
@@ -39,10 +38,10 @@ PREDICT_SAMPLES = 1024
 class Backend(Protocol):
     """The arithmetic of the network. Results are new tensors on the CPU; no index is checked.
 
-    It is made from the matrices of the bottom's and the top's layers, Wᵀ above b, and of Adagrad's sums of squared
-    gradients: one for each layer, those of the bottom first; with none the optimizer is SGD. All are shared with the
-    caller and updated in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's
-    own. ``group``: trainers that divide the samples of a batch, where there are several.
+    It is made from the matrices of the layers, Wᵀ above b, of the bottom and the top MLP, and from Adagrad's sums of
+    squared gradients: one matrix for each layer, the bottom's first; without any, the optimizer is SGD. All are shared
+    with the caller and updated in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the
+    backend's own. ``group``: trainers that divide the samples of a batch, where there are several.
     """
 
     def train(
@@ -116,8 +115,8 @@ class DenseNetwork(Resumable):
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order. No index is checked.
-        The step of the batch is pending afterwards. The next call of any method applies it.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order. No index is checked. The step of the batch is
+        pending afterwards. The next call of any method applies it.
         """
         return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
@@ -146,7 +145,7 @@ class DenseNetwork(Resumable):
         return {name: value.cpu() for name, value in self._parameters.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Set all that :meth:`state` gives. ``state`` must name each of them, with its shape."""
+        """Set all parameters from a :meth:`state`, which must name each of them, with its shape."""
         assert state.keys() == self._parameters.keys()
         self.step()  # so that no thread works on the parameters any more
         for name, value in self._parameters.items():

@@ -29,8 +29,8 @@ def measure(logits_M: Tensor, labels_M: Tensor) -> Quality:
 def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
     """Area under the ROC curve, exact, ties counted one half: the Mann-Whitney statistic. None with one class only.
 
-    The 32 bits of a float, its sign folded so that unsigned order is float order, sort as one integer: no argsort and
-    no gather. Sums are integers throughout, so the result does not depend on their order.
+    A score sorts as an integer: the 32 bits of the float, changed so that the order of integers is that of floats. So
+    there is no argsort and no gather. Sums are integers, so the result does not depend on their order.
     """
     labels = labels_M.float().contiguous().numpy()
     negatives, positives = keys_by_label(scores_M.float().contiguous().numpy().view(np.uint32), labels)

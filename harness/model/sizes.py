@@ -21,7 +21,7 @@ class ModelSize:
 
     @property
     def top_inputs(self) -> int:
-        """Inputs of the top MLP: the bottom's output and all pairs of 27 vectors (367 for D = 16)."""
+        """Number of inputs of the top MLP: the bottom's output and all pairs of 27 vectors (367 for D = 16)."""
         num_vectors = NUM_TABLES + 1
         return self.embedding_dim + num_vectors * (num_vectors - 1) // 2
 
@@ -43,7 +43,7 @@ SIZES: dict[str, ModelSize] = {
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """The size that ``config`` asks for. Raises ConfigError where its parts do not fit."""
+    """The size that ``config`` asks for. Raises ConfigError if its parts do not fit each other."""
     named = SIZES[config.size]
     for key in ("bottom_mlp", "top_mlp"):
         if getattr(config, key) == ():

@@ -113,9 +113,9 @@ class TorchBackend:
 
 
 class Mlp:
-    """Layers one after the other, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``.
+    """Layers one after another, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``.
 
-    ``sums_JO``: of Adagrad, one for each layer; empty for SGD.
+    ``sums_JO``: with Adagrad, one matrix for each layer; empty for SGD.
     """
 
     def __init__(self, layers_JO: Sequence[Tensor], sums_JO: Sequence[Tensor] = (), *, ends_in_relu: bool) -> None:
@@ -150,7 +150,7 @@ class Mlp:
         return grad_BO
 
     def step(self, learning_rate: float) -> None:
-        """One step of all layers with the gradients of the last :meth:`backward`."""
+        """Update all layers with the gradients of the last :meth:`backward`."""
         for affine_JO, sums_JO, inputs_BJ, grad_BO in zip(
             self.layers_JO, self._sums_JO, self._values_BJ, self._grads_BO, strict=False
         ):
@@ -165,7 +165,7 @@ class Mlp:
 
 
 def _rows(like_BI: Tensor, width: int) -> Tensor:
-    """x̃ to be filled in, (B, width + 1), with its column of ones. Rows begin on cache lines, which is faster."""
+    """Memory for x̃, (B, width + 1), with its column of ones set. Rows begin on cache lines, which is faster."""
     num_samples = len(like_BI)
     rows_BX = like_BI.new_zeros(num_samples, (width // _NUMBERS_PER_LINE + 1) * _NUMBERS_PER_LINE)
     rows_BX[:, width] = 1
@@ -192,7 +192,7 @@ def interact_backward(vectors_BVD: Tensor, grad_BT: Tensor) -> Tensor:
 
 
 def _pairs(vectors_BVD: Tensor) -> Tensor:
-    """The pairs i > j of vectors, ordered by i and then j, (2, P)."""
+    """The indices (i, j) of all pairs i > j of vectors, ordered by i and then j, (2, P)."""
     num_vectors = vectors_BVD.shape[1]
     return torch.tril_indices(num_vectors, num_vectors, offset=-1, device=vectors_BVD.device)
 

@@ -31,16 +31,16 @@ from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, man
 class CheckpointStore:
     """Commits and finds the checkpoints of one folder, and deletes old ones. Only one process at a time may use it.
 
-    Opening it removes incomplete files of killed writers, and makes what they have committed survive a loss of power;
-    readers use ``newest_checkpoint`` instead.
+    Opening it removes incomplete files of killed writers, and makes their commits survive a loss of power. Readers use
+    ``newest_checkpoint`` instead.
 
     Old files are deleted in a thread, which ends before the next commit or :meth:`wait` returns: deletion takes 0.1 s
     per gigabyte, during which training would stall.
 
     Args:
         root: the folder, created if need be.
-        keep: number of newest manifests that a commit keeps with their files; at least 1. More may remain until the
-        next commit, or after a kill. fsync: whether a commit survives a power failure, and not only a kill.
+        keep: number of newest manifests kept with their files by a commit; at least 1. A kill may leave more.
+        fsync: whether a commit survives a power failure, and not only a kill.
         check: called before anything is changed; raises StoreError if ``root`` is another folder by now.
     """
 
@@ -76,9 +76,8 @@ class CheckpointStore:
     def commit(self, manifest: Manifest) -> None:
         """Make ``manifest`` the newest checkpoint, then delete files that the newest ``keep`` manifests do not name.
 
-        Raises:
-            StoreError: a file that it names is missing or truncated, the sequence number is not the highest, or the
-            disk failed. The previous checkpoint then remains valid. And what ``check`` raises.
+        Raises StoreError if a file that it names is missing or truncated, the sequence number is not the highest, or
+        the disk failed; the previous checkpoint then remains valid. Raises what ``check`` raises.
         """
         self.check()
         self.wait()
@@ -101,12 +100,12 @@ class CheckpointStore:
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
 
     def pin(self, sequences: Iterable[int]) -> None:
-        """From now on commits keep these checkpoints, too; what was pinned before is not any more."""
+        """Have later commits keep exactly these checkpoints besides the newest ones."""
         self.wait()
         self._pinned = set(sequences)
 
     def rewind(self, sequence: int | None) -> None:
-        """Make the checkpoint ``sequence`` the newest one again (None: there is none), and remove what came after it.
+        """Make checkpoint ``sequence`` (None: no checkpoint) the newest one again by removing all later files.
 
         Raises StoreError.
         """
@@ -118,12 +117,12 @@ class CheckpointStore:
                     path.unlink(missing_ok=True)
 
     def newest_file(self, rank: Rank) -> FileRecord | None:
-        """The newest file of ``rank`` that has rows; None if there is no checkpoint."""
+        """The record of the newest file with rows of ``rank``; None if there is no checkpoint."""
         newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
         return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
-        """Change the content of :meth:`newest_file`, for failure injection; its path. Raises StoreError."""
+        """Change the content of :meth:`newest_file`, for failure injection; returns its path. Raises StoreError."""
         self.check()
         if (record := self.newest_file(rank)) is None:
             return None
@@ -135,10 +134,10 @@ class CheckpointStore:
         return record.path
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip bit ``number`` of the rows of :meth:`newest_file`, counted on from the first where they are shorter.
+        """Flip bit ``number``, modulo their number, of the rows in :meth:`newest_file`, for failure injection.
 
-        For failure injection. Returns the file's path below the root and the place of the bit in it; None if there is
-        no checkpoint. Raises StoreError.
+        Returns the file's path below the root and the place of the bit in it; None if there is no checkpoint. Raises
+        StoreError.
         """
         if (record := self.newest_file(rank)) is None:
             return None
@@ -200,7 +199,7 @@ def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
 
 
 def read_checkpoint(root: Path, sequence: int) -> Manifest:
-    """The checkpoint of that number, all its files verified. Raises StoreError."""
+    """The manifest of checkpoint ``sequence``, with all its files verified. Raises StoreError."""
     manifest = _load(root / manifest_name(sequence))
     verify(root, manifest.files)
     return manifest

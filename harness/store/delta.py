@@ -27,9 +27,9 @@ Segment = tuple[int | None, int]
 
 
 def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> list[Part]:
-    """``parts`` in ascending order of rows; takes 4 bytes of memory per chosen row. No row may be in two parts.
+    """Order ``parts`` by rows; takes 4 bytes of memory per chosen row. No row may be in two parts.
 
-    Ranges that follow each other without a gap become one; chosen rows that lie between two ranges are one part, int32.
+    Ranges that follow each other without a gap become one range; chosen rows between two ranges become one part, int32.
     """
     assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
     parts = tuple(parts)
@@ -56,14 +56,14 @@ def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> list[Part]:
 
 
 def segment_of(part: Part) -> Segment:
-    """How the header names ``part``."""
+    """The header's name of ``part``."""
     return (part.start, part.stop - part.start) if isinstance(part, slice) else (None, len(part))
 
 
 def write_parts(
     writer: HashingWriter, parts: Iterable[Part], rows: RowSource, block_rows: int, codec: RowEncoding
 ) -> None:
-    """Write the rows of ``parts``, which ascend; of chosen rows, the ids before the rows, a block at a time."""
+    """Write the rows of ``parts``, which ascend. Of chosen rows, each block is the ids, then the rows."""
     for part in parts:
         for block in [part] if isinstance(part, slice) else part.split(block_rows):
             if isinstance(block, Tensor):
@@ -90,7 +90,7 @@ class DeltaCursor:
         self._next_block()
 
     def fill(self, window_WD: Tensor, first_row: int) -> None:
-        """Overwrite those rows of ``window_WD``, the shard from ``first_row`` on, that the delta contains.
+        """Overwrite the rows of ``window_WD``, the shard from ``first_row`` on, that the delta contains.
 
         Raises ``StoreError`` for content that is visibly damaged; other damage is found by the reader's ``finish``.
         """
@@ -133,7 +133,7 @@ class DeltaCursor:
 
 
 def _blocks(segments: Sequence[Segment], block_rows: int) -> Iterator[Segment]:
-    """The segments, with runs of chosen rows cut into blocks of ``block_rows``, as they were written."""
+    """The segments of the file, with chosen rows in blocks of ``block_rows``, as they were written."""
     for start, num_rows in segments:
         block = num_rows if start is not None else block_rows
         for done in range(0, num_rows, block):

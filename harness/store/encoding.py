@@ -12,17 +12,17 @@ from harness.store.row_sources import row_bytes_of
 
 
 class RowEncoding:
-    """Turns rows into bytes and back: here as they are in memory, exact, and without a copy in either direction.
+    """Turns rows into bytes and back. This class keeps them as in memory: exact, and without a copy.
 
     The number of bytes of a row does not depend on its values.
     """
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Bytes of one encoded row of a shard like ``like_MD``; a save is charged this for each row."""
+        """Bytes of one encoded row of a shard like ``like_MD``; the price of a save depends on it."""
         return row_bytes_of(like_MD)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
-        """Memory of ``W * row_bytes`` bytes, any dtype, contiguous; may be ``rows_WD`` itself."""
+        """Return ``W * row_bytes`` bytes of contiguous memory, of any dtype; may be ``rows_WD`` itself."""
         return rows_WD
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
@@ -33,8 +33,8 @@ class RowEncoding:
 class Quantised(RowEncoding):
     """The encoding of a row as ``bits`` a value, with a float32 scale and offset of its own (as in Check-N-Run).
 
-    Asymmetric and uniform: the offset is the row's least value, the scale a ``2**bits - 1``-th of its range. A value is
-    read back as ``offset + scale * q`` of the nearest q, so it is off by at most half of the scale, and rounding in
+    Asymmetric and uniform: the offset is the row's least value, the scale its range / ``2**bits - 1``. A value is read
+    back as ``offset + scale * q`` for the nearest q, so its error is at most half of the scale, and rounding in
     float32. A row of equal values is exact. Each operation is rounded by itself, so every machine computes the same
     bits. State columns of an optimizer would share the scale of the values: a run with both is refused.
     """

@@ -38,7 +38,7 @@ _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
 
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
-    """An OSError of the block becomes a StoreError ``WHAT: REASON``."""
+    """A context that turns an OSError into a StoreError ``WHAT: REASON``."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def write_text(path: Path, text: str, *, fsync: bool) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file to read. A FIFO opens at once and reads as empty, where it would otherwise block for a writer."""
+    """Open a file to read. A FIFO opens at once and reads as empty, instead of blocking until it has a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -132,7 +132,7 @@ class HashingWriter:
 
     @property
     def xxh3(self) -> str:
-        """Checksum of all that was written so far, 16 hex digits."""
+        """Checksum of everything written so far, 16 hex digits."""
         return self._hash.hexdigest()
 
 
@@ -141,8 +141,8 @@ def replacing(path: Path, *, fsync: bool) -> Iterator[HashingWriter]:
     """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
     Raises StoreError if the disk failed; the temporary file is removed and no other file was changed. Its name is
-    another one each time, so two writers of one file never meet: one may be a process of a host that is cut off, and
-    the other its replacement. A killed writer leaves it.
+    always new, since two processes may write one file: one on a host that is cut off, and its replacement. A killed
+    writer leaves its temporary file.
     """
     temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -207,7 +207,7 @@ def write_content(
 
 
 def discard(root: Path, rank: str, sequence: int) -> None:
-    """Remove the files of ``rank`` of the save or resume point ``sequence``, which was never committed."""
+    """Remove the files that ``rank`` wrote for save or resume point ``sequence``, which was never committed."""
     kinds: tuple[FileKind, ...] = ("base", "delta", "dense", "state")
     for kind in kinds:
         (root / rank / content_name(kind, sequence)).unlink(missing_ok=True)
@@ -215,7 +215,7 @@ def discard(root: Path, rank: str, sequence: int) -> None:
 
 @contextmanager
 def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
-    """The reader of the content file that ``record`` names, its header read."""
+    """A context with a reader of the content file that ``record`` names; its header has been read."""
     path = root / record.path
     with disk_errors(f"{path}: cannot be read"):
         file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, where an OSError may be another file's
@@ -226,7 +226,7 @@ def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
 class ContentReader:
     """Reads a content file front to back, and checks it against its record. Made by ``reading``.
 
-    Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are to blame. The checksum is known
+    Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are wrong. The checksum is known
     only at the end: data is valid only after ``finish`` has returned.
     """
 
@@ -248,7 +248,7 @@ class ContentReader:
         self.header = self._read_header()
 
     def damage(self, what: str) -> Damaged:
-        """The error that the file is damaged, with the detail ``what``."""
+        """The error that the file is damaged, with the detail ``what``, for the caller to raise."""
         return Damaged(f"{self.path}: damaged: {what}")
 
     def read_into(self, view: memoryview) -> None:
@@ -304,7 +304,7 @@ class ContentReader:
 
 
 def verify(root: Path, records: Iterable[FileRecord]) -> None:
-    """Read the whole files in bounded memory; raise ``StoreError`` naming one unless it matches its record."""
+    """Read all files of ``records`` in bounded memory; raise StoreError, which names one, unless they match."""
     for record in records:
         with reading(root, record) as reader:
             reader.finish()

@@ -23,10 +23,10 @@ if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait f
 
 @dataclass(frozen=True, kw_only=True)
 class RowCounts:
-    """Rows of the whole model, from which the size of a save follows.
+    """Numbers of rows of the whole model, from which the size of a save follows.
 
-    ``tracked``: of the tracked tables. ``chosen``: of these, at most, by the ranks' trackers for one save.
-    ``mirrored``: of these, by the trainer's mirror.
+    ``tracked``: rows of the tracked tables. ``chosen``: how many of these the ranks' trackers choose for one save, at
+    most. ``mirrored``: how many of these the trainer's mirror holds.
     """
 
     all: int
@@ -36,7 +36,7 @@ class RowCounts:
 
     @property
     def untracked(self) -> int:
-        """Rows of the other tables."""
+        """Number of rows of the other tables."""
         return self.all - self.tracked
 
 
@@ -50,8 +50,8 @@ class SaveKind(ABC):
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         """The rows that this save writes, by table: row ids (int64 local flat rows, distinct), or the table's span.
 
-        Tables that are left out are not written. Decided at the step of the save; the values are those of this step
-        also if they are written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
+        Tables that are left out are not written. The choice and the values are as of the save's step, also if they are
+        written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
         """
 
     def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
@@ -69,7 +69,7 @@ class SaveKind(ABC):
 
     @abstractmethod
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """The rows that such a save of all ranks writes at most: in whole tables, and by id. The simulator's price."""
+        """The most rows that a save of all ranks writes: in whole tables, and by id. The simulator's prices."""
 
 
 class FullSave(SaveKind):
@@ -86,7 +86,7 @@ class FullSave(SaveKind):
 
 
 class TrackedSave(SaveKind):
-    """The tracker's choice of tracked tables, as they are in memory, into a delta; other tables are left out."""
+    """The tracker's choice of rows of tracked tables, unencoded, into a delta; other tables are left out."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         return {table: tracker.choose(table, step) for table in tracked}
@@ -96,7 +96,7 @@ class TrackedSave(SaveKind):
 
 
 class PrioritySave(TrackedSave):
-    """As ``TrackedSave``, and the other tables whole."""
+    """The tracker's choice of rows of tracked tables and all rows of the other tables, unencoded, into a delta."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         return _whole(shard) | super().rows(shard, tracker, tracked, step)
@@ -106,7 +106,7 @@ class PrioritySave(TrackedSave):
 
 
 class WithMirrorSave(PrioritySave):
-    """As ``PrioritySave``, and the rows that only the trainer's mirror has as new as this shard, into a delta."""
+    """The rows of ``PrioritySave``, and rows of tracked tables with unsaved updates that the trainer's mirror holds."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
@@ -126,9 +126,9 @@ class DifferentialSave(SaveKind):
     """The rows of all tables that changed since the base, into a delta that replaces the one before; or a new base.
 
     After Check-N-Run (Eisenman et al., NSDI 2022), whose intermittent baselines decide alike (recalled). A delta holds
-    the rows of every delta before it, so it grows. It is written while it is smaller than what the saves since the
-    base, that base included, have written on average; else a new base is less than to go on. Such a choice is best if
-    all bases are followed by deltas of the same sizes. Needs tracker ``changed``.
+    the rows of every delta before it, so it grows. It is written while it is smaller than the average of all files
+    since the base, that base included; then a new base costs less. This choice is best if all bases are followed by
+    deltas of the same sizes. Needs tracker ``changed``.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -141,14 +141,14 @@ class DifferentialSave(SaveKind):
     def builds_on(self, shard: "Shard", tracker: Any, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         """All files except the delta that this one replaces; none for a base.
 
-        The first delta after a restore replaces none: its rows are those that changed since then.
+        The first delta after a restore replaces none: it holds the rows that changed since the restore.
         """
         if self._is_base_due(shard, tracker):
             return ()
         return records[:-1] if tracker.num_deltas else records
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """All rows: a base, which no delta exceeds by much."""
+        """All rows, as in a base; no delta is much larger."""
         return of.all, 0
 
     def _is_base_due(self, shard: "Shard", changed: "ChangedTracker") -> bool:

@@ -93,7 +93,7 @@ def wants_compaction(records: Sequence[FileRecord]) -> bool:
 
 
 class Described(ABC):
-    """A description of content files, written as JSON text with a checksum of its content. ``_title``: what it is."""
+    """A description of content files, written as JSON text with a checksum. ``_title``: its name in error messages."""
 
     _title: ClassVar[str]
 
@@ -130,11 +130,11 @@ class Described(ABC):
     @classmethod
     @abstractmethod
     def _of(cls, fields: dict[str, Any]) -> Self:
-        """The description with these fields, as JSON has them."""
+        """Make the description from its fields in JSON."""
 
 
 def sealed(fields: Mapping[str, Any]) -> str:
-    """JSON text of ``fields`` with a checksum of them, ending in a newline."""
+    """The JSON text of ``fields`` with a checksum of them, ending in a newline."""
     return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
 
 
@@ -193,11 +193,11 @@ class Manifest(Described):
 
 
 def _plain(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields of a dataclass as JSON has them: without the encoding of raw rows."""
+    """The fields of a dataclass as written in JSON, which leaves out the encoding of raw rows."""
     return {name: value for name, value in fields if (name, value) != ("encoding", RAW)}
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """64-bit XXH3 of a JSON object, 16 hex digits: of its text without spaces and with sorted keys."""
+    """64-bit XXH3 of a JSON object, 16 hex digits, over its text without spaces and with sorted keys."""
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(canonical.encode())

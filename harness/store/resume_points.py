@@ -1,4 +1,4 @@
-"""Resume points on disk: the state of a run at a boundary, from which it goes on after its end.
+"""Resume points on disk: the state of a run at a boundary, from which the run can go on in another process.
 
     point-000003.json                the newest whose parts all verify is the resume point
     ps0/state-000003.bin …           written by the PS ranks themselves
@@ -36,7 +36,7 @@ class ResumePoint(Described):
         number: increases with every point of a folder.
         step: finished steps.
         config_hash, code: result hash of the run's config, and fingerprint of the code that wrote the point.
-        events: the record up to here.
+        events: the end of the record at the point.
         checkpoint: sequence number of the newest checkpoint; None if there was none.
         files: the state of each rank, the trainer included.
         supervisor: the supervisor's state.
@@ -56,7 +56,7 @@ class ResumePoint(Described):
 
     @property
     def name(self) -> str:
-        """Name of its file."""
+        """The name of its ``point-*.json``."""
         return f"point-{self.number:06d}.json"
 
     @classmethod
@@ -76,7 +76,7 @@ class ResumeFolder:
         self._fsync = fsync
 
     def next_number(self) -> int:
-        """A number above all in the folder, including those of points that were never committed."""
+        """A number above all numbers in the folder, including those of points that were never committed."""
         numbers = [number for number, _ in (*numbered_paths(self.root, "point"), *content_paths(self.root))]
         return 1 + max(numbers, default=-1)
 
@@ -90,22 +90,22 @@ class ResumeFolder:
             remove_unfinished(self.root)
 
     def commit(self, point: ResumePoint) -> None:
-        """Make ``point`` the newest one. Raises StoreError if the disk failed: the point before is then untouched."""
+        """Make ``point`` the newest one. Raises StoreError if the disk failed: the previous point is then untouched."""
         write_text(self.root / point.name, point.to_text(), fsync=self._fsync)
 
     def keep_only(self, point: ResumePoint) -> None:
-        """Remove the points before ``point``, and files that belong to no point: descriptions first."""
+        """Remove all points but ``point``, and files that belong to no point: descriptions first."""
         for number, path in [*numbered_paths(self.root, "point"), *content_paths(self.root)]:
             if number != point.number:
                 with suppress(OSError):  # the point stands whether or not the old files go
                     path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """The descriptions of all points, newest first. Raises StoreError if the folder cannot be read."""
+        """The paths of all points' descriptions, newest first. Raises StoreError if the folder cannot be read."""
         return [path for _, path in numbered_paths(self.root, "point")]
 
     def read(self, path: Path) -> ResumePoint:
-        """The point of ``path``, with all its files verified. Raises Damaged that names the file, StoreError."""
+        """The point described in ``path``, with all its files verified. Raises StoreError that names the file."""
         point = ResumePoint.from_text(read_text(path), str(path))
         verify(self.root, point.files.values())
         return point

@@ -35,11 +35,11 @@ class RowSource:
         yield self.rows_MD[part] if isinstance(part, slice) else self.rows_MD.index_select(0, part)
 
     def release(self) -> None:
-        """End of reading: free what the source holds."""
+        """Free what the source holds, after the last :meth:`read`."""
 
 
 def row_bytes_of(rows_MD: Tensor) -> int:
-    """Bytes of one row."""
+    """Bytes of one row of ``rows_MD``."""
     return math.prod(rows_MD.shape[1:]) * rows_MD.itemsize
 
 

@@ -33,10 +33,10 @@ _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every de
 class ShardStore:
     """Writes and reads the files of one shard under ``root/rank``. Used in the rank's process.
 
-    A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are
-    contiguous CPU tensors of any dtype; every method raises ``StoreError`` that names the file. No result
-    depends on ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now: nothing is then written or
-    removed there.
+    A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are contiguous
+    CPU tensors of any dtype; every method raises ``StoreError`` that names the file. No result depends on
+    ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now: nothing is then written or removed
+    there.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ShardStore:
         self._fails_with: int | None = None
 
     def fail_next_write(self, number: int) -> None:
-        """Have the next file fail at its rows with the system's error ``number`` (errno), as a disk would."""
+        """Make the next file fail at its first rows with the system's error ``number`` (errno), as a disk would."""
         self._fails_with = number
 
     def discard(self, sequence: int) -> None:
-        """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""
+        """Remove this shard's files of save ``sequence``, which must never have been committed."""
         with suppress(Moved):
             self._check()
             discard(self._root, self._rank, sequence)
@@ -82,7 +82,7 @@ class ShardStore:
     def _write(
         self, kind: FileKind, sequence: int, step: int, *, source: RowSource, parts: Sequence[Part], encoding: str
     ) -> FileRecord:
-        """Write the rows of ``parts``, which ascend."""
+        """Write a file with the rows of ``parts``, which ascend."""
         self._check()
         fails_with, self._fails_with = self._fails_with, None
         like_ND, segments = source.rows_MD, [segment_of(part) for part in parts]
@@ -180,5 +180,5 @@ def _check_form(reader: ContentReader, like_ND: Tensor) -> None:
 
 
 def _form(rows_ND: Tensor) -> str:
-    """Shape and dtype in words."""
+    """The shape and dtype of a tensor, in words."""
     return f"{' x '.join(map(str, rows_ND.shape))} {dtype_name(rows_ND.dtype)}"

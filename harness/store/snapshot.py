@@ -1,9 +1,9 @@
 """Rows of a shard as of one step, while the shard goes on changing.
 
-The writer walks the shard once, in ascending order, a chunk at a time. Before rows change, the values of those that it
-has still to read are set aside, and laid over the chunk once it has been copied.
+The writer walks the shard once, in ascending order, a chunk at a time. Before rows change, those that the writer has
+not read yet are copied to slots. The writer copies a chunk, then overwrites it with the rows in slots.
 
-Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for rows set aside.
+Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for copied rows.
 """
 
 import threading
@@ -29,16 +29,16 @@ class GivenUp(Exception):
 class Snapshot(RowSource):
     """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
 
-    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them. Of the
-    methods that take no lock, ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at the
-    same time.
+    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the thread that writes them. Of
+    the methods that take no lock, ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at
+    the same time.
 
     Args:
         parts: what will be read, each row once; None for the whole shard.
-        buffer_bytes: memory for one chunk and for the rows set aside; at least one row of each.
+        buffer_bytes: memory for one chunk and for the slots; at least one row of each.
 
     Attributes:
-        waited_s: seconds that changes of rows waited for free space in the buffer.
+        waited_s: seconds that changes of rows waited for free slots.
     """
 
     def __init__(self, rows_MD: Tensor, parts: Iterable[Part] | None, *, buffer_bytes: int) -> None:
@@ -59,7 +59,7 @@ class Snapshot(RowSource):
             self._is_wanted_M[_index(part)] = True
 
     def before_change(self, rows_N: Tensor) -> None:
-        """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
+        """Copy those of ``rows_N`` (int64, distinct) that are still to be read; returns when the rows may change."""
         with self._moved:
             while not self._is_released and len(rows_N := self.put_aside(rows_N)):
                 began_s = time.monotonic()
@@ -78,17 +78,17 @@ class Snapshot(RowSource):
             yield chunk_WD
 
     def release(self) -> None:
-        """End the snapshot, also before all of it was read: rows may change freely; those set aside are freed."""
+        """End the snapshot, even before all of it was read: rows may change freely; the slots are freed."""
         with self._moved:
             self._is_released = True
             self._values_CD = empty_rows(0, self.rows_MD)
             self._moved.notify()
 
     def put_aside(self, rows_N: Tensor) -> Tensor:
-        """Keep the values of those ``rows_N`` (int64, distinct, about to change) that the writer has still to read.
+        """Copy those of ``rows_N`` (int64, distinct, about to change) that the writer has not read yet to slots.
 
-        Returns the rows for which there was no room: these must not change until, after the next ``lay_over``, it was
-        asked again.
+        Returns the rows for which no slot was free. These must not change until another call after the next
+        ``lay_over`` has copied them.
         """
         rows = rows_N.numpy()
         rows = rows[self._is_wanted_M[rows]]
@@ -110,7 +110,7 @@ class Snapshot(RowSource):
             yield slice(start, min(start + size, part.stop))
 
     def copy(self, chunk: Part) -> Tensor:
-        """The rows (W, D) of ``chunk`` as they are now; ``lay_over`` corrects rows that changed since the snapshot."""
+        """The present rows (W, D) of ``chunk``; ``lay_over`` corrects rows that changed since the snapshot."""
         if isinstance(chunk, slice):
             return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk])
         return torch.index_select(self.rows_MD, 0, chunk, out=self._chunk_WD[: len(chunk)])
@@ -118,7 +118,7 @@ class Snapshot(RowSource):
     def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
         """Overwrite changed rows of the copy ``chunk_WD`` (W, D) of ``chunk`` with their values at the snapshot.
 
-        From now on the rows of ``chunk`` may change without being kept.
+        After it the rows of ``chunk`` may change without a copy.
         """
         row_C = self._row_C[: self._num_used]
         if isinstance(chunk, slice):

@@ -1,7 +1,7 @@
 """Plain data (``harness.core.resumable``) in content files: states of a resume point, the trainer's file of a save.
 
 The header holds the data as JSON, in which ``{"#": k}`` stands for the k-th array. The payload is the arrays, one after
-the other. Nothing in a file is executed.
+another. Nothing in a file is executed.
 """
 
 from collections.abc import Mapping
