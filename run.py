@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The command line: parses arguments and returns the exit code. The commands are in harness/cli/commands.py.
 
-Exit codes: 0 success; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130, 143, 129
-interrupted, terminated, hung up (128 + number of the signal).
+Exit codes: 0 success, also of a table or report that names damaged cells and leaves them out; 1 a run, a cell or a
+comparison failed; 2 bad input, one line on stderr; 130, 143, 129 interrupted, terminated, hung up (128 + number of the
+signal).
 """
 
 import gc
@@ -36,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif rest:
         parser.error(parser.unknown(next((word for word in rest if word.startswith("-")), rest[0]), options.command))
     words: list[str] = getattr(options, "words", [])
-    path = getattr(options, "config", None) or next((Path(word) for word in words if word.endswith(".yaml")), None)
-    if names := requested(path if isinstance(path, Path) else None, getattr(options, "overrides", words)):
+    given = getattr(options, "config", None)
+    paths = [given] if isinstance(given, Path) else [Path(word) for word in words if word.endswith((".yaml", ".yml"))]
+    if names := requested(paths, getattr(options, "overrides", words)):
         from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
         from harness.core.errors import ConfigError  # noqa: PLC0415
         from harness.core.strategies import STRATEGIES  # noqa: PLC0415

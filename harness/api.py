@@ -67,7 +67,7 @@ def grid(
     """
     from harness.config.requested_plugins import requested
 
-    _load(requested(Path(experiment), overrides))
+    _load(requested([Path(experiment)], overrides))
     from harness.config.experiment import load_experiment
     from harness.grid.experiments import checked, opened_grid
     from harness.grid.runner import LocalPool

@@ -49,7 +49,6 @@ MAY_BRANCH_ON_THE_ENGINE = {
     "harness.run.assemble": "the one place that knows which engine a run is on",
     "harness.grid.worker": "only a cell on rpc needs a fork server, and starting one is in no result",
     "harness.grid.runner": "how many cells run at once is a matter of this machine and in no result",
-    "harness.record.audit": "it judges the record's machine part, and only a process has a wait status",
 }
 
 

@@ -185,9 +185,9 @@ def find(word: str) -> Claim:
     if word in names():
         return read(FOLDER / f"{word}.yaml")
     if not word.endswith((".yaml", ".yml")):
-        near = difflib.get_close_matches(word, names(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"claim: expected a file FILE.yaml or some of {', '.join(names())}, got {word}{hint}")
+        near = difflib.get_close_matches(word, names(), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`run.py reproduce --dry-run` lists them"
+        raise ConfigError(f"claim: expected a file FILE.yaml or the name of a claim, got {word}; {hint}")
     return read(Path(word))
 
 

@@ -91,15 +91,20 @@ def say(text: str) -> None:
 def show(result: RenderableType) -> None:
     """Write a rich table or text to stdout, without control characters if that is not a terminal.
 
-    Text is wrapped at the console's width (160 characters in a file); a table gets the width that it needs.
+    Text is wrapped at the console's width (160 characters in a file); a table gets the width that it needs, and a note
+    says so of a terminal that is narrower.
     """
     with _stdout() as stdout:
         console = Console(file=stdout, highlight=False)
         width = console.width if console.is_terminal else _FILE_WIDTH
         options = console.options.update(max_width=_MAX_WIDTH)
+        widest = 0
         for part in result.renderables if isinstance(result, Group) else [result]:
             needed = Measurement.get(console, options, part).maximum if isinstance(part, Table) else 0
             Console(file=stdout, highlight=False, width=max(width, needed)).print(part)
+            widest = max(widest, needed)
+    if console.is_terminal and widest > width:
+        note(f"note: tables of {widest} columns, a terminal of {width}: `| less -S` shows whole lines")
 
 
 def note(text: str) -> None:

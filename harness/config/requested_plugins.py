@@ -8,28 +8,40 @@ from typing import Any
 _KEY = "plugins"
 
 
-def requested(path: Path | None, overrides: Sequence[str]) -> Sequence[str]:
-    """The value of the key ``plugins``: of the overrides, otherwise of the configuration's file.
+def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
+    """The value of the key ``plugins``: of the overrides, otherwise of the files, and of experiments of their claims.
 
     Mistakes in either are ignored here: the configuration is read again, and then reported with their place.
     """
     for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):
-            return _names(word.removeprefix(f"{_KEY}="))
+            return _names(_parsed(word.removeprefix(f"{_KEY}=")))
+    names: list[str] = []
+    for path in paths:
+        values = _content(path)
+        claim = values.get("claim")
+        beside = claim.get("experiment") if isinstance(claim, dict) else None
+        files = [values, *([_content(path.parent / beside)] if isinstance(beside, str) else [])]
+        names += [name for each in files for name in _names(each.get(_KEY))]
+    return names
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file with plugins, or with a claim on another file; of any other file an empty one."""
     with suppress(OSError, UnicodeDecodeError):
-        if path is not None and _KEY in (text := path.read_text(encoding="utf-8")):
-            return _names(text, _KEY)
-    return ()
+        if _KEY in (text := path.read_text(encoding="utf-8")) or "experiment:" in text:
+            return value if isinstance(value := _parsed(text), dict) else {}
+    return {}
 
 
-def _names(text: str, key: str | None = None) -> Sequence[str]:
+def _parsed(text: str) -> Any:
     from ruamel.yaml import YAML  # noqa: PLC0415 - only where a plugin is asked for
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
-    value: Any = None
     with suppress(YAMLError):
-        value = YAML(typ="safe", pure=True).load(text)
-    if key is not None:
-        value = value.get(key) if isinstance(value, dict) else None
-    names = value if isinstance(value, list) else [value]
-    return [name for name in names if isinstance(name, str)]
+        return YAML(typ="safe", pure=True).load(text)
+    return None
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]

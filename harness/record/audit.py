@@ -99,7 +99,7 @@ class _Auditor:
         self._profile: Mapping[str, Any] = config["profile"]
         self._copy_frac = _copy_frac(config)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
-        self._engine: str = config["engine"]
+        self._has_processes = "pids" in started.machine  # until the run goes on elsewhere
         self._num_trainers: int = config["cluster"].get("num_trainers", 1)
         self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
@@ -127,6 +127,9 @@ class _Auditor:
     def take(self, number: int, event: Event) -> None:
         """Audit the event of line ``number``."""
         self._number = number
+        match event.machine:
+            case {"resumed": [*_, dict(machine)]}:
+                self._has_processes = "pids" in machine
         if handle := self._HANDLERS.get(type(event)):
             handle(self, event)
 
@@ -227,7 +230,7 @@ class _Auditor:
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
         self._hangs |= event.loss == "mute"
-        if self._engine == "rpc" and event.loss == "dead":
+        if self._has_processes and event.loss == "dead":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
     def _last(self, event: Injected, claimed_h: float) -> None:

@@ -232,8 +232,13 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli) -> None:
     assert {"tradeoff.svg", "tradeoff.pdf", "table.tex"} <= names
     assert "tradeoff.png" not in names
     Path("runs/none/events.jsonl").write_text("")
+    damage = "runs/none/events.jsonl: expected what the run wrote ("
     (note,) = cli("report", "runs").errors
-    assert note.startswith("left out, damaged: runs/none/events.jsonl: expected what the run wrote (")
+    assert note.startswith(f"left out, damaged: {damage}")
+    shown, text = cli("table", "runs"), cli("table", "runs", "--format", "csv")
+    assert (shown.code, text.code) == (0, 0), "what is left out is named, and the table is of the others"
+    assert f"damaged: none: {damage}" in shown.out
+    assert f"damaged: none: {damage}" in text.errors[0]
 
 
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
@@ -248,14 +253,16 @@ def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
 def test_tables_are_as_wide_as_they_need(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
-    """Law: no number is cut or broken on a narrow console, nor in a file; text beside the table is broken to it."""
+    """Law: no number is cut or broken on a narrow console, which is told, nor in a file; text beside the table is."""
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
     cells = [f"+0.{number:06d} ± 0.{number:06d}" for number in range(30)]
     table = Table(*(Column(f"name {number}") for number in range(len(cells))))
     table.add_row(*cells)
     console.show(Group(table, Text("word " * 40)))
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert bool(re.fullmatch(r"note: tables of \d+ columns, a terminal of 60: .*less -S.*\n", said.err)) == is_terminal
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", said.out)
     assert all(cell in shown for cell in cells)
     widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
     assert widest <= (60 if is_terminal else 160)
@@ -473,6 +480,9 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     other.rename(other.with_name(f"other-0123456789-{other.name[-8:]}"))
     assert "runs/fewer_saves: 1 runs of other settings are left out" in cli(*words, "--no-run").errors
     assert cli("reproduce", "overhaed").errors[0].endswith("got overhaed; did you mean overhead?")
+    assert cli("reproduce", "zzz").errors == [
+        "error: claim: expected a file FILE.yaml or the name of a claim, got zzz; `run.py reproduce --dry-run` lists them"
+    ]
     Path("sub").mkdir()
     Path("sub/fewer_saves.yaml").write_text(example)
     assert "names, got two of fewer_saves" in cli("reproduce", "fewer_saves.yaml", "sub/fewer_saves.yaml").errors[0]

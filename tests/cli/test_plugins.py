@@ -66,6 +66,16 @@ def test_the_planner_knows_it(folder: Path) -> None:
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "2")[1]
 
 
+def test_a_claim_on_a_grid_of_another_file_has_its_plugins(folder: Path) -> None:
+    """They are those that the file of the claim's experiment names."""
+    (folder / "sub").mkdir()
+    claim = "claim: {title: Saves., source: own, experiment: ../grid.yaml, study: auc}\n"
+    (folder / "sub" / "saves.yaml").write_text(claim)
+    code, out, errors = command(folder, "reproduce", "sub/saves.yaml", "--dry-run")
+    assert (code, errors) == (0, "")
+    assert out == "saves: 2 cells, 0 done, in out\n"
+
+
 def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
     """An entry point names the module; its optimizer is an allowed value, and its file is part of the code."""
     code = "from harness.core.optimizers import OPTIMIZERS, Sgd\n\n\nclass Same(Sgd):\n    pass\n\n\n"

@@ -187,11 +187,14 @@ def test_a_kill_that_no_request_noticed_is_noticed() -> None:
 
 
 def test_a_kill_on_real_ranks_needs_its_wait_status() -> None:
-    """On rpc a kill without wait status -9 did not happen; local has no process to show."""
-    events = made_events(made_config("partial"))
+    """A kill of a process without wait status -9 did not happen; engine local, also if it goes on, has no process."""
+    started, *events = made_events(made_config("partial"))
     bare = [altered(event, machine={}) if is_loss(event) else event for event in events]
-    assert check(bare, _config("partial")) == []
-    assert any("wait status of ps1 is None" in line for line in check(bare, _config("partial", engine="rpc")))
+    assert check([started, *bare], _config("partial")) == []
+    on_rpc = altered(started, machine={"pids": {"ps1": 7}})
+    assert any("wait status of ps1 is None" in line for line in check([on_rpc, *bare], _config("partial")))
+    bare[0] = altered(bare[0], machine={"resumed": [{"pids": {}}, {"pid": 7}]})
+    assert check([on_rpc, *bare], _config("partial", engine="rpc")) == []
 
 
 def test_table_wise_a_rank_weighs_its_share_of_rows() -> None:
