@@ -1,21 +1,20 @@
-"""The commands of run.py by name. Each takes the parsed options and returns an exit code, or None for success.
+"""Carries out a command of run.py: a function that takes the parsed options and returns an exit code, or None.
 
 torch, pandas and matplotlib are imported by the commands that need them, so that a wrong key is reported at once.
 """
 
-# ruff: noqa: PLC0415
-
 import argparse
 import errno
-import json
+import importlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from harness.cli import console, interrupts, record_commands, run_commands, wandb_commands
-from harness.cli.record_commands import BAD_INPUT, FAILED, OK
-from harness.config.keys import explained, schema
+from harness.cli import console, interrupts
 from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
+
+OK, FAILED, BAD_INPUT = 0, 1, 2
+"""Exit codes of every command."""
 
 _RERUN_HINTS = {
     **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
@@ -31,8 +30,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     hint = _RERUN_HINTS.get(options.command)
     rerun = _rerun(arguments)
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
+    module, _, name = options.call.partition(":")
     try:
-        return COMMANDS[options.command](options) or OK
+        return getattr(importlib.import_module(f"harness.cli.{module}"), name)(options) or OK
     except UserError as error:
         console.print_error("error", str(error))
         return BAD_INPUT
@@ -67,54 +67,3 @@ def _ending(end: RunStopped | KeyboardInterrupt, rerun: str) -> tuple[str, int]:
 def _rerun(arguments: Sequence[str]) -> str:
     """The command line that goes on where this one ends."""
     return f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"
-
-
-def data(options: argparse.Namespace) -> None:
-    """Write, pack or describe click logs."""
-    from harness.cli.data_commands import DATA_COMMANDS
-
-    DATA_COMMANDS[options.data_command](options)
-
-
-def trace(options: argparse.Namespace) -> int:
-    """Import, describe or generate failure traces."""
-    from harness.cli.trace_commands import TRACE_COMMANDS
-
-    return TRACE_COMMANDS[options.trace_command](options)
-
-
-def plan(options: argparse.Namespace) -> None:
-    """Show the save interval and the recovery that CPR's closed forms recommend."""
-    from harness.cli.plan import plan as show_plan
-
-    show_plan(options)
-
-
-def reproduce(options: argparse.Namespace) -> int:
-    """Run the experiments of claims, and say what they show."""
-    from harness.cli.reproduce import reproduce as run_claims
-
-    return run_claims(options)
-
-
-def print_schema(options: argparse.Namespace) -> None:
-    """Print the JSON schema of a configuration, or what one key takes, as text."""
-    console.say(json.dumps(schema(), indent=2) if options.key is None else "\n".join(explained(options.key)))
-
-
-COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-    "train": run_commands.train,
-    "grid": run_commands.grid,
-    "replay": run_commands.replay,
-    "show": record_commands.show,
-    "compare": record_commands.compare,
-    "table": record_commands.table,
-    "report": record_commands.report,
-    "verify": run_commands.verify,
-    "data": data,
-    "plan": plan,
-    "reproduce": reproduce,
-    "trace": trace,
-    "schema": print_schema,
-    **wandb_commands.WANDB_COMMANDS,
-}

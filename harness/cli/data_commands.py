@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 - numpy and numba are imported when a command needs them
 
 import argparse
-from collections.abc import Callable
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
@@ -58,6 +57,3 @@ def info(options: argparse.Namespace) -> None:
     with amount_progress("info") as progress:
         found = data_info(options.dir, progress=progress)
     console.show_values(found)
-
-
-DATA_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"prepare": prepare, "synth": synth, "info": info}

@@ -3,6 +3,8 @@
 import argparse
 import difflib
 import re
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 OVERRIDES = """\
@@ -37,6 +39,51 @@ class Parser(argparse.ArgumentParser):
         return f"unknown argument {flag}{hint}"
 
 
+class WordParser(Parser):
+    """The parser of a command that may take ``key=value`` words.
+
+    Traces' headers hold commands from before, when the words were options (``--mtbf-h 4``): these are read as words.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See argparse."""
+        return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
+
+    def format_help(self) -> str:
+        """The help of argparse, with all words; they are imported here, as they take most of a second."""
+        if self._has_words:
+            from harness.cli.trace_commands import words_of  # noqa: PLC0415
+
+            self.description = f"{self.description}\n\nwords:\n{words_of(self.prog.rpartition(' ')[2])}"
+        return super().format_help()
+
+    @property
+    def _has_words(self) -> bool:
+        return any(action.dest == "words" for action in self._actions)
+
+    def _as_words(self, arguments: Sequence[str]) -> list[str]:
+        """``arguments`` with the words last, so that FILE may stand anywhere among them."""
+        others: list[str] = []
+        words: list[str] = []
+        rest = iter(arguments)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            key = name.removeprefix("--").replace("-", "_")
+            if action := self._option_string_actions.get(name):
+                others += [argument, *(() if equals or action.nargs == 0 else islice(rest, 1))]
+            elif not name.startswith("--"):
+                (words if equals and name.isidentifier() else others).append(argument)
+            elif key in _BARE and not equals:
+                words.append(_BARE[key])
+            else:
+                words.append(f"{_FORMER.get(key, key)}={value if equals else next(rest, '')}")
+        return [*others, *words]
+
+
+_BARE = {"strict": "strict=true", "typical": "typical=true", "no_repairs": "repairs=false"}
+_FORMER = {"length": "length_h", "stretch": "stretch_h"}
+
+
 def pair(text: str) -> tuple[str, str]:
     """The type of an option: ``NAME=TEXT``."""
     name, sign, value = text.partition("=")
@@ -53,33 +100,23 @@ class Pairs(argparse.Action):
         setattr(namespace, self.dest, dict(values))
 
 
-def command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> Parser:
-    """Add the parser of one command to ``commands``; without them, make the parser of the program ``name``."""
+def command(
+    commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str, call: str = ""
+) -> Parser:
+    """Add the parser of one command to ``commands``; without them, make the parser of the program ``name``.
+
+    ``call``: the function that carries it out.
+    """
     texts = {
         "description": summary[0].upper() + summary[1:] + ("" if summary.endswith("?") else "."),
         "epilog": "examples:\n" + (examples if examples.startswith((" ", "from")) else f"  {examples}"),
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,
     }
-    return Parser(prog=name, **texts) if commands is None else commands.add_parser(name, help=summary, **texts)
-
-
-WINDOWS = ("densest", "median", "quietest", "random")
-
-
-def add_mapping(parser: argparse.ArgumentParser) -> None:
-    """Options that map the hours of a trace to those of a job; ``mapping_overrides`` has their keys."""
-    group = parser.add_argument_group("hours of the trace (default: as they are)")
-    window = "the part of the trace, as long as the job, with most, median or fewest failures, or any (trace.window)"
-    group.add_argument("--window", choices=WINDOWS, help=window)
-    stretch = "scale the trace's hours, repair times included, to the job's (trace.stretch=true)"
-    group.add_argument("--stretch", action="store_true", help=stretch)
-
-
-def mapping_overrides(options: argparse.Namespace) -> list[str]:
-    """The options of ``add_mapping`` as ``key=value`` arguments."""
-    window = [] if options.window is None else [f"trace.window={options.window}"]
-    return [*window, *(["trace.stretch=true"] if options.stretch else [])]
+    parser = Parser(prog=name, **texts) if commands is None else commands.add_parser(name, help=summary, **texts)
+    if call:
+        parser.set_defaults(call=call)
+    return parser
 
 
 def count(text: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from harness.cli import console
-from harness.cli.parsing import mapping_overrides
+from harness.cli.arguments import mapping_overrides
 from harness.cli.progress import amount_progress
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs

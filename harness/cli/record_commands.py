@@ -1,15 +1,15 @@
-"""The commands that read records: a run, a table, a comparison, a report."""
+"""The commands that read records, a run, a table, a comparison, a report; and the schema of configurations."""
 
 # ruff: noqa: PLC0415 - pandas and matplotlib are imported where they are needed
 
 import argparse
+import json
 from pathlib import Path
 
 from harness.cli import console
+from harness.cli.commands import FAILED, OK
+from harness.config.keys import explained, schema
 from harness.core.errors import UserError
-
-OK, FAILED, BAD_INPUT = 0, 1, 2
-"""Exit codes of every command."""
 
 
 def show(options: argparse.Namespace) -> int:
@@ -73,3 +73,8 @@ def show_run(run_dir: Path) -> int:
 
     console.show(analysis.show(run_dir))
     return OK if analysis.is_sound(run_dir) else FAILED
+
+
+def print_schema(options: argparse.Namespace) -> None:
+    """Print the JSON schema of a configuration, or what one key takes, as text."""
+    console.say(json.dumps(schema(), indent=2) if options.key is None else "\n".join(explained(options.key)))

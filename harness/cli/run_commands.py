@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
-from harness.cli.arguments import GRACE_S
-from harness.cli.job_commands import pool_of, print_scripts
-from harness.cli.parsing import mapping_overrides
-from harness.cli.record_commands import FAILED, OK, show_run
+from harness.cli.arguments import GRACE_S, mapping_overrides
+from harness.cli.commands import FAILED, OK
+from harness.cli.record_commands import show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
-from harness.core.errors import HarnessError, Moved, PointKept, RunStopped
+from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
 from harness.grid.experiments import checked, opened_grid
 from harness.grid.process import is_done
-from harness.grid.runner import CellPool
+from harness.grid.runner import CellPool, LocalPool
 from harness.grid.single import opened_run
+from harness.grid.worker import run_assembled
 from harness.record.folder import has_resume_point
 
 
@@ -58,30 +58,56 @@ def grid(options: argparse.Namespace) -> int:
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
-    pool = pool_of(options, experiment)
+    pool = _pool_of(options, experiment)
     if options.print_script:
-        print_scripts(experiment)
+        _print_scripts(experiment)
         return OK
     if not options.dry_run:
-        chosen = {"afresh": options.afresh, "grace_s": options.grace, "explain": options.explain}
-        return run_experiment(experiment, pool, options.margin, **chosen)
+        show = partial(_show_grid, experiment.out, options.margin, explain=options.explain)
+        return run_experiments([experiment], pool, show=show, afresh=options.afresh, grace_s=options.grace)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
 
 
-def run_experiment(
-    experiment: Experiment,
-    pool: CellPool,
-    margin: float | None = None,
-    *,
-    afresh: bool = False,
-    grace_s: float = GRACE_S,
-    explain: bool = False,
-) -> int:
-    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
-    show = partial(_show_grid, experiment.out, margin, explain=explain)
-    return run_experiments([experiment], pool, show=show, afresh=afresh, grace_s=grace_s)
+def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
+    """The pool that ``--scheduler`` names. Raises ConfigError, also for options of another scheduler."""
+    scheduler = options.scheduler
+    if options.print_script and scheduler != "submitit":
+        raise ConfigError(f"--print-script: expected --scheduler submitit, got {scheduler}, which submits no script")
+    if scheduler == "none":
+        return LocalPool(run_assembled, options.parallel)
+    if options.parallel is not None:
+        raise ConfigError(
+            f"--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of {scheduler}"
+        )
+    if scheduler == "ray":
+        from harness.hosts.ray_launcher import require_ray
+        from harness.jobs.ray_pool import RayPool
+
+        require_ray("--scheduler ray")
+        return RayPool(experiment.out, options.grace)
+    if options.grace != GRACE_S:
+        raise ConfigError(
+            "--grace: expected --scheduler none or ray; the key jobs.signal_delay_s says how long jobs of submitit "
+            "have for their resume points"
+        )
+    from harness.jobs.clusters import require_submitit
+    from harness.jobs.pool import JobPool
+
+    require_submitit()
+    return JobPool(experiment.out, experiment.name)
+
+
+def _print_scripts(experiment: Experiment) -> None:
+    """Show the script for each array of jobs that cells which are not done would make."""
+    from harness.jobs.arrays import arrays
+    from harness.jobs.clusters import sbatch_text
+
+    cells = [cell for cell in experiment.cells if not is_done(cell)]
+    for array in arrays(experiment.name, cells):
+        console.say(sbatch_text(array))
+    console.note(f"{len(cells)} of {len(experiment.cells)} cells would be submitted")
 
 
 def run_experiments(
@@ -95,8 +121,8 @@ def run_experiments(
     """Run the cells of experiments as those of one grid, each in its experiment's folder, and write grid.yaml there.
 
     ``show`` is called while the folders are locked, unless all cells failed. ``afresh``: as :func:`opened_grid`.
-    ``grace_s``: seconds for running cells to
-    stop in when the command is asked to. Raises RunStopped if cells were then left.
+    ``grace_s``: seconds in which running cells stop when the command is asked to. Raises RunStopped if cells were then
+    left.
     """
     with opened_grid(experiments, pool, afresh=afresh) as one:
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:

@@ -1,7 +1,6 @@
 """`run.py trace import | show | generate`: failure traces from logs or laws, and their statistics."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +153,3 @@ def _write(options: argparse.Namespace, trace: Trace) -> int:
     write_text(options.out.resolve(), to_text(trace, command=options.command_line))
     console.say(f"wrote {options.out}: {_summary(trace)}")
     return 0
-
-
-TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "import": import_log,
-    "show": show,
-    "generate": generate_trace,
-}

@@ -4,7 +4,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,3 @@ def _facts(folder: Path, target: Mapping[str, Any]) -> list[RunFacts]:
         else:
             facts += [found] if found is not None else []
     return facts
-
-
-WANDB_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"sync": sync, "dashboard": dashboard}

@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import run
-from harness.cli import commands, console
+from harness.cli import console, record_commands
 from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
 from harness.record.code import current_code
@@ -73,7 +73,7 @@ def test_what_is_missing_is_said_before_torch_is_imported(cli: Cli, words: str) 
 def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: where the system allows no more open files, the command says so, wherever it meets that."""
     refused = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-    monkeypatch.setitem(commands.COMMANDS, "show", refused)
+    monkeypatch.setattr(record_commands, "show", refused)
     result = cli("show", "out")
     assert (result.code, result.errors) == (2, ["error: a limit of the system (ulimit -n): Too many open files"])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.run_commands import run_experiment
+from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
@@ -35,7 +35,7 @@ def test_a_cell_that_was_damaged_while_it_ran_is_counted_and_named(
 ) -> None:
     """It is not among the cells that were run, its file is named, and the grid fails."""
     cell = Cell(made_config(), "one", "0123456789", tmp_path / "grid" / "one")
-    assert run_experiment(Experiment("made", tmp_path / "grid", (cell,), {}), DamagedPool()) == 1
+    assert run_experiments([Experiment("made", tmp_path / "grid", (cell,), {})], DamagedPool()) == 1
     counts, damage = capsys.readouterr().err.splitlines()[-2:]
     assert counts == "1 cells: 0 run, 0 done before, 0 failed, 1 damaged"
     assert damage.startswith(f"damaged: {cell.run_dir / 'config.yaml'}: expected what the run wrote")

@@ -13,7 +13,7 @@ from tests.forked import ran
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_COMMAND = """
 import argparse, os, signal, sys, time
-from harness.cli import commands, interrupts
+from harness.cli import commands, interrupts, run_commands
 
 def work(options):
     try:
@@ -24,11 +24,11 @@ def work(options):
             os.kill(os.getpid(), {second})
             time.sleep(60)
 
-commands.COMMANDS["train"] = work
+run_commands.train = work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and those of nohup this
 interrupts.install()
-sys.exit(commands.run(argparse.Namespace(command={command!r}), ["train", "a b.yaml"]))
+sys.exit(commands.run(argparse.Namespace(command="train", call="run_commands:train"), ["train", "a b.yaml"]))
 """
 IN_AN_IMPORT = """
 import os, signal, sys
@@ -46,7 +46,7 @@ sys.exit(run.main())
 """
 IN_TRAINING = """
 import argparse, os, signal, sys, time
-from harness.cli import commands, interrupts
+from harness.cli import commands, interrupts, run_commands
 from harness.core.errors import RunStopped
 
 def work(options):
@@ -57,11 +57,12 @@ def work(options):
             raise RunStopped({step})
         time.sleep(60)
 
-commands.COMMANDS["train"] = work
+run_commands.train = work
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 interrupts.install()
-sys.exit(commands.run(argparse.Namespace(command="train"), ["train", "a b.yaml", "--afresh"]))
+options = argparse.Namespace(command="train", call="run_commands:train")
+sys.exit(commands.run(options, ["train", "a b.yaml", "--afresh"]))
 """
 GOES_ON = "this command goes on: run.py train 'a b.yaml'"
 
@@ -84,7 +85,7 @@ def _said(done: "subprocess.CompletedProcess[str]") -> tuple[int, str]:
 def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word: str, is_twice: bool) -> None:
     """Law: the same line and exit code whether it comes once or again while the command ends itself."""
     second = int(number) if is_twice else 0
-    program = IN_A_COMMAND.format(first=int(number), second=second, command="train")
+    program = IN_A_COMMAND.format(first=int(number), second=second)
     assert outcome(program) == (code, f"{word}; {GOES_ON}\n")
 
 
@@ -100,7 +101,7 @@ def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
 
 def test_ignored_signals_stay_ignored() -> None:
     """Law: a command under ``nohup`` survives the terminal."""
-    program = IN_A_COMMAND.format(first=int(signal.SIGHUP), second=0, command="train")
+    program = IN_A_COMMAND.format(first=int(signal.SIGHUP), second=0)
     program = program.replace("time.sleep(60)", "return 0").replace(
         "interrupts.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); interrupts.install()"
     )

@@ -288,5 +288,5 @@ def endless_grid(out: str) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
     progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
-    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, LocalPool(run_forever, 2))
-    return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
+    run_commands.grid = lambda _: run_commands.run_experiments([experiment], LocalPool(run_forever, 2))
+    return commands.run(commands.argparse.Namespace(command="grid", call="run_commands:grid"), ["grid", "x.yaml"])
