@@ -7,7 +7,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from harness.core.errors import StoreError
@@ -31,36 +30,21 @@ from harness.record.rundir import RunDir, flatten, read_config
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
 
-@dataclass
-class Audit:
-    """Totals computed from a record. ``problems``: its contradictions, one line each, in the order of the events.
-
-    ``pls`` by PS rank; ``hours`` by overhead bucket, emulated; ``updates`` by the field of the events that is summed
-    (``persisted_updates``, ``lost_tracked``, ...). The counts have the names of the Finished event's fields.
-    """
-
-    pls: dict[str, float] = field(default_factory=dict)
-    hours: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BUCKETS, 0.0))
-    updates: Counter[str] = field(default_factory=Counter)
-    num_saves: int = 0
-    payload_bytes: int = 0
-    load_bytes: int = 0
-    num_kills: int = 0
-    num_failures: int = 0
-    num_lost_ranks: int = 0
-    num_unplanned: int = 0
-    generation: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def total_pls(self) -> float:
-        """The sum of the PLS of all ranks."""
-        return sum(self.pls.values())
-
-
 def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
-    """The contradictions in a record, one line each; empty if everything it claims follows from its events."""
-    return audit(events, config).problems
+    """The contradictions in a record, one line each, in order; empty if everything it claims follows from its events.
+
+    ``config``: resolved, in plain values, as in config.yaml. The record of an unfinished run is audited as far as it
+    goes. Totals are checked against the Finished event only.
+    """
+    if not events or not isinstance(started := events[0], Started):
+        return ["the first event is not `started`"]
+    least = min(started.num_ps, started.num_steps, started.total_samples, started.num_rows, started.bytes_full)
+    if least < 1 or len(started.rank_rows) != started.num_ps:
+        return ["event 1: expected counts >= 1 and rank_rows of num_ps ranks"]
+    auditor = _Auditor(started, config)
+    for number, event in enumerate(events, start=1):
+        auditor.take(number, event)
+    return auditor.problems
 
 
 def outcome_of(run: RunDir) -> list[str] | None:
@@ -71,30 +55,18 @@ def outcome_of(run: RunDir) -> list[str] | None:
         return None
 
 
-def audit(events: Sequence[Event], config: Mapping[str, Any]) -> Audit:
-    """Audit the events of one run. ``config`` is the resolved config in plain values, as in config.yaml.
-
-    The record of an unfinished run is audited as far as it goes. Totals are checked against the Finished event only.
-    """
-    if not events or not isinstance(events[0], Started):
-        return Audit(problems=["the first event is not `started`"])
-    started = events[0]
-    least = min(started.num_ps, started.num_steps, started.total_samples, started.num_rows, started.bytes_full)
-    if least < 1 or len(started.rank_rows) != started.num_ps:
-        return Audit(problems=["event 1: expected counts >= 1 and rank_rows of num_ps ranks"])
-    auditor = _Auditor(started, config)
-    auditor.result.problems += [f"event 1: {problem}" for problem in _contradictions(started, config)]
-    for number, event in enumerate(events, start=1):
-        auditor.take(number, event)
-    return auditor.result
-
-
 class _Auditor:
     """The state of a run that its events imply, updated event by event."""
 
     def __init__(self, started: Started, config: Mapping[str, Any]) -> None:
-        self.result = Audit()
+        self.problems: list[str] = []
+        self._totals: Counter[str] = (
+            Counter()
+        )  # by the name of the Finished event's field, or that of the events summed
+        self._pls = 0.0  # of all ranks
+        self._hours = dict.fromkeys(BUCKETS, 0.0)  # emulated
         self._number = 0  # line of the current event
+        self._config = config
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
         self._copy_frac = _copy_frac(config)
@@ -116,7 +88,7 @@ class _Auditor:
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank, or cut it off
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
-        self._failed_writes = _FailedWrites()
+        self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
         spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
         self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
@@ -134,7 +106,7 @@ class _Auditor:
             handle(self, event)
 
     def _problem(self, text: str) -> None:
-        self.result.problems.append(f"event {self._number}: {text}")
+        self.problems.append(f"event {self._number}: {text}")
 
     def _expect(self, name: str, claimed: float | None, computed: float | None) -> None:
         if claimed is None or computed is None:
@@ -144,8 +116,26 @@ class _Auditor:
         if not is_equal:
             self._problem(f"{name} is {claimed}, the events give {computed}")
 
-    def _add_updates(self, event: Event, *names: str) -> None:
-        self.result.updates.update({name: getattr(event, name) or 0 for name in names})
+    def _add(self, event: Event, *names: str) -> None:
+        self._totals.update({name: getattr(event, name) or 0 for name in names})
+
+    def _start(self, event: Started) -> None:
+        """The first event says what the config says.
+
+        The run's name and the path of its trace are not compared: a run may go on under others.
+        """
+        config, cluster, trace = self._config, self._config["cluster"], self._config["trace"]
+        configured: dict[str, object] = {
+            "strategy": config["strategy"]["name"],
+            "seed": config["seed"],
+            "profile": self._profile["name"],
+            "num_ps": cluster["num_ps"] or self._profile["num_ps"],
+            "trace_clock": trace.get("clock", "samples"),
+            "trace_inject": trace.get("inject", "boundary"),
+        }
+        for name, value in configured.items():
+            if (claimed := getattr(event, name)) != value:
+                self._problem(f"{name} is {claimed}, the config says {value}")
 
     def _trained(self, event: Trained) -> None:
         self._expect("first_step", event.first_step, self._step)
@@ -166,7 +156,7 @@ class _Auditor:
         """Hour of the failure clock at a boundary, overhead so far included; before the last step the job's end."""
         started = self._started
         samples = step / started.num_steps if step < started.num_steps - 1 else 1.0
-        return samples * self._profile["job_h"] + self._is_wall * sum(self.result.hours.values())
+        return samples * self._profile["job_h"] + self._is_wall * sum(self._hours.values())
 
     def _pass(self, step: int) -> None:
         """Note that all boundaries before ``step`` are over: take the clock there, before anything else is charged."""
@@ -175,18 +165,27 @@ class _Auditor:
 
     def _save(self, event: Saved) -> None:
         self._pass(event.step)
-        if problem := self._failed_writes.problem_of(event):
-            self._problem(problem)
+        self._check_repeated(event)
         self._expect("save_h", event.save_h, self._save_h(event) if event.charged else 0.0)
         if event.charged:
-            self.result.num_saves += 1
-            self.result.payload_bytes += event.payload_bytes
-            self.result.hours["save"] += event.save_h
-        self._add_updates(event, "persisted_updates", "persisted_tracked")
+            self._totals["num_saves"] += 1
+            self._add(event, "payload_bytes")
+            self._hours["save"] += event.save_h
+        self._add(event, "persisted_updates", "persisted_tracked")
         self._saved = event
         if event.closes_interval:
             # A save in the background is committed late: a shard restored after its step counts from the restore.
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
+
+    def _check_repeated(self, event: Saved) -> None:
+        """Bytes that were written again are of writes that failed since the save before, one a rank."""
+        ranks, self._failed_writes = self._failed_writes, []
+        if len(set(ranks)) < len(ranks):
+            self._problem(f"a write failed twice of one save: {', '.join(ranks)}")
+        elif event.repeated_bytes and not ranks:
+            self._problem(f"{event.repeated_bytes} bytes were written again, but no write that failed is on record")
+        elif not 0 <= 2 * event.repeated_bytes <= event.payload_bytes:
+            self._problem(f"{event.repeated_bytes} of {event.payload_bytes} bytes were written again: more than half")
 
     def _save_h(self, event: Saved) -> float:
         """Hours charged for a save: by its bytes, plus a fixed part.
@@ -210,7 +209,7 @@ class _Auditor:
         else:
             self._check_hour(event)
         if event.phase == "save" and not event.loss:
-            self._failed_writes.add(event)
+            self._failed_writes.append(event.rank)
 
     def _kill(self, event: Injected) -> None:
         self._pass(event.step)
@@ -224,7 +223,6 @@ class _Auditor:
             self._problem(f"{event.rank} was killed when the clock read {clock_h} h, before its hour")
         elif is_at_boundary and event.hour < self._checked_h - slack_h:
             self._problem(f"{event.rank} was killed late: at the boundary before, the clock read {self._checked_h} h")
-        self.result.num_kills += 1
         self._num_kills[event.rank] += 1
         self._over_step = event.step + 1 if is_at_boundary else self._over_step
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
@@ -244,7 +242,7 @@ class _Auditor:
         added_h = _slow_h(self._slow) - before_h
         if not math.isclose(claimed_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
             self._problem(f"reschedule_h is {claimed_h}, the events give {added_h}")
-        self.result.hours["reschedule"] += claimed_h
+        self._hours["reschedule"] += claimed_h
 
     def _check_hour(self, event: Injected) -> None:
         """A fault that waits may strike in steps that run again."""
@@ -260,12 +258,12 @@ class _Auditor:
             if is_planned:
                 self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
-        self.result.num_unplanned += len(event.unplanned_ranks)
+        self._totals["num_unplanned"] += len(event.unplanned_ranks)
         self._dead += [rank for rank in event.ranks if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
-        self._expect("generation", event.generation, self.result.generation + 1)
-        self.result.generation = event.generation
+        self._expect("generation", event.generation, self._totals["generation"] + 1)
+        self._totals["generation"] = event.generation
 
     def _recover(self, event: Recovered) -> None:
         if sorted(event.ranks) != sorted(self._dead):
@@ -274,9 +272,8 @@ class _Auditor:
         self._check_kinds(event)
         self._pass(max(event.step, self._over_step))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
-        self.result.num_failures += 1
-        self.result.num_lost_ranks += len(event.ranks)
-        self._add_updates(event, "lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
+        self._totals.update(num_failures=1, num_lost_ranks=len(event.ranks))
+        self._add(event, "lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
         num_rerun = 0  # samples
         self._check_dense(event)
         if event.rollback:
@@ -295,7 +292,7 @@ class _Auditor:
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
         self._repair_h, self._hangs, self._over_step = None, False, 0
         for bucket in ("load", "lost", "reschedule"):
-            self.result.hours[bucket] += getattr(event, f"{bucket}_h")
+            self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _check_dense(self, event: Recovered) -> None:
         """The dense network goes on as it is unless all trainers died; else it lacks the samples since it was saved."""
@@ -323,7 +320,7 @@ class _Auditor:
     def _now_h(self, event: Saved | Recovered) -> float:
         """Wall hour of the emulated job at ``event``: computation and all overhead before it."""
         trained_h = event.samples / self._started.total_samples * self._profile["job_h"]
-        return trained_h + sum(self.result.hours.values())
+        return trained_h + sum(self._hours.values())
 
     def _reschedule_h(self, event: Recovered) -> float:
         """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead rank."""
@@ -353,7 +350,7 @@ class _Auditor:
             if event.dense == "checkpoint":
                 read += self._started.bytes_full - self._started.row_bytes * self._started.num_rows
             self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
-            self.result.load_bytes += event.load_bytes
+            self._add(event, "load_bytes")
         elif is_by_bytes:
             self._problem("loads are charged by bytes, but this record does not say how many were read")
         loads = _ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile.get("trainer_load", False)
@@ -382,26 +379,25 @@ class _Auditor:
         fraction = (event.samples - self._since_samples[rank]) / self._started.total_samples
         pls = self._weights[rank] * fraction
         self._expect(f"PLS of {rank}", event.pls.get(rank), pls)
-        self.result.pls[rank] = self.result.pls.get(rank, 0.0) + pls
+        self._pls += pls
         if self._counts_restores:
             self._since_samples[rank] = event.samples
 
     def _finish(self, event: Finished) -> None:
-        result = self.result
         self._expect("samples", event.samples, self._started.total_samples)
         self._finish_quality(event)
-        self._expect("pls", event.pls, result.total_pls)
-        for bucket, hours in result.hours.items():
+        self._expect("pls", event.pls, self._pls)
+        for bucket, hours in self._hours.items():
             self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), hours)
-        self._expect("overhead_frac", event.overhead_frac, sum(result.hours.values()) / self._profile["job_h"])
+        self._expect("overhead_frac", event.overhead_frac, sum(self._hours.values()) / self._profile["job_h"])
         self._finish_resources(event)
         for name in ("num_saves", "payload_bytes", "num_failures", "num_lost_ranks", "num_unplanned", "generation"):
-            self._expect(name, getattr(event, name), getattr(result, name))
+            self._expect(name, getattr(event, name), self._totals[name])
         is_by_second = self._started.trace_inject == "wall"  # the last kill may come when all is done
         if not is_by_second and (unmatched := sorted((+self._num_kills).elements())):
             self._problem(f"{', '.join(unmatched)} was killed, but no `lost` event names it")
-        if problem := self._failed_writes.problem_at_end():
-            self._problem(problem)
+        if self._failed_writes:
+            self._problem(f"a write of {', '.join(self._failed_writes)} failed, but no save follows it")
         self._finish_updates(event, "updates", "update_pls")
         self._finish_updates(event, "tracked", "update_pls_tracked")
 
@@ -424,27 +420,25 @@ class _Auditor:
             num_spares = sum(map(len, self._spares_h.values()))
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
             idle_h = self._profile["job_h"] * num_spares
-            self._expect("node_h", event.node_h, sum(self.result.hours.values()) * num_nodes + idle_h)
+            self._expect("node_h", event.node_h, sum(self._hours.values()) * num_nodes + idle_h)
         if event.wire_bytes is not None:
-            sent = self.result.payload_bytes + self.result.load_bytes + (event.replica_bytes or 0)
+            sent = self._totals["payload_bytes"] + self._totals["load_bytes"] + (event.replica_bytes or 0)
             self._expect("wire_bytes", event.wire_bytes, sent)
 
     def _finish_updates(self, event: Finished, which: str, pls_name: str) -> None:
-        claimed: dict[str, int | None] = {
-            kind: getattr(event, f"{kind}_{which}") for kind in ("applied", "lost", "recovered")
-        }
-        applied, lost, updates = claimed["applied"], claimed["lost"], self.result.updates
-        if claimed["recovered"] is not None:
-            self._expect(f"recovered_{which}", claimed["recovered"], updates[f"recovered_{which}"])
+        applied, lost, recovered = (getattr(event, f"{kind}_{which}") for kind in ("applied", "lost", "recovered"))
+        if recovered is not None:
+            self._expect(f"recovered_{which}", recovered, self._totals[f"recovered_{which}"])
         if applied is None or lost is None:
             self._expect(pls_name, getattr(event, pls_name), None)
             return
-        self._expect(f"lost_{which}", lost, updates[f"lost_{which}"])
+        self._expect(f"lost_{which}", lost, self._totals[f"lost_{which}"])
         self._expect(pls_name, getattr(event, pls_name), lost / applied if applied else None)
-        if (saved := updates[f"persisted_{which}"]) + lost > applied:
+        if (saved := self._totals[f"persisted_{which}"]) + lost > applied:
             self._problem(f"{which}: {saved} saved and {lost} lost, but only {applied} applied")
 
     _HANDLERS: ClassVar[dict[type[Event], Callable[..., None]]] = {
+        Started: _start,
         Trained: _trained,
         Evaluated: _evaluate,
         Saved: _save,
@@ -465,28 +459,6 @@ def _ps_of(event: Recovered) -> list[str]:
     return [rank for rank in event.ranks if not is_trainer(rank)]
 
 
-def _contradictions(started: Started, config: Mapping[str, Any]) -> list[str]:
-    """What the first event says of the run, and its config says otherwise.
-
-    The run's name and the path of its trace are not compared: a run may go on under others.
-    """
-    cluster, profile, trace = config["cluster"], config["profile"], config["trace"]
-    configured: dict[str, object] = {
-        "strategy": config["strategy"]["name"],
-        "seed": config["seed"],
-        "profile": profile["name"],
-        "num_ps": cluster["num_ps"] or profile["num_ps"],
-        "trace_clock": trace.get("clock", "samples"),
-        "trace_inject": trace.get("inject", "boundary"),
-    }
-    claimed = {name: getattr(started, name) for name in configured}
-    return [
-        f"{name} is {claimed[name]}, the config says {value}"
-        for name, value in configured.items()
-        if claimed[name] != value
-    ]
-
-
 def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
     """Hours by which a job is longer that waits for the slowest of its ranks, of (first hour, last hour, factor)."""
     hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
@@ -503,29 +475,3 @@ def _copy_frac(config: Mapping[str, Any]) -> float | None:
     network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
     is_async = flatten(config).get("save.mode") == "async"
     return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None
-
-
-class _FailedWrites:
-    """The writes that failed, and whose save is not on record yet."""
-
-    def __init__(self) -> None:
-        self._ranks: list[str] = []
-
-    def add(self, event: Injected) -> None:
-        """Take a write that failed."""
-        self._ranks.append(event.rank)
-
-    def problem_of(self, event: Saved) -> str | None:
-        """Problems of the bytes that a save reports as written again; the failed writes before it belong to it."""
-        ranks, self._ranks = self._ranks, []
-        if len(set(ranks)) < len(ranks):
-            return f"a write failed twice of one save: {', '.join(ranks)}"
-        if event.repeated_bytes and not ranks:
-            return f"{event.repeated_bytes} bytes were written again, but no write that failed is on record"
-        if not 0 <= 2 * event.repeated_bytes <= event.payload_bytes:
-            return f"{event.repeated_bytes} of {event.payload_bytes} bytes were written again: more than half"
-        return None
-
-    def problem_at_end(self) -> str | None:
-        """Problems of a finished run: failed writes that no save followed."""
-        return f"a write of {', '.join(self._ranks)} failed, but no save follows it" if self._ranks else None

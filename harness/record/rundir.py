@@ -14,16 +14,14 @@ Locking, and removal of what an unfinished run left, are in harness.record.folde
 import json
 import os
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from harness.config.build import mistakes_of
 from harness.config.model import Config
@@ -31,31 +29,43 @@ from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
 from harness.files import make_folder, new_digest, read_file, read_json, store_errors, write_text
 
-_REQUIRED: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
-    **dict.fromkeys(("metrics.pls_since", "cluster.placement", "model.size"), (str,)),
-    "trace.path": (str, NoneType),
-    **dict.fromkeys(("seed", "profile.num_ps"), (int,)),
-    "cluster.num_ps": (int, NoneType),
-    **dict.fromkeys((f"profile.{name}" for name in ("job_h", "o_save_h", "o_load_h", "o_res_h")), (float, int)),
-}
-"""Keys of a config that are needed to read the record of its run, with the types of their values."""
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
-_OPTIONAL: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("profile.o_save_fixed_h", "profile.detect_h"), (float, int)),
-    **dict.fromkeys(("profile.spare_o_res_h", "profile.network_gbps", "profile.snapshot_gbps"), (float, int, NoneType)),
-    "profile.num_trainers": (int, NoneType),
-    "profile.trainer_load": (bool,),
-    **dict.fromkeys(("cluster.spares", "cluster.spare_trainers"), (int,)),
-}
-"""Keys that a config of before may lack, and that the analysis computes with."""
 
-_ENV: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("git", "code", "data", "trace"), (dict, NoneType)),
-    **dict.fromkeys(("git.commit", "code.fingerprint", "data.digest", "trace.digest", "trace.law"), (str, NoneType)),
-    "git.dirty": (bool, NoneType),
-}
-"""Keys of env.json that are used, with the types of their values. Each may be missing."""
+def _part(**fields: Any) -> type[BaseModel]:
+    """Keys of a file of a record that are read again: their types, or types and defaults. Others are let through."""
+    given: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
+    return create_model("part", __config__=ConfigDict(strict=True, allow_inf_nan=False), **given)
+
+
+_CONFIG = _part(
+    **dict.fromkeys(("name", "engine"), str),
+    seed=_Whole,
+    strategy=_part(name=str),
+    trace=_part(path=str | None),
+    metrics=_part(pls_since=str),
+    model=_part(size=str),
+    cluster=_part(placement=str, num_ps=_Whole | None, **dict.fromkeys(("spares", "spare_trainers"), (_Whole, 0))),
+    profile=_part(
+        name=str,
+        num_ps=_Whole,
+        job_h=Annotated[float, Field(gt=0)],
+        **dict.fromkeys(("o_save_h", "o_load_h", "o_res_h"), float),
+        **dict.fromkeys(("o_save_fixed_h", "detect_h"), (float, 0.0)),
+        **dict.fromkeys(("spare_o_res_h", "network_gbps", "snapshot_gbps"), (float | None, None)),
+        num_trainers=(_Whole | None, None),
+        trainer_load=(bool, False),
+    ),
+)
+"""What the analysis computes with. A config of before may lack the keys with a default."""
+
+_TEXT = (str | None, None)
+_ENV = _part(
+    git=(_part(commit=_TEXT, dirty=(bool | None, None)) | None, None),
+    code=(_part(fingerprint=_TEXT) | None, None),
+    data=(_part(digest=_TEXT) | None, None),
+    trace=(_part(digest=_TEXT, law=_TEXT) | None, None),
+)
 
 _FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
 """A folder with one of them is a run's: it may have lost the others."""
@@ -177,27 +187,21 @@ def read_config(path: Path) -> dict[str, Any]:
         raise StoreError(str(error)) from error
     if not isinstance(values, dict):
         raise StoreError(f"{file}: expected the resolved config of a run (a mapping), got {type(values).__name__}")
-    for key, types in (_REQUIRED | _OPTIONAL).items():
-        value = _value_at(values, key)
-        if value is _ABSENT and key in _OPTIONAL:
-            continue
-        if not _is_of(types, value) or (key == "profile.job_h" and not value > 0):
-            expected = "a number > 0" if key == "profile.job_h" else _said(types)
-            found = "nothing" if value is _ABSENT else repr(value)
-            raise StoreError(f"{file}: {key}: expected {expected}, got {found}; {_CURE}")
+    _check(_CONFIG, values, file)
     return values
 
 
-_ABSENT = object()
-
-
-def _value_at(values: object, key: str) -> Any:
-    """The value under a dotted key, which may be a mapping; ``_ABSENT`` if there is none."""
-    for name in key.split("."):
-        if not isinstance(values, Mapping) or name not in values:
-            return _ABSENT
-        values = values[name]
-    return values
+def _check(part: type[BaseModel], values: Mapping[str, Any], file: Path) -> None:
+    """Raise StoreError that names the first key of ``values`` that ``part`` does not take."""
+    try:
+        part.model_validate(values)
+    except ValidationError as error:
+        one = error.errors()[0]
+        expected, found = one["msg"].removeprefix("Input should be "), repr(one["input"])
+        if one["type"] == "missing":
+            expected, found = "a value", "nothing"
+        key = ".".join(map(str, one["loc"]))
+        raise StoreError(f"{file}: {key}: expected {expected}, got {found}; {_CURE}") from error
 
 
 def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
@@ -223,10 +227,7 @@ def read_env(path: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     values = read_json(file)
-    flat = values | flatten(values)
-    for key, types in _ENV.items():
-        if not _is_of(types, flat.get(key)):
-            raise StoreError(f"{file}: {key}: expected {_said(types)}, got {flat[key]!r}; {_CURE}")
+    _check(_ENV, values, file)
     return values
 
 
@@ -237,24 +238,6 @@ def _parsed(content: bytes, where: str) -> object:
 
 
 _CURE = "restore the file as the run wrote it"
-_TYPE_NAMES = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    NoneType: "null",
-    bool: "true or false",
-    dict: "an object",
-}
-
-
-def _is_of(types: Sequence[type], value: Any) -> bool:
-    """Whether a value has one of the types; a number is also finite, and a whole one has 64 bits."""
-    most = {int: 2**63 - 1, float: sys.float_info.max}.get(type(value))
-    return type(value) in types and (most is None or abs(value) <= most)
-
-
-def _said(types: Sequence[type]) -> str:
-    return " or ".join(_TYPE_NAMES[kind] for kind in types)
 
 
 def find_runs(path: Path) -> list[Path]:

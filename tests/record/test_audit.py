@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.core.events import Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
-from harness.record.audit import audit, check
+from harness.record.audit import check
 from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events
 
@@ -18,35 +18,19 @@ def _config(strategy: str = "cpr_vanilla", **values: Any) -> dict[str, Any]:
     return made_config(strategy, **values).model_dump(mode="json")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_the_ledgers_say_follows_from_the_events(strategy: str) -> None:
-    """A record written by the real strategies and ledgers contradicts itself nowhere, and its totals come out again."""
-    events = made_events(made_config(strategy))
-    found = audit(events, _config(strategy))
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    assert found.problems == []
-    assert found.total_pls == pytest.approx(finished.pls, rel=1e-12)
-    assert sum(found.hours.values()) == pytest.approx(finished.overhead_frac * 56, rel=1e-12)
-    assert found.num_kills == sum(is_loss(event) for event in events)
-
-
-def test_pls_of_a_hand_made_case() -> None:
-    """A rank that dies twice pays from its restore, and after a save from that: (0.1 + 0.25 + 0.05) / 4."""
-    planned_kills = {40: (1,), 140: (1,), 180: (0,)}
-    config = made_config("cpr_vanilla", strategy={"interval_samples": 160 * 32})
-    found = audit(made_events(config, planned_kills=planned_kills), config.model_dump(mode="json"))
-    assert found.problems == []
-    assert found.pls == pytest.approx({"ps1": 0.1 / 4 + 0.25 / 4, "ps0": 0.05 / 4}, rel=1e-12)
-
-
-def test_pls_since_the_last_save_alone() -> None:
-    """With pls_since=save a second death pays again for what the first had lost."""
-    strategy, metrics = {"interval_samples": 160 * 32}, {"pls_since": "save"}
-    config = made_config("cpr_vanilla", strategy=strategy, metrics=metrics)
-    found = audit(made_events(config, planned_kills={40: (1,), 140: (1,)}), config.model_dump(mode="json"))
-    assert found.problems == []
-    assert found.pls == pytest.approx({"ps1": 0.1 / 4 + 0.35 / 4}, rel=1e-12)
+@pytest.mark.parametrize(
+    ("since", "kills", "expected"),
+    [
+        ("save_or_restore", {40: (1,), 140: (1,), 180: (0,)}, (0.1 + 0.25 + 0.05) / 4),
+        ("save", {40: (1,), 140: (1,)}, (0.1 + 0.35) / 4),
+    ],
+)
+def test_pls_of_a_hand_made_case(since: str, kills: dict[int, tuple[int, ...]], expected: float) -> None:
+    """A rank that dies twice pays from its restore, or again from the save, and after a save from that."""
+    config = made_config("cpr_vanilla", strategy={"interval_samples": 160 * 32}, metrics={"pls_since": since})
+    events = made_events(config, planned_kills=kills)
+    assert altered(events[-1]).pls == pytest.approx(expected, rel=1e-12)
+    assert check(events, config.model_dump(mode="json")) == []
 
 
 def _first(events: list[Event], kind: type[Event], which: Callable[[Any], bool] = lambda event: True) -> int:
@@ -116,7 +100,7 @@ _PRICED_LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_prices_follow_from_the_events(strategy: str, mode: str) -> None:
-    """Loads by bytes, the fixed part of saves, waits of saves in the background, node-hours and bytes come out."""
+    """What the ledgers say follows from the events: loads by bytes, the fixed part of saves, waits of saves in the background, node-hours and bytes come out."""
     values: dict[str, Any] = {"profile": PRICED, "save": {"mode": mode}}
     events = made_events(made_config(strategy, **values))
     assert check(events, _config(strategy, **values)) == []

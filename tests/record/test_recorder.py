@@ -228,5 +228,5 @@ def test_a_mapping_in_the_place_of_a_number_is_named(tmp_path: Path, key: str, v
     values = made_config().model_dump(mode="json")
     values["profile"][key] = value
     (tmp_path / "config.yaml").write_text(to_yaml(values))
-    with pytest.raises(StoreError, match=rf"config\.yaml: profile\.{key}: expected a number"):
+    with pytest.raises(StoreError, match=rf"config\.yaml: profile\.{key}: expected a valid number"):
         read_config(tmp_path)
