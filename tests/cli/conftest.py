@@ -1,6 +1,7 @@
 """The command line in a fresh folder."""
 
 import shutil
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "clicks.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
     prepare([folder / "clicks.tsv"], folder / "data")
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of one.yaml with strategy none, to be copied to `out`."""
+    folder = tmp_path_factory.mktemp("finished")
+    shutil.copytree(data, folder / "data")
+    (folder / "one.yaml").write_text(CONFIG)
+    with chdir(folder):
+        assert run.main(["train", "one.yaml", "strategy.name=none", "out=out"]) == 0
+    return folder / "out"
 
 
 @pytest.fixture

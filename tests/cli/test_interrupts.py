@@ -14,8 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 IN_A_COMMAND = """
 import argparse, os, signal, sys, time
 from harness.cli import commands, interrupts, run_commands
+from harness.core.errors import RunStopped
 
 def work(options):
+    {body}
+
+run_commands.train = work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
+signal.signal(signal.SIGHUP, signal.{hangup})  # and those of nohup this
+interrupts.install()
+options = argparse.Namespace(command="train", call="run_commands:train")
+sys.exit(commands.run(options, ["train", "a b.yaml", "--afresh"]))
+"""
+STRUCK = """
     try:
         os.kill(os.getpid(), {first})
         time.sleep(60)
@@ -23,12 +34,14 @@ def work(options):
         if {second}:
             os.kill(os.getpid(), {second})
             time.sleep(60)
-
-run_commands.train = work
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and those of nohup this
-interrupts.install()
-sys.exit(commands.run(argparse.Namespace(command="train", call="run_commands:train"), ["train", "a b.yaml"]))
+"""
+STOPPED = """
+    with interrupts.stoppable({grace}) as stop:
+        for number in {signals}:
+            os.kill(os.getpid(), number)
+        if stop.is_set and {ends}:
+            raise RunStopped({step})
+        time.sleep(60)
 """
 IN_AN_IMPORT = """
 import os, signal, sys
@@ -44,32 +57,12 @@ sys.argv = ["run.py", "schema"]
 import run
 sys.exit(run.main())
 """
-IN_TRAINING = """
-import argparse, os, signal, sys, time
-from harness.cli import commands, interrupts, run_commands
-from harness.core.errors import RunStopped
-
-def work(options):
-    with interrupts.stoppable({grace}) as stop:
-        for number in {signals}:
-            os.kill(os.getpid(), number)
-        if stop.is_set and {ends}:
-            raise RunStopped({step})
-        time.sleep(60)
-
-run_commands.train = work
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-interrupts.install()
-options = argparse.Namespace(command="train", call="run_commands:train")
-sys.exit(commands.run(options, ["train", "a b.yaml", "--afresh"]))
-"""
 GOES_ON = "this command goes on: run.py train 'a b.yaml'"
 
 
-def outcome(code: str) -> tuple[int, str]:
-    """Exit code and what was said, in a process of its own."""
-    return _said(ran(started.program, code))
+def outcome(body: str, hangup: str = "SIG_DFL") -> tuple[int, str]:
+    """Exit code and what was said, in a process of its own whose command does ``body``."""
+    return _said(ran(started.program, IN_A_COMMAND.format(body=body, hangup=hangup)))
 
 
 def _said(done: "subprocess.CompletedProcess[str]") -> tuple[int, str]:
@@ -84,9 +77,10 @@ def _said(done: "subprocess.CompletedProcess[str]") -> tuple[int, str]:
 @pytest.mark.parametrize("is_twice", [False, True])
 def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word: str, is_twice: bool) -> None:
     """Law: the same line and exit code whether it comes once or again while the command ends itself."""
-    second = int(number) if is_twice else 0
-    program = IN_A_COMMAND.format(first=int(number), second=second)
-    assert outcome(program) == (code, f"{word}; {GOES_ON}\n")
+    assert outcome(STRUCK.format(first=int(number), second=int(number) if is_twice else 0)) == (
+        code,
+        f"{word}; {GOES_ON}\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,11 +95,7 @@ def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
 
 def test_ignored_signals_stay_ignored() -> None:
     """Law: a command under ``nohup`` survives the terminal."""
-    program = IN_A_COMMAND.format(first=int(signal.SIGHUP), second=0)
-    program = program.replace("time.sleep(60)", "return 0").replace(
-        "interrupts.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); interrupts.install()"
-    )
-    assert outcome(program) == (0, "")
+    assert outcome(f"os.kill(os.getpid(), {int(signal.SIGHUP)})", "SIG_IGN") == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -125,4 +115,4 @@ def test_training_is_asked_to_stop(
     signals: list[int], grace: float, ends: bool, step: int | None, expected: tuple[int, str]
 ) -> None:
     """Law: the first signal asks; the second, and the end of the grace, end the command as without asking."""
-    assert outcome(IN_TRAINING.format(signals=signals, grace=grace, ends=ends, step=step)) == expected
+    assert outcome(STOPPED.format(signals=signals, grace=grace, ends=ends, step=step)) == expected

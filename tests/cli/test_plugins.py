@@ -91,22 +91,25 @@ def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
     assert "did you mean same?" in command(folder, *asked[:-1], "trainer.optimizer=sume", PYTHONPATH=str(folder))[2]
 
 
+_EARLY = "import harness.config.model\nfrom harness.core.strategies import *\nSTRATEGIES['x'] = Partial"
+_NO_MODULE = "expected an entry point, a module or a path that ends in .py, got no such module"
+_NO_IMPORT = "ModuleNotFoundError: No module named"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("import nothing_there", "plugins: mine.py: ModuleNotFoundError: No module named 'nothing_there'"),
-        ("import harness.config.model\nfrom harness.core.strategies import *\nSTRATEGIES['x'] = Partial", "afterwards"),
-        (None, "plugins: mine.py: no such file; a path is relative to the working directory"),
-        (
-            "import harness.core.nothing",
-            "plugins: mine.py: ModuleNotFoundError: No module named 'harness.core.nothing'",
-        ),
+        ("mine.py", "import nothing_there", f"plugins: mine.py: {_NO_IMPORT} 'nothing_there'"),
+        ("mine.py", "import harness.core.nothing", f"plugins: mine.py: {_NO_IMPORT} 'harness.core.nothing'"),
+        ("mine.py", _EARLY, "afterwards"),
+        ("none.py", "", "plugins: none.py: no such file; a path is relative to the working directory"),
+        ("mine", "", f"error: plugins: mine: {_NO_MODULE}"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None, message: str) -> None:
-    """Exit code 2, the module and the reason."""
-    (folder / "mine.py").unlink() if text is None else (folder / "mine.py").write_text(text)
-    code, _, errors = command(folder, "train", "one.yaml")
+def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, name: str, text: str, message: str) -> None:
+    """Exit code 2, the module and the reason, or what a plugin may be."""
+    (folder / "mine.py").write_text(text)
+    code, _, errors = command(folder, "train", "one.yaml", f"plugins=[{name}]")
     assert code == 2
     assert message in errors
     assert len(errors.splitlines()) == 1
@@ -116,18 +119,8 @@ def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None
     ("declared", "kind", "code", "message"),
     [
         ("('means',)", "means", 2, "expected a tuple of initial, checkpoint, rollback, replica, mirror; got 'means'"),
-        (
-            "None",
-            "checkpoint",
-            2,
-            "strategy odd: recoveries: expected a tuple of initial, checkpoint, rollback, replica",
-        ),
-        (
-            "('checkpoint',)",
-            "means",
-            1,
-            "recovery plan of Odd: ps1: expected one of its recoveries (checkpoint), got 'means'",
-        ),
+        ("None", "checkpoint", 2, "strategy odd: recoveries: expected a tuple of initial, checkpoint, rollback"),
+        ("('checkpoint',)", "means", 1, "plan of Odd: ps1: expected one of its recoveries (checkpoint), got 'means'"),
     ],
 )
 def test_an_unknown_kind_of_recovery_is_refused(
@@ -155,11 +148,3 @@ STRATEGIES["odd"] = Odd
     found, _, errors = command(folder, "train", "one.yaml", "strategy.name=odd", f"trace.path={trace}")
     assert found == code
     assert message in errors.splitlines()[-1]
-
-
-def test_a_module_that_is_not_there_is_one_line(folder: Path) -> None:
-    """Exit code 2, and what a plugin may be."""
-    code, _, errors = command(folder, "train", "one.yaml", "plugins=[mine]")
-    assert code == 2
-    expected = "plugins: mine: expected an entry point, a module or a path that ends in .py, got no such module"
-    assert [line.startswith(f"error: {expected}") for line in errors.splitlines()] == [True]
