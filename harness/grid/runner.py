@@ -86,18 +86,6 @@ def run_cells(
     return [outcomes[cell.run_dir] for cell in cells]
 
 
-def run_grid(
-    cells: Sequence[Cell],
-    run_cell: RunCell,
-    view: GridView,
-    *,
-    jobs: int | None = None,
-    stop: StopRequest | None = None,
-) -> list[Outcome]:
-    """As :func:`run_cells`, in processes of this machine."""
-    return run_cells(cells, LocalPool(run_cell, jobs), view, stop=stop)
-
-
 class LocalPool:
     """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 

@@ -41,34 +41,34 @@ from tests.made_runs import made_config, unseal, write_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _said_without_imports(program: str, *modules: str) -> "subprocess.CompletedProcess[str]":
-    """What a new Python says that runs ``program``, in which each ``main("WORDS")`` must import none of ``modules``."""
+def _said_without_imports(commands: Sequence[str], *modules: str) -> "subprocess.CompletedProcess[str]":
+    """What a new Python says that runs ``commands``; after each its exit code, and which of ``modules`` are imported."""
     code = (
         "import sys, run\n"
-        "def main(words):\n"
+        f"for words in {commands!r}:\n"
         "    try: code = run.main(words.split())\n"
         "    except SystemExit as stop: code = stop.code\n"
         f"    print(code, sorted({set(modules)!r} & sys.modules.keys()))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", code + program], env=environment, capture_output=True, text=True, check=True
-    )
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
 
-def test_help_does_not_wait_for_libraries() -> None:
-    """Law: --help imports none of the libraries that take long."""
+def test_help_and_numbers_of_a_trace_do_not_wait_for_libraries() -> None:
+    """Law: --help imports none of the libraries that take long, `trace show` none that it does not need."""
     heavy = ("torch", "numpy", "numba", "pandas", "wandb", "pydantic", "yaml", "rich", "scipy", "matplotlib")
-    words = ("--help", "grid --help", "data synth --help")
-    done = _said_without_imports("\n".join(f"main({each!r})" for each in words), *heavy)
+    done = _said_without_imports(("--help", "grid --help", "data synth --help"), *heavy)
     assert done.stdout.count("\n0 []\n") == done.stdout.count("usage: run.py") == done.stdout.count("examples:") == 3
+    trace = ROOT / "failure_traces" / "busy.csv"
+    shown = _said_without_imports((f"trace show {trace}",), "torch", "pandas", "wandb", "matplotlib")
+    assert (shown.stdout.splitlines()[-1], shown.stderr) == ("0 []", "")
 
 
 def test_what_is_missing_is_said_before_torch_is_imported(cli: Cli) -> None:
     """Law: a wrong path costs no seconds of imports."""
     words = [f"{each} data.path=none" for each in ("train one.yaml", "grid grid.yaml", "verify one.yaml")]
     words += ["train one.yaml trace.path=none.csv", "replay none.csv one.yaml"]
-    done = _said_without_imports("\n".join(f"main({each!r})" for each in words), "torch", "numba")
+    done = _said_without_imports(words, "torch", "numba")
     assert done.stdout == "2 []\n" * 5
     for line in done.stderr.splitlines():
         assert re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*", line)

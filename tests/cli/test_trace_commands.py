@@ -2,17 +2,12 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import run as command_line
-from harness.config.model import Config
 from harness.traces.trace import read_trace
-from tests.injected import is_loss
-from tests.runs import changed, run
 
 LOG = """\
 node,start,end
@@ -42,30 +37,36 @@ def trace_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tup
     return code, said.out, said.err
 
 
-def test_an_import_tells_what_it_kept(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
-    """Records by rule on the console and in the header; the file reads back."""
-    out = tmp_path / "trace.csv"
-    code, said, _ = trace_command(capsys, "import", log, *UNITS.split(), "--out", out)
+def test_an_import_tells_what_it_kept_and_overwrites_nothing_unasked(
+    capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path
+) -> None:
+    """Records by rule on the console and in the header; with --force the same command gives the same trace.
+
+    What is read is not overwritten even so, nor under another name: a log cannot be made again.
+    """
+    out, words, before = tmp_path / "trace.csv", ("import", log, *UNITS.split()), log.read_bytes()
+    code, said, _ = trace_command(capsys, *words, "--out", out)
     assert code == 0
     assert "kept 6 of 7 records" in said
     trace = read_trace(out)
     assert [entry.who for entry in trace.entries] == ["ps0", "ps1", "ps3", "ps0", "ps2", "ps2"]
     assert trace.header["records"] == "kept 6 of 7"
     assert trace.header["command"].startswith("run.py trace import")
-
-
-def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
-    """Unless --force says so; then the same command gives the same trace."""
-    out = tmp_path / "trace.csv"
-    words = ("import", log, *UNITS.split(), "--out", out)
-    assert trace_command(capsys, *words)[0] == 0
     first = out.read_text().splitlines()
-    code, _, error = trace_command(capsys, *words)
+    code, _, error = trace_command(capsys, *words, "--out", out)
     assert code == 2
     assert "which exists; --force" in error
-    assert trace_command(capsys, *words, "--force")[0] == 0
+    assert trace_command(capsys, *words, "--out", out, "--force")[0] == 0
     changes = [pair for pair in zip(first, out.read_text().splitlines(), strict=True) if pair[0] != pair[1]]
     assert changes == [(line, f"{line} --force") for line in first if line.startswith("# command")]
+    other = tmp_path / "other.csv"
+    other.symlink_to(log)
+    for path in (log, other):
+        for asked in (words, ("generate", f"model=fit:{log}")):
+            code, _, error = trace_command(capsys, *asked, "--out", path, "--force")
+            assert code == 2
+            assert "expected another file than the input" in error
+    assert log.read_bytes() == before
 
 
 def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -101,19 +102,6 @@ def test_help_explains_every_word(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             command_line.main(["trace", command, "--help"])
         assert expected in capsys.readouterr().out
-
-
-def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
-    """Not even by force, nor under another name: a log cannot be made again."""
-    before = log.read_bytes()
-    other = tmp_path / "other.csv"
-    other.symlink_to(log)
-    for out in (log, other):
-        for words in (("import", log, *UNITS.split()), ("generate", f"model=fit:{log}")):
-            code, _, error = trace_command(capsys, *words, "--out", out, "--force")
-            assert code == 2
-            assert "expected another file than the input" in error
-    assert log.read_bytes() == before
 
 
 EVERY_WORD = (
@@ -165,40 +153,3 @@ def test_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert code == 0
     assert "MTBF" in said
     assert list((tmp_path / "new").glob("*.svg"))
-
-
-def test_show_waits_for_nothing_that_it_does_not_need() -> None:
-    """torch, pandas, wandb and matplotlib take seconds; a table of a trace takes none of them."""
-    code = (
-        "import sys, run\n"
-        "assert run.main(['trace', 'show', 'failure_traces/busy.csv']) == 0\n"
-        "assert 'scipy' in sys.modules\n"
-        "assert not {'torch', 'pandas', 'wandb', 'matplotlib'} & set(sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_an_imported_trace_is_replayed_to_the_bit(
-    capsys: pytest.CaptureFixture[str], config: Config, log: Path, tmp_path: Path
-) -> None:
-    """On rpc with 8 PS ranks every kill of the trace happens and none else; local gives the same events."""
-    out = tmp_path / "trace.csv"
-    words = ("import", log, *UNITS.split(), "stretch_h=56", "ranks=8", "--out", out)
-    assert trace_command(capsys, *words)[0] == 0
-    config = changed(
-        config,
-        trace__path=str(out),
-        cluster__num_ps=8,
-        strategy__name="cpr_mfu",
-        strategy__interval_samples=48,
-        data__max_train_samples=240,
-    )
-    (local, events), (remote, killed) = (run(changed(config, engine=e), tmp_path / e) for e in ("local", "rpc"))
-    assert local.digests == remote.digests
-    kills = [(event.rank, event.hour, event.repair_h) for event in killed if is_loss(event)]
-    planned = [(entry.who, entry.hour) for entry in read_trace(out).entries]
-    assert [(rank, hour) for rank, hour, _ in kills] == planned
-    assert kills == [(event.rank, event.hour, event.repair_h) for event in events if is_loss(event)]
-    assert remote.num_unplanned == 0
-    assert local.reschedule_h == remote.reschedule_h

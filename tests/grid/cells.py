@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,14 +21,26 @@ from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid import process, runner
 from harness.grid.process import Outcome
-from harness.grid.runner import LocalPool, run_grid
-from harness.grid.worker import OnStatus
+from harness.grid.runner import GridView, LocalPool, run_cells
+from harness.grid.worker import OnStatus, RunCell
 from harness.processes import fork_server as fork_server_module
 from harness.processes import forked
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 from tests import stopped
+
+
+def run_grid(
+    cells: Sequence[Cell],
+    run_cell: RunCell,
+    view: GridView,
+    *,
+    jobs: int | None = None,
+    stop: StopRequest | None = None,
+) -> list[Outcome]:
+    """Run the cells in processes of this machine."""
+    return run_cells(cells, LocalPool(run_cell, jobs), view, stop=stop)
 
 
 def finished(seed: int) -> Finished:
@@ -51,7 +64,8 @@ def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None
 
 
 def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
-    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
+    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well, 6 through
+    a terminal's Ctrl-C, which goes to every process of the foreground."""
     if config.seed == 1:
         raise RunFailed("ranks keep dying")
     if config.seed == 2:
@@ -63,6 +77,8 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
     if config.seed == 5:
         (run_dir / ".error.txt.tmp").symlink_to("/dev/full")
         raise RunFailed("no space left")
+    if config.seed == 6:
+        os.kill(os.getpid(), signal.SIGINT)
     return run_well(config, run_dir, on_status=on_status)
 
 
@@ -92,12 +108,6 @@ def run_in_a_grid_that_goes(config: Config, run_dir: Path, *, on_status: OnStatu
         else:
             run_dir.parent.rename(run_dir.parent.with_name("moved"))
         raise RunFailed("a write failed")
-    return run_well(config, run_dir, on_status=on_status)
-
-
-def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
-    """A terminal's Ctrl-C goes to every process of the foreground."""
-    os.kill(os.getpid(), signal.SIGINT)
     return run_well(config, run_dir, on_status=on_status)
 
 

@@ -19,7 +19,7 @@ from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
-from harness.grid.runner import LocalPool, run_grid
+from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
 from harness.record.folder import has_resume_point
@@ -32,9 +32,9 @@ from tests.grid.cells import (
     run_a_rank,
     run_badly,
     run_forever,
+    run_grid,
     run_in_a_grid_that_goes,
     run_in_anothers_folder,
-    run_interrupted,
     run_until_stopped,
     run_well,
     stopped_grid,
@@ -44,26 +44,37 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
 
 
-def test_outcomes_come_in_order_and_reach_the_view(tmp_path: Path) -> None:
-    """Law: the view gets start, status and end of each cell, and the outcome holds what the cell returned."""
+@pytest.mark.parametrize(("engine", "jobs", "most"), [("local", 2, 2), ("rpc", 3, 1)])
+def test_outcomes_come_in_order_and_reach_the_view(tmp_path: Path, engine: str, jobs: int, most: int) -> None:
+    """Law: the view gets start, status and end of each cell, and the outcome holds what the cell returned.
+
+    A cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell.
+    """
     journal = Journal()
-    cells = cells_of(tmp_path, 3)
-    outcomes = run_grid(cells, run_well, journal, jobs=2)
+    cells = cells_of(tmp_path, 3, engine)
+    outcomes = run_grid(cells, run_well, journal, jobs=jobs)
     assert [(o.cell, o.status, o.finished and o.finished.auc) for o in outcomes] == [
         (cell, "done", cell.config.seed / 10) for cell in cells
     ]
     assert sorted(journal.lines) == sorted(
         (what, cell.slug) for cell in cells for what in ("started", "train 3", "done")
     )
-    assert journal.most_at_once() == 2
+    assert journal.most_at_once() == most
 
 
-def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
+def test_failures_are_outcomes_and_others_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Law: an error, a kill, a bug and a missing DONE each become one line and an error.txt; other cells end well.
 
-    On a full disk there is no error.txt, and the line comes all the same.
+    On a full disk there is no error.txt, and the line comes all the same. Where stderr is no terminal, each ended cell
+    is one plain line. A rerun leaves finished cells as they are, to the nanosecond, and starts the others from nothing.
     """
-    outcomes = run_grid(cells_of(tmp_path, 7), run_badly, Journal(), jobs=2)
+    cells = cells_of(tmp_path, 7)
+    with progress.grid_progress(cells) as view:
+        outcomes = run_grid(cells, run_badly, view, jobs=2)
+    lines = [line.partition("] ")[2] for line in sorted(capfd.readouterr().err.splitlines(), key=lambda line: line[6:])]
+    assert len(lines) == 7
+    assert re.fullmatch(r"local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
+    assert re.fullmatch(r"local-1  FAILED after \d+\.\d s: ranks keep dying", lines[1])
     assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "failed", "done"]
     errors = [o.error or "" for o in outcomes]
     assert errors[1] == "ranks keep dying"
@@ -76,6 +87,15 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
     for seed, text in ((1, "RunFailed: ranks keep dying"), (2, errors[2]), (3, errors[3])):
         assert (tmp_path / f"local-{seed}" / "error.txt").read_text() == text + "\n"
     assert not (tmp_path / "local-0" / "output.txt").exists()
+    done = tmp_path / "local-0" / "events.jsonl"
+    before = done.stat()
+    (tmp_path / "local-2" / "events.jsonl").write_text("cut short")
+    outcomes = run_grid(cells[:4], run_well, Journal(), jobs=4)
+    assert [o.status for o in outcomes] == ["skipped", "done", "done", "done"]
+    assert (done.stat().st_mtime_ns, done.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert all(is_done(cell) for cell in cells[:4])
+    assert "cut short" not in (tmp_path / "local-2" / "events.jsonl").read_text()
+    assert not (tmp_path / "local-2" / "error.txt").exists()
 
 
 def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Path) -> None:
@@ -111,28 +131,6 @@ def test_stopped_cells_and_fork_server_end_with_their_runner(tmp_path: Path) -> 
     process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
     assert all(gone(int(pid)) for pid in (tmp_path / "stopped").read_text().split())
-
-
-def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
-    """Law: a rerun leaves finished cells as they are, to the nanosecond, and starts the others from nothing."""
-    cells = cells_of(tmp_path, 4)
-    run_grid(cells, run_badly, Journal(), jobs=4)
-    done = tmp_path / "local-0" / "events.jsonl"
-    before = done.stat()
-    (tmp_path / "local-2" / "events.jsonl").write_text("cut short")
-    outcomes = run_grid(cells, run_well, Journal(), jobs=4)
-    assert [o.status for o in outcomes] == ["skipped", "done", "done", "done"]
-    assert (done.stat().st_mtime_ns, done.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-    assert all(is_done(cell) for cell in cells)
-    assert "cut short" not in (tmp_path / "local-2" / "events.jsonl").read_text()
-    assert not (tmp_path / "local-2" / "error.txt").exists()
-
-
-def test_rpc_cells_run_alone(tmp_path: Path) -> None:
-    """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
-    journal = Journal()
-    run_grid(cells_of(tmp_path, 3, "rpc"), run_well, journal, jobs=3)
-    assert journal.most_at_once() == 1
 
 
 def test_cells_with_many_threads_do_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,23 +206,6 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
     ]
     moved.mkdir(exist_ok=True)  # so that no grid is moved again
     assert [grid(place)[0] for place in (moved, out)] == [0, 0]
-
-
-def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Law: where stderr is no terminal, each ended cell is one plain line."""
-    cells = cells_of(tmp_path, 2)
-    with progress.grid_progress(cells) as view:
-        run_grid(cells, run_badly, view, jobs=1)
-    lines = capfd.readouterr().err.splitlines()
-    assert re.fullmatch(r"\[1/2\] local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
-    assert re.fullmatch(r"\[2/2\] local-1  FAILED after \d+\.\d s: ranks keep dying", lines[1])
-    assert len(lines) == 2
-
-
-def test_ctrl_c_does_not_reach_cells(tmp_path: Path) -> None:
-    """Law: SIGINT ends no cell; the runner decides what becomes of it."""
-    outcomes = run_grid(cells_of(tmp_path, 1), run_interrupted, Journal(), jobs=1)
-    assert [outcome.status for outcome in outcomes] == ["done"]
 
 
 class Stopping(Journal):

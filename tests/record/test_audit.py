@@ -37,45 +37,6 @@ def _first(events: list[Event], kind: type[Event], which: Callable[[Any], bool] 
     return next(i for i, event in enumerate(events) if isinstance(event, kind) and which(event))
 
 
-_LIES: list[tuple[str, type[Event], dict[str, Any], str]] = [
-    ("cpr_vanilla", Finished, {"pls": 0.01}, "pls is 0.01"),
-    ("cpr_vanilla", Finished, {"overhead_frac": 0.0}, "overhead_frac is 0.0"),
-    ("cpr_vanilla", Finished, {"save_h": 1.0}, "save_h is 1.0"),
-    ("cpr_vanilla", Finished, {"num_failures": 4}, "num_failures is 4"),
-    ("cpr_vanilla", Finished, {"update_pls": 0.5}, "update_pls is 0.5"),
-    ("cpr_vanilla", Finished, {"lost_tracked": 1}, "lost_tracked is 1"),
-    ("cpr_vanilla", Finished, {"auc": 0.9}, r"auc is 0\.9, the events give 0\.7"),
-    ("cpr_vanilla", Finished, {"auc": None}, r"auc is None, the events give 0\.7"),
-    ("cpr_vanilla", Finished, {"log_loss": 0.1}, r"log_loss is 0\.1, the events give 0\.4"),
-    ("cpr_vanilla", Finished, {"accuracy": 1.0}, r"accuracy is 1\.0, the events give 0\.76"),
-    ("full", Finished, {"train_loss": 0.1}, r"train_loss is 0\.1, the events give 0\.4"),
-    ("cpr_vanilla", Evaluated, {"auc": 0.9}, r"auc is 0\.7\d+, the events give 0\.9"),
-    ("cpr_vanilla", Evaluated, {"final": False}, "no final evaluation of its model is on record"),
-    ("cpr_vanilla", Recovered, {"load_h": 0.0}, "load_h is 0.0"),
-    ("cpr_vanilla", Recovered, {"pls": {"ps1": 0.2}}, "PLS of ps1 is 0.2"),
-    ("cpr_vanilla", Recovered, {"ranks": ["ps2"], "pls": {"ps2": 0.0}}, "recovered ps2, but lost ps1"),
-    ("cpr_vanilla", Lost, {"ranks": ["ps3"]}, "ps3 was lost as planned, but no kill of it is on record"),
-    ("full", Recovered, {"resume_samples": 0}, "resume_samples is 0"),
-    ("full", Recovered, {"lost_h": 0.0}, "lost_h is 0.0"),
-    ("cpr_mfu", Trained, {"losses": [0.5]}, "number of losses is 1"),
-    ("full", Started, {"seed": 8}, "event 1: seed is 8, the config says 0"),
-    ("full", Started, {"strategy": "partial"}, "event 1: strategy is partial, the config says full"),
-    ("full", Started, {"profile": "cpr56"}, "event 1: profile is cpr56, the config says busy"),
-    ("full", Started, {"trace_clock": "wall"}, "event 1: trace_clock is wall, the config says samples"),
-    ("full", Started, {"trace_inject": "wall"}, "event 1: trace_inject is wall, the config says boundary"),
-    ("full", Started, {"num_ps": 2, "rank_rows": [5000, 5000]}, "event 1: num_ps is 2, the config says 4"),
-]
-
-
-@pytest.mark.parametrize(("strategy", "kind", "lie", "expected"), _LIES)
-def test_a_lie_is_noticed(strategy: str, kind: type[Event], lie: dict[str, Any], expected: str) -> None:
-    """One false figure in a record gives a line with the claim and the number of the event."""
-    events = made_events(made_config(strategy))
-    place = _first(events, kind)
-    events[place] = altered(events[place], **lie)
-    assert any(re.search(expected, line) for line in check(events, _config(strategy))), expected
-
-
 PRICED = {
     "base": "busy",
     "load": "by_bytes",
@@ -84,7 +45,37 @@ PRICED = {
     "snapshot_gbps": 50,
     "num_trainers": 4,
 }
-_PRICED_LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
+PRICES: dict[str, dict[str, Any]] = {
+    "free": {},
+    **{mode: {"profile": PRICED, "save": {"mode": mode}} for mode in ("sync", "async")},
+}
+_LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
+    ("cpr_vanilla", "free", Finished, {"pls": 0.01}, "pls is 0.01"),
+    ("cpr_vanilla", "free", Finished, {"overhead_frac": 0.0}, "overhead_frac is 0.0"),
+    ("cpr_vanilla", "free", Finished, {"save_h": 1.0}, "save_h is 1.0"),
+    ("cpr_vanilla", "free", Finished, {"num_failures": 4}, "num_failures is 4"),
+    ("cpr_vanilla", "free", Finished, {"update_pls": 0.5}, "update_pls is 0.5"),
+    ("cpr_vanilla", "free", Finished, {"lost_tracked": 1}, "lost_tracked is 1"),
+    ("cpr_vanilla", "free", Finished, {"auc": 0.9}, r"auc is 0\.9, the events give 0\.7"),
+    ("cpr_vanilla", "free", Finished, {"auc": None}, r"auc is None, the events give 0\.7"),
+    ("cpr_vanilla", "free", Finished, {"log_loss": 0.1}, r"log_loss is 0\.1, the events give 0\.4"),
+    ("cpr_vanilla", "free", Finished, {"accuracy": 1.0}, r"accuracy is 1\.0, the events give 0\.76"),
+    ("full", "free", Finished, {"train_loss": 0.1}, r"train_loss is 0\.1, the events give 0\.4"),
+    ("cpr_vanilla", "free", Evaluated, {"auc": 0.9}, r"auc is 0\.7\d+, the events give 0\.9"),
+    ("cpr_vanilla", "free", Evaluated, {"final": False}, "no final evaluation of its model is on record"),
+    ("cpr_vanilla", "free", Recovered, {"load_h": 0.0}, "load_h is 0.0"),
+    ("cpr_vanilla", "free", Recovered, {"pls": {"ps1": 0.2}}, "PLS of ps1 is 0.2"),
+    ("cpr_vanilla", "free", Recovered, {"ranks": ["ps2"], "pls": {"ps2": 0.0}}, "recovered ps2, but lost ps1"),
+    ("cpr_vanilla", "free", Lost, {"ranks": ["ps3"]}, "ps3 was lost as planned, but no kill of it is on record"),
+    ("full", "free", Recovered, {"resume_samples": 0}, "resume_samples is 0"),
+    ("full", "free", Recovered, {"lost_h": 0.0}, "lost_h is 0.0"),
+    ("cpr_mfu", "free", Trained, {"losses": [0.5]}, "number of losses is 1"),
+    ("full", "free", Started, {"seed": 8}, "event 1: seed is 8, the config says 0"),
+    ("full", "free", Started, {"strategy": "partial"}, "event 1: strategy is partial, the config says full"),
+    ("full", "free", Started, {"profile": "cpr56"}, "event 1: profile is cpr56, the config says busy"),
+    ("full", "free", Started, {"trace_clock": "wall"}, "event 1: trace_clock is wall, the config says samples"),
+    ("full", "free", Started, {"trace_inject": "wall"}, "event 1: trace_inject is wall, the config says boundary"),
+    ("full", "free", Started, {"num_ps": 2, "rank_rows": [5000, 5000]}, "event 1: num_ps is 2, the config says 4"),
     ("cpr_vanilla", "sync", Recovered, {"load_h": 2.5 / 60}, "load_h is 0.0416"),
     ("cpr_vanilla", "sync", Recovered, {"load_bytes": 1}, "load_bytes is 1, the events give 160000"),
     ("cpr_vanilla", "sync", Recovered, {"load_bytes": None}, "does not say how many were read"),
@@ -97,28 +88,26 @@ _PRICED_LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_prices_follow_from_the_events(strategy: str, mode: str) -> None:
-    """What the ledgers say follows from the events: loads by bytes, the fixed part of saves, waits of saves in the background, node-hours and bytes come out."""
-    values: dict[str, Any] = {"profile": PRICED, "save": {"mode": mode}}
-    events = made_events(made_config(strategy, **values))
-    assert check(events, _config(strategy, **values)) == []
-    free = values | {"profile": PRICED | {"snapshot_gbps": None}}
-    is_other = mode == "async" and any(isinstance(event, Saved) and event.charged for event in events)
-    assert any("save_h" in line for line in check(events, _config(strategy, **free))) == is_other
-
-
-@pytest.mark.parametrize(("strategy", "mode", "kind", "lie", "expected"), _PRICED_LIES)
-def test_a_lie_about_prices_is_noticed(
-    strategy: str, mode: str, kind: type[Event], lie: dict[str, Any], expected: str
-) -> None:
-    """As above, under a profile with every price."""
-    values: dict[str, Any] = {"profile": PRICED, "save": {"mode": mode}}
-    events = made_events(made_config(strategy, **values))
+@pytest.mark.parametrize(("strategy", "prices", "kind", "lie", "expected"), _LIES)
+def test_a_lie_is_noticed(strategy: str, prices: str, kind: type[Event], lie: dict[str, Any], expected: str) -> None:
+    """One false figure in a record gives a line with the claim and the number of the event."""
+    events = made_events(made_config(strategy, **PRICES[prices]))
     place = _first(events, kind)
     events[place] = altered(events[place], **lie)
-    assert any(re.search(expected, line) for line in check(events, _config(strategy, **values))), expected
+    assert any(re.search(expected, line) for line in check(events, _config(strategy, **PRICES[prices]))), expected
+
+
+@pytest.mark.parametrize("prices", PRICES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_the_ledgers_say_follows_from_the_events(strategy: str, prices: str) -> None:
+    """Of every strategy; with prices also loads by bytes, fixed parts and waits of saves, node-hours and bytes."""
+    values = PRICES[prices]
+    events = made_events(made_config(strategy, **values))
+    assert check(events, _config(strategy, **values)) == []
+    if prices != "free":
+        dear = values | {"profile": PRICED | {"snapshot_gbps": None}}
+        is_other = prices == "async" and any(isinstance(event, Saved) and event.charged for event in events)
+        assert any("save_h" in line for line in check(events, _config(strategy, **dear))) == is_other
 
 
 def test_a_save_that_did_not_wait_is_noticed() -> None:

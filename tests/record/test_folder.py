@@ -36,6 +36,18 @@ def fill(run_dir: Path, *, done: bool) -> None:
         (run_dir / "DONE").write_text("")
 
 
+def claim(run_dir: Path, digest: str) -> None:
+    """Claim a folder and do nothing in it."""
+    with claim_run(run_dir, digest):
+        pass
+
+
+def claim_for_grid(run_dir: Path, _digest: str) -> None:
+    """Claim a folder for a grid and do nothing in it."""
+    with claim_grid(run_dir):
+        pass
+
+
 def test_resume_points_that_cannot_be_listed_are_not_absent(tmp_path: Path) -> None:
     """Law: an interrupted run is not removed because the system does not say whether it has a resume point."""
     with claim_run(tmp_path / "run", HASH):
@@ -52,17 +64,24 @@ def test_resume_points_that_cannot_be_listed_are_not_absent(tmp_path: Path) -> N
     assert (tmp_path / "run" / "events.jsonl").exists()
 
 
-def test_states(tmp_path: Path) -> None:
-    """Law: a folder is empty, then unfinished from the first word written, then done."""
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_states(tmp_path: Path, *, has_lock: bool) -> None:
+    """Law: a folder is empty, also with an empty lock, then unfinished from the first word on, then done for good."""
     run_dir = tmp_path / "a" / "run"
+    if has_lock:  # as after a kill during its creation
+        run_dir.mkdir(parents=True)
+        (run_dir / ".lock").write_text("")
     assert inspect(run_dir, HASH) is State.EMPTY
-    assert not run_dir.exists()
+    assert run_dir.exists() == has_lock
     with claim_run(run_dir, HASH) as found:
         assert found is State.EMPTY
         fill(run_dir, done=False)
         assert inspect(run_dir, HASH) is State.UNFINISHED
         (run_dir / "DONE").write_text("")
     assert inspect(run_dir, HASH) is State.DONE
+    with pytest.raises(StoreError, match="expected an unfinished run, got a finished one"):
+        claim(run_dir, HASH)
+    assert (run_dir / "events.jsonl").exists()
 
 
 def test_unfinished_run_starts_from_nothing_but_strange_files_stay(tmp_path: Path) -> None:
@@ -77,12 +96,6 @@ def test_unfinished_run_starts_from_nothing_but_strange_files_stay(tmp_path: Pat
         assert found is State.UNFINISHED
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
     assert (tmp_path / "elsewhere" / "precious").exists()
-
-
-def claim(run_dir: Path, digest: str) -> None:
-    """Claim a folder and do nothing in it."""
-    with claim_run(run_dir, digest):
-        pass
 
 
 @pytest.mark.parametrize("look", [claim, inspect])
@@ -106,21 +119,6 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path, look: Callable[
             look(tmp_path / name, "f" * 10)
         assert str(caught.value) == f"{tmp_path / name}: {message}"
         assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_finished_run_cannot_be_claimed(tmp_path: Path) -> None:
-    """Law: what is done is never written again."""
-    with claim_run(tmp_path, HASH):
-        fill(tmp_path, done=True)
-    with pytest.raises(StoreError, match="expected an unfinished run, got a finished one"), claim_run(tmp_path, HASH):
-        pass
-    assert (tmp_path / "events.jsonl").exists()
-
-
-def claim_for_grid(run_dir: Path, _digest: str) -> None:
-    """Claim a folder for a grid and do nothing in it."""
-    with claim_grid(run_dir):
-        pass
 
 
 @pytest.mark.parametrize("how", [claim, claim_for_grid])
@@ -218,15 +216,6 @@ def test_a_folder_of_runs_or_of_a_grid_takes_a_grid(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("seed: 1")
     claim_for_grid(tmp_path, HASH)
     assert {path.name for path in tmp_path.iterdir()} == {"cell", "notes.txt", ".lock", "grid.yaml"}
-
-
-def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
-    """Law: a folder with nothing but an empty lock, as after a kill during its creation, counts as empty."""
-    (tmp_path / ".lock").write_text("")
-    assert inspect(tmp_path, HASH) is State.EMPTY
-    with claim_run(tmp_path, HASH):
-        fill(tmp_path, done=False)
-    assert inspect(tmp_path, HASH) is State.UNFINISHED
 
 
 def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:

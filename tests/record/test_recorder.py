@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
@@ -20,30 +21,15 @@ from tests.made_runs import altered, made_config, made_events, write_run
 from tests.unprivileged import unprivileged
 
 
-def test_events_survive_the_file(tmp_path: Path) -> None:
-    """What is read back equals what was recorded, event by event, bit by bit."""
-    events = write_run(tmp_path / "run", made_config("full"))
-    assert read_events(tmp_path / "run" / "events.jsonl") == events
-
-
-def test_config_on_disk_is_the_run_s(tmp_path: Path) -> None:
-    """config.yaml holds the resolved config: reading it gives an equal one."""
-    config = made_config("cpr_mfu", profile={"base": "busy", "mtbf_h": 7.0})
-    write_run(tmp_path / "run", config)
-    assert Config.model_validate(read_config(tmp_path / "run")) == config
-
-
-def test_env_says_where_figures_come_from(tmp_path: Path) -> None:
-    """env.json holds the versions in use, the command and the machine."""
-    import torch
-
-    write_run(tmp_path / "run", made_config())
-    env = json.loads(RunDir(tmp_path / "run").env.read_text())
+def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
+    """Events bit by bit, the resolved config, and the versions, the command and the machine that figures depend on."""
+    config, run = made_config("cpr_mfu", profile={"base": "busy", "mtbf_h": 7.0}), RunDir(tmp_path / "run")
+    assert write_run(run.path, config) == read_events(run.events)
+    assert Config.model_validate(read_config(run.path)) == config
+    env = json.loads(run.env.read_text())
     assert env["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert env["command"] == "run.py grid made.yaml"
-    assert env["num_cores"] >= 1
-    assert len(env["load_average"]) == 3
-    assert env["backend"] == "auto", "the run's caller resolves auto"
+    assert (env["command"], env["backend"]) == ("run.py grid made.yaml", "auto"), "the run's caller resolves auto"
+    assert (env["num_cores"] >= 1, len(env["load_average"])) == (True, 3)
     assert env["variables"].keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}, "how threads wait is on record"
 
 
@@ -69,28 +55,22 @@ def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     recorder.close(ok=False)
 
 
-def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:
-    """An exception that passes leaves a failed run which names it, and goes on its way."""
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RunFailed("out of luck"), "failed", "RunFailed: out of luck"),
+        (RunStopped(3), "unfinished", "RunStopped: asked to stop; a resume point of step 3 is kept"),
+    ],
+    ids=type,
+)
+def test_a_passing_error_is_the_reason(tmp_path: Path, error: Exception, status: str, reason: str) -> None:
+    """It goes on its way, and is kept. A run that was asked to stop has not failed: it is unfinished, as if killed."""
     recorder = Recorder(tmp_path / "run", made_config())
-
-    def fail() -> None:
-        with recorder:
-            recorder.record(made_events(made_config())[0])
-            raise RunFailed("out of luck")
-
-    with pytest.raises(RunFailed, match="out of luck"):
-        fail()
-    assert recorder.run.status == "failed"
-    assert recorder.run.failure() == "RunFailed: out of luck"
-
-
-def test_a_run_that_was_asked_to_stop_has_not_failed(tmp_path: Path) -> None:
-    """Law: it is unfinished, as one that was killed, and the reason is kept."""
-    recorder = Recorder(tmp_path / "run", made_config())
-    with pytest.raises(RunStopped), recorder:
-        raise RunStopped(3)
-    assert (recorder.run.status, recorder.run.failure()) == ("unfinished", None)
-    assert recorder.run.reason() == "RunStopped: asked to stop; a resume point of step 3 is kept"
+    recorder.record(made_events(made_config())[0])
+    with pytest.raises(type(error)), recorder:
+        raise error
+    assert (recorder.run.status, recorder.run.reason()) == (status, reason)
+    assert recorder.run.failure() == (reason if status == "failed" else None)
 
 
 def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
