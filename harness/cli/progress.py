@@ -25,20 +25,13 @@ def grid_progress(cells: Sequence[Cell]) -> Iterator[GridView]:
 
 
 @contextmanager
-def run_progress(name: str) -> Iterator[Callable[["RunStatus"], None]]:
-    """A callback that shows the progress of one run."""
-    with _bar(name) as update:
-        yield lambda status: update(total=status.num_steps, completed=status.step, info=_status_text(status))
-
-
-@contextmanager
 def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]]:
     """A callback ``(number, num_runs, status)`` that shows the progress of runs one after another, as one task."""
     with _bar(name) as update:
 
         def follow(number: int, num_runs: int, status: "RunStatus") -> None:
-            completed = number - 1 + min(1.0, status.step / max(1, status.num_steps))
-            update(total=num_runs, completed=completed, info=f"run {number} of {num_runs}  {_status_text(status)}")
+            info = f"run {number} of {num_runs}  " * (num_runs > 1) + _status_text(status)
+            update(total=num_runs, completed=number - 1 + _fraction(status), info=info)
 
         yield follow
 
@@ -71,7 +64,7 @@ class _GridBars:
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
         """Update the cell's bar."""
-        self._fractions[cell.run_dir] = min(1.0, status.step / max(1, status.num_steps))
+        self._fractions[cell.run_dir] = _fraction(status)
         self._progress.update(
             self._tasks[cell.run_dir], completed=status.step, total=status.num_steps, info=_status_text(status)
         )
@@ -120,6 +113,10 @@ def _bars() -> Progress:
         console=console,
         disable=not is_terminal,
     )
+
+
+def _fraction(status: "RunStatus") -> float:
+    return min(1.0, status.step / max(1, status.num_steps))
 
 
 def _status_text(status: "RunStatus") -> str:

@@ -203,8 +203,8 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             console.note(f"{one.run_dir}: this run is finished already; its results follow")
             return show_run(one.run_dir)
         try:
-            with progress.run_progress(Path(config.out).name) as status, interrupts.stoppable(options.grace) as stop:
-                one.carry_out(status, stop)
+            with progress.runs_progress(Path(config.out).name) as follow, interrupts.stoppable(options.grace) as stop:
+                one.carry_out(partial(follow, 1, 1), stop)
         except HarnessError as error:
             if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(one.run_dir):
                 console.note(f"{one.run_dir}: a resume point is kept; the same command goes on from it")

@@ -60,9 +60,7 @@ class _Auditor:
 
     def __init__(self, started: Started, config: Mapping[str, Any]) -> None:
         self.problems: list[str] = []
-        self._totals: Counter[str] = (
-            Counter()
-        )  # by the name of the Finished event's field, or that of the events summed
+        self._totals: Counter[str] = Counter()  # by the field of the Finished event, or of the events summed
         self._pls = 0.0  # of all ranks
         self._hours = dict.fromkeys(BUCKETS, 0.0)  # emulated
         self._number = 0  # line of the current event

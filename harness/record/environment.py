@@ -33,19 +33,18 @@ def environment(
     code: Code | None = None,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
-    root: Path = _ROOT,
 ) -> dict[str, Any]:
     """Facts as plain JSON types; unknown is null.
 
     ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``code``: of
-    what ran; None: that of any run. ``command``: sys.argv if None. ``root``: the folder whose git commit is recorded.
+    what ran; None: that of any run. ``command``: sys.argv if None.
     """
     return {
         "time": now().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv if command is None else command),
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
-        "git": git_state(root),
+        "git": _git_state(),
         "code": (code or current_code()).to_json(),
         "num_threads": num_threads,
         "cpu": _cpu_info("model name") or platform.processor() or None,
@@ -61,23 +60,22 @@ def environment(
 
 
 @cache
-def git_state(root: Path) -> dict[str, Any] | None:
-    """``{"commit": hex, "dirty": bool}`` of the checkout whose top folder is ``root``; None where there is none.
+def _git_state() -> dict[str, Any] | None:
+    """``{"commit": hex, "dirty": bool}`` of this checkout; None where there is none.
 
     As of the first call in this process: later changes of the checkout are not in the code that it has loaded.
     """
-    if not (root / ".git").exists():
+    if not (_ROOT / ".git").exists():
         return None
     try:
-        commit = _git(root, "rev-parse", "HEAD")
-        changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+        commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}
 
 
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+def _git(*arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(_ROOT), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout
 
 
