@@ -3,18 +3,18 @@
 torch, pandas and matplotlib are imported by the commands that need them, so that a wrong key is reported at once.
 """
 
+# ruff: noqa: PLC0415
+
 import argparse
 import errno
-import importlib
 import shlex
 from collections.abc import Sequence
+from types import ModuleType
 
 from harness.cli import console, interrupts
+from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
-
-OK, FAILED, BAD_INPUT = 0, 1, 2
-"""Exit codes of every command."""
 
 _RERUN_HINTS = {
     **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
     module, _, name = options.call.partition(":")
     try:
-        return getattr(importlib.import_module(f"harness.cli.{module}"), name)(options) or OK
+        return getattr(_imported(module), name)(options) or OK
     except UserError as error:
         console.print_error("error", str(error))
         return BAD_INPUT
@@ -55,6 +55,26 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         return BAD_INPUT
     finally:
         interrupts.end()
+
+
+def _imported(module: str) -> ModuleType:
+    """The module of this room that has a command, imported when the command is carried out."""
+    match module:
+        case "data_commands":
+            from harness.cli import data_commands as found
+        case "plan":
+            from harness.cli import plan as found
+        case "record_commands":
+            from harness.cli import record_commands as found
+        case "reproduce":
+            from harness.cli import reproduce as found
+        case "trace_commands":
+            from harness.cli import trace_commands as found
+        case "wandb_commands":
+            from harness.cli import wandb_commands as found
+        case _:
+            from harness.cli import run_commands as found
+    return found
 
 
 def _ending(end: RunStopped | KeyboardInterrupt, rerun: str) -> tuple[str, int]:

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 from harness.cli import console
-from harness.cli.commands import FAILED, OK
 from harness.config.keys import explained, schema
 from harness.core.errors import UserError
+
+OK, FAILED, BAD_INPUT = 0, 1, 2
+"""Exit codes of every command."""
 
 
 def show(options: argparse.Namespace) -> int:

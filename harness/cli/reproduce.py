@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
-from harness.cli.commands import FAILED, OK
+from harness.cli.record_commands import FAILED, OK
 from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment, load_experiment
 from harness.config.model import Config

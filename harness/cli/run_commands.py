@@ -12,8 +12,7 @@ from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
 from harness.cli.arguments import GRACE_S, mapping_overrides
-from harness.cli.commands import FAILED, OK
-from harness.cli.record_commands import show_run
+from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
