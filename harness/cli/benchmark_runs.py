@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.core.errors import StoreError
 from harness.files import read_json, write_text
+from harness.processes.child import Child
 from harness.record.code import Code, current_code
 
 if TYPE_CHECKING:
@@ -76,12 +77,14 @@ class BenchmarkRun:
         console.note(f"{script} ({number} of {num_runs}): {output} has what it prints")
         command = [sys.executable, str(_ROOT / script), *self.arguments, "--json", str(new.resolve())]
         environment = os.environ | {"HARNESS_OWNER": str(os.getpid())}
-        with amount_progress(script.name), output.open("w") as stream:
-            process = subprocess.Popen(command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=environment)
+        output.unlink(missing_ok=True)
+        with amount_progress(script.name):
+            process = Child(command, log=output, environment=environment)
             try:
                 code = process.wait()
-            finally:
-                _end(process)
+            finally:  # also by a Ctrl-C
+                process.signal(signal.SIGINT)
+                process.close(_CLEAN_UP_S)
         if code:
             last = (output.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
             console.print_error("failed", f"{script}: exit code {code}: {last}")
@@ -110,12 +113,3 @@ class BenchmarkRun:
 
 def _digest_of(kept: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the process, which an interrupt at the terminal reached too; kill it if it goes on."""
-    try:
-        process.wait(_CLEAN_UP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

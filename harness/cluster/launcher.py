@@ -170,7 +170,7 @@ class ForkLauncher(Launcher):
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """The sentinels of the processes, and an object that is ready once the server has ended."""
         sentinels = [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
-        return sentinels if self._server is None else [*sentinels, self._server.pidfd]
+        return sentinels if self._server is None else [*sentinels, self._server]
 
     def check(self) -> None:
         if self._server is not None and self._server.has_ended():

@@ -5,6 +5,7 @@ supervisor ends, and when its lease runs out (``harness/hosts/agent_link.py``): 
 as they hold one on a supervisor of the same machine.
 """
 
+import json
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,14 +23,44 @@ from typing import Any, NoReturn
 from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.core.errors import ConfigError, HarnessError
 from harness.hosts.agent_link import BEAT_FRAC
-from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.notice import Notice
-from harness.hosts.shared_folder import has_probe, write_probe
 from harness.processes import control, fork_server
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
 from harness.processes.partition import CannotCutOff
 from harness.processes.sockets import LEASE_FRAC, give_up_after, interface_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """The settings of the agent of a host: a JSON object on its standard input, as others can read its command line.
+
+    Attributes:
+        host: its name in ``cluster.hosts``.
+        address, port, authkey: where the supervisor listens for agents, and the key of the run, in hexadecimal.
+        folder, path, plugins: working folder, ``sys.path`` and plugins of the supervisor.
+        dead_after_s: as ``cluster.dead_after_s``.
+    """
+
+    host: str
+    address: str
+    port: int
+    authkey: str
+    folder: str
+    path: list[str]
+    plugins: list[str]
+    dead_after_s: float
+
+    @classmethod
+    def of_line(cls, line: str) -> "AgentSettings":
+        """The settings in a line. Raises ConfigError."""
+        try:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                "standard input: expected the settings of an agent in one line; cluster.start_agent starts this program"
+            ) from error
+
 
 _CONNECT_S = 20.0
 _REAP_S = 10.0  # between SIGKILL and the end of a process
@@ -122,13 +153,11 @@ class Agent:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("this process has been killed")
 
-    def _probe(self, folder: str, name: str, text: str) -> str | None:
-        """The name of this host's file in a folder that has the supervisor's; None if it has not, or is read-only."""
-        if not has_probe(Path(folder), name, text):
-            return None
+    def _probe(self, file: str, text: str) -> None:
+        """Add the name of this host to a file of the supervisor's; a no-op if it is not there or cannot be written."""
         with suppress(OSError):
-            return write_probe(Path(folder), self._settings.host)
-        return None
+            if Path(file).read_text() == text:
+                Path(file).write_text(text + self._settings.host)
 
     def _report_ends(self) -> None:
         for number, process in [*self._processes.items()]:
@@ -192,10 +221,8 @@ class Agent:
         os._exit(code)
 
     def _kill_server(self) -> None:
-        server = fork_server.current()
-        if server is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(server.pidfd, signal.SIGKILL)
+        if (server := fork_server.current()) is not None:
+            server.send(signal.SIGKILL)
 
 
 def _connect(settings: AgentSettings) -> tuple[Connection, str]:

@@ -7,7 +7,7 @@ Messages are tuples, the kind first. They are sent in the clear after the handsh
     supervisor -> agent   ("beat", number)                 ("spawn", number, context, main)
                           ("kill", number)                 ("pause", number)         ("resume", number)
                           ("is_paused", number)            ("cut_off", number)       ("cut_problem", number)
-                          ("probe", folder, name, text)    ("die",)                  ("end",)
+                          ("probe", file, text)            ("die",)                  ("end",)
                           ("suspend",)                     ("go_on",)
 
 The agent's beats are a lease. The supervisor sends each back at once; the agent ends its ranks ``LEASE_FRAC *

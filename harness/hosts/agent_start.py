@@ -4,29 +4,29 @@ import logging
 import os
 import secrets
 import shlex
+import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from threading import Thread
 from typing import IO, Any
 
 from harness.config import plugins
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, printable
+from harness.hosts.agent import AgentSettings
 from harness.hosts.agent_link import AgentLink
-from harness.hosts.agent_settings import AgentSettings
 from harness.processes import control
+from harness.processes.child import ROOT, Child
 from harness.processes.sockets import give_up_after
 from harness.record.code import Code, current_code, read_all_code
 
 _log = logging.getLogger(__name__)
-_ROOT = Path(__file__).resolve().parents[2]
 _START_S = 300.0  # within which an agent connects: it imports everything first, and may compile
 _TICK_S = 0.1
 _END_S = 5.0
@@ -38,7 +38,7 @@ def words_of(template: str, host: str) -> list[str]:
 
     A word ``{command}`` becomes the words of the agent's command; within a word it becomes a text quoted for a shell.
     """
-    command = ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-P", "-m", "harness.run.agent"]
+    command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "harness.run.agent"]
     try:
         words = shlex.split(template)
     except ValueError as error:
@@ -60,31 +60,22 @@ class StartCommand:
         self._lines: deque[str] = deque(maxlen=_NUM_LINES)
         words = words_of(template, self.host)
         try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the supervisor, which ends the agents
-            )
+            self._child = Child(words)
         except OSError as error:
             raise ConfigError(f"cluster.start_agent: cannot run {words[0]}: {error.strerror}") from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._thread = Thread(target=self._read, args=(self._process.stdout,), name=f"lines-{self.host}", daemon=True)
+        self._thread = Thread(target=self._read, args=(self._child.lines(),), name=f"lines-{self.host}", daemon=True)
         self._thread.start()
-        with suppress(OSError), self._process.stdin as stdin:  # it has ended: its exit code says more
-            stdin.write(settings.to_line())
+        self._child.send(asdict(settings))
 
-    def _read(self, stream: IO[bytes]) -> None:
+    def _read(self, stream: IO[str]) -> None:
         with stream:
             for line in stream:
-                self._lines.append(text := printable(line.decode(errors="replace").rstrip()))
+                self._lines.append(text := printable(line.rstrip()))
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
         """The error that says how it ended, or that it is late, and what it printed; None while it runs."""
-        code = self._process.poll()
+        code = self._child.wait(0.0)
         if code is None and not is_late:
             return None
         what = f"did not connect within {_START_S:g} s"
@@ -97,12 +88,7 @@ class StartCommand:
 
     def close(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for it to end, as its agent does; then end it."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        else:
+        if self._child.close(timeout_s) != -signal.SIGKILL:
             self._thread.join(timeout_s)
 
 

@@ -17,7 +17,6 @@ from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_start import end_agents, start_agents
 from harness.hosts.ctrl_z import CtrlZ
 from harness.hosts.notice import Notice
-from harness.hosts.shared_folder import has_probe, remove_probe, write_probe
 from harness.processes.partition import CannotCutOff
 
 
@@ -31,12 +30,10 @@ class HostProcess:
 
     @property
     def host(self) -> str:
-        """See :class:`RankProcess`."""
         return self.agent.host
 
     @property
     def exitcode(self) -> int | None:
-        """See :class:`RankProcess`."""
         return self.agent.exitcode(self.number)
 
     def kill(self) -> None:
@@ -74,7 +71,6 @@ class HostProcess:
         return None
 
     def join(self, timeout_s: float) -> None:
-        """See :class:`RankProcess`."""
         self.agent.await_end(self.number, timeout_s)
 
 
@@ -104,31 +100,33 @@ class HostsLauncher(Launcher):
             raise
 
     def _check_shared(self, folder: Path) -> None:
-        """Raise ConfigError if a host has another folder, or cannot write there."""
+        """Raise ConfigError if a host has another folder, or cannot write there: each adds its name to a file.
+
+        One that is left behind looks like a temporary file of a checkpoint, which the next run removes.
+        """
         text = secrets.token_hex(8)
+        probe = folder / f".probe-{text}.tmp"
         try:
-            ours = write_probe(folder, text)
+            probe.write_text(text)
+            apart = [host for host, agent in self._agents.items() if not self._shares(agent, probe, text)]
         except OSError as error:
             raise ConfigError(f"out: cannot write to {folder}: {error.strerror}") from error
-        try:
-            apart = [host for host, agent in self._agents.items() if not self._shares(agent, folder, ours, text)]
         except HostLost as error:
             raise ConfigError(f"cluster.hosts: {error}") from error
         finally:
-            remove_probe(folder, ours)
+            with suppress(OSError):
+                probe.unlink()
         if apart:
             raise ConfigError(
                 f"out: expected a folder that all hosts share, but on {', '.join(apart)} {folder} is another one or "
                 "cannot be written; checkpoints are written and read there by all hosts"
             )
 
-    def _shares(self, agent: AgentLink, folder: Path, ours: str, text: str) -> bool:
-        theirs = agent.ask("probe", str(folder), ours, text)
-        try:
-            return theirs is not None and has_probe(folder, theirs, agent.host)
-        finally:
-            if theirs is not None:
-                remove_probe(folder, theirs)
+    def _shares(self, agent: AgentLink, probe: Path, text: str) -> bool:
+        agent.ask("probe", str(probe), text)
+        is_shared = probe.read_text() == text + agent.host
+        probe.write_text(text)
+        return is_shared
 
     def spawn(self, context: RankContext, main: Main) -> RankProcess:
         """Start the process of a rank on its host, that of a spare on the living one with the fewest processes."""
@@ -154,7 +152,6 @@ class HostsLauncher(Launcher):
         return min(living, key=lambda agent: (agent.is_silent, agent.num_running))
 
     def end_hosts(self, hosts: Sequence[int]) -> None:
-        """See :class:`harness.cluster.launcher.Launcher`."""
         agents = [*self._agents.values()]
         for host in hosts:
             self._hosts.lose(host)
@@ -169,7 +166,6 @@ class HostsLauncher(Launcher):
         self._notice.take()
 
     def lost_hosts(self) -> dict[str, str]:
-        """See :class:`Launcher`."""
         return {host: agent.lost for host, agent in self._agents.items() if agent.lost is not None}
 
     def close(self) -> None:

@@ -1,16 +1,17 @@
 """The launcher that starts the agents by Ray: one on each node. All else is as with launcher ``hosts``."""
 
 import importlib.util
-import json
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError
 from harness.core.host_map import HostMap
 from harness.hosts.launcher import HostsLauncher
+from harness.processes.child import Child
 
 PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("ray_tasks.py")))
 """The program that speaks with Ray: a process of its own, as Ray has threads and handlers of signals."""
@@ -41,7 +42,8 @@ def _nodes(cluster: ClusterConfig) -> tuple[str, ...]:
     """The addresses of nodes for agents. Raises ConfigError."""
     require_ray("cluster.launcher: ray")
     command = [*PROGRAM, "nodes", cluster.ray_address, *cluster.hosts]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-    if asked.returncode:
-        raise ConfigError(asked.stdout.strip() or "cluster.launcher: the process that speaks with Ray has ended")
-    return tuple(json.loads(asked.stdout))
+    with closing(Child(command, errors=subprocess.DEVNULL)) as process:
+        answer = process.answer() or {"problem": "cluster.launcher: the process that speaks with Ray has ended"}
+    if "problem" in answer:
+        raise ConfigError(answer["problem"])
+    return tuple(answer["nodes"])

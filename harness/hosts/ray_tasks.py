@@ -1,12 +1,12 @@
 """Commands as plain tasks of a Ray that runs: a program, and the only file with ray.
 
-    ray_tasks.py nodes ADDRESS HOST ...       prints the addresses of its nodes, as JSON: HOST ..., or all that live
+    ray_tasks.py nodes ADDRESS HOST ...       prints {"nodes": the addresses of HOST ..., or of all that live}
     ray_tasks.py agent ADDRESS HOST COMMAND   runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
                                               line of the standard input, and its output and exit code come back
     ray_tasks.py cells ADDRESS                trains cells on nodes that Ray chooses (:func:`train_cells`)
 
 A task ends with this program, and its command with the task: the kernel ends it with Ray's worker, which ends with the
-node's raylet. An error is one line, with exit code 2.
+node's raylet. An error is {"problem": one line}, for an agent the line alone, with exit code 2.
 """
 
 # ruff: noqa: PLC0415 - functions of tasks travel by value, and ray is optional
@@ -16,69 +16,50 @@ import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 _READY_S = 60.0  # within which Ray answers
 _LISTENS_S = 5.0  # within which something accepts a connection
 _TICK_S = 0.1
+_END_S = 5.0  # between the end of an agent's output and its own
 _AGAIN_S = 2.0  # between two requests to Ray to cancel a task: it does not promise that one arrives
-_LEASHED = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "  # PR_SET_PDEATHSIG
-    "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
-    "signal.pthread_sigmask(signal.SIG_SETMASK, ()); os.execvp(sys.argv[2], sys.argv[2:])"
-)
-"""A program that becomes its arguments' command, which ends with the process that started it."""
+_ROOT = Path(__file__).resolve().parents[2]
 
 
-def leashed(
-    command: Sequence[str], stdin: int, stdout: int | IO[bytes], folder: str | None = None
-) -> "subprocess.Popen[bytes]":
-    """In a task: start ``command``. It gets no signal of Ray's, and no ``OMP_NUM_THREADS``, which is Ray's."""
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    return subprocess.Popen(
-        [sys.executable, "-ISc", _LEASHED, str(os.getpid()), *command],
-        cwd=folder,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=environment,
-    )
-
-
-def agent(command: list[str], line: str) -> Iterator[str | int]:
+def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
     """The task of an agent: what it prints, line by line, and at last its exit code."""
-    process = leashed(command, subprocess.PIPE, subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin as stdin:
-        stdin.write(line.encode())
-    for printed in process.stdout:
-        yield printed.decode(errors="replace")
-    yield process.wait()
+    child = start(command)
+    child.send(settings)
+    with child.lines() as printed:
+        yield from printed
+    yield child.close(_END_S)
 
 
 def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
     """The task of a cell: its exit code. Ray cancels it by KeyboardInterrupt: the run then has ``grace_s``."""
-    with open(log, "ab") as output:
-        process = leashed(command, subprocess.DEVNULL, output, folder)
+    child = start(command, folder=folder, log=Path(log))
     try:
-        while process.poll() is None:
-            time.sleep(_TICK_S)
+        while child.wait(_TICK_S) is None:  # Ray interrupts between two calls only
+            pass
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is cancelled again; the worker ends with the command
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    return process.wait()
+        child.signal(signal.SIGINT)
+    return child.end(grace_s)
+
+
+def start(command: list[str], **options: Any) -> Any:
+    """In a task: a :class:`harness.processes.child.Child`, without ``OMP_NUM_THREADS``, which is Ray's."""
+    sys.path.append(str(_ROOT))
+    from harness.processes.child import Child
+
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    return Child(command, environment=environment, **options)
 
 
 def connect(address: str, key: str) -> Any:
@@ -113,7 +94,7 @@ def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
     return {host: found[host] for host in hosts or nodes}
 
 
-def run_agent(ray: Any, host: str, command: list[str], line: str) -> int:
+def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any]) -> int:
     """Run the agent of a node, and print what it prints; its exit code."""
     from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
         NodeAffinitySchedulingStrategy,
@@ -123,10 +104,10 @@ def run_agent(ray: Any, host: str, command: list[str], line: str) -> int:
     task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming", scheduling_strategy=where)(agent)
     code = 1
     try:
-        for reference in task.remote(command, line):
+        for reference in task.remote(command, settings):
             match ray.get(reference):
                 case str(printed):
-                    _say(printed)
+                    os.write(_out, printed.encode())
                 case code:
                     pass
     except ray.exceptions.RayError as error:
@@ -156,7 +137,7 @@ def train_cells(ray: Any, request: dict[str, Any]) -> None:
             running[task.options(**one["options"]).remote(*one["arguments"])] = one["name"]
         ended, _ = ray.wait([*running], timeout=_TICK_S) if running else ([], [])
         for reference in ended:
-            _say(json.dumps({"name": running.pop(reference), **_end_of(ray, reference)}) + "\n")
+            _say({"name": running.pop(reference), **_end_of(ray, reference)})
 
 
 def _listen(stop: threading.Event) -> None:
@@ -184,10 +165,11 @@ def check_room(ray: Any, request: dict[str, Any]) -> None:
 
 
 _out = 1  # file descriptor of what the caller reads
+_is_asked_for_text = sys.argv[1:2] == ["agent"]
 
 
-def _say(text: str) -> None:
-    os.write(_out, text.encode())
+def _say(values: dict[str, Any]) -> None:
+    os.write(_out, json.dumps(values).encode() + b"\n")
 
 
 def _line(error: object) -> str:
@@ -195,25 +177,27 @@ def _line(error: object) -> str:
 
 
 def _give_up(words: str) -> NoReturn:
-    _say(_line(words) + "\n")
+    if _is_asked_for_text:
+        os.write(_out, f"{_line(words)}\n".encode())
+    else:
+        _say({"problem": _line(words)})
     os._exit(2)
 
 
 def main(mode: str, address: str, *words: str) -> int:
     """Run one of the modes in the module's docstring. Returns the exit code."""
     global _out  # noqa: PLW0603 - Ray prints to the standard streams
-    line = "" if mode == "nodes" else sys.stdin.readline()
+    request: Any = None if mode == "nodes" else json.loads(sys.stdin.readline())
     _out = os.dup(1)
     with open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
     ray = connect(address, "jobs.ray_address" if mode == "cells" else "cluster.ray_address")
     if mode == "nodes":
-        _say(json.dumps([*nodes_of(ray, words)]))
+        _say({"nodes": [*nodes_of(ray, words)]})
         return 0
     if mode == "agent":
-        return run_agent(ray, words[0], [*words[1:]], line)
-    request = json.loads(line)
+        return run_agent(ray, words[0], [*words[1:]], request)
     check_room(ray, request)
     train_cells(ray, request)
     return 0

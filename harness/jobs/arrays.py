@@ -25,11 +25,12 @@ from harness.core.errors import StoreError
 from harness.files import make_folder, read_file, store_errors, write_text
 from harness.jobs.cell_job import CellJob
 from harness.model.backends import choose_backend
+from harness.processes.child import ROOT
 from harness.record.rundir import RunDir
 from harness.run.assemble import starts_processes
 from harness.run.spec import with_backend
 
-_PROGRAM = Path(__file__).resolve().parents[2] / "run.py"
+_PROGRAM = ROOT / "run.py"
 _MARGIN_S = 10.0  # of `jobs.signal_delay_s`, for the job itself
 MOST = 1000
 """Jobs of an array: SLURM's default MaxArraySize is 1001."""

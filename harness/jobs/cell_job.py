@@ -7,17 +7,14 @@ names), which comes ``jobs.signal_delay_s`` before the limit, and ignores SIGTER
 """
 
 import os
-import select
 import signal
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from harness.core.errors import RunFailed
-from harness.processes.leash import end_with_parent
+from harness.processes.child import Child, said_by
 
 _PREEMPTION = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
 _TO_THE_JOB = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -41,19 +38,17 @@ class CellJob:
     folder: str
     log: str
     grace_s: float
-    _child: "_Child | None" = field(default=None, init=False, repr=False)
+    _child: Child | None = field(default=None, init=False, repr=False)
     _is_terminated: bool = field(default=False, init=False, repr=False)
 
     def __call__(self) -> None:
         """Train the cell. Raises RunFailed if that fails; submitit then counts the job as failed."""
         before = self._handle_sigterm()
         try:
-            with Path(self.log).open("ab") as log:
-                self._child = _Child(self.command, self.folder, log)
+            self._child = Child(self.command, folder=self.folder, log=Path(self.log), ignored=_TO_THE_JOB)
             code = self._child.wait()
         finally:
             self._stop_child()
-            self._reap_child()
             signal.signal(signal.SIGTERM, before)
         if code:
             raise RunFailed(f"{self.command[0]} ended with exit code {code}; see {self.log}")
@@ -89,58 +84,13 @@ class CellJob:
         is_handled = callable(requeue)  # not by submitit's debug executor
         return signal.signal(signal.SIGTERM, handle) if is_handled else signal.getsignal(signal.SIGTERM)
 
-    def _reap_child(self) -> None:
-        """From now on a signal finds no child."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.reap()
-
     def _stop_child(self) -> int | None:
         """Ask the child to stop, wait for it, and kill it if it does not end in time; its exit code."""
         if self._child is None:
             return None
         if self._child.wait(0.0) is None:
-            self._child.send(signal.SIGINT)
-            if self._child.wait(self.grace_s + _MARGIN_S) is None:
-                self._child.send(signal.SIGKILL)
-        return self._child.wait()
-
-
-class _Child:
-    """A child process. A signal handler may wait for it during another wait, where ``Popen.wait`` would deadlock."""
-
-    def __init__(self, command: Sequence[str], folder: str, log: IO[bytes]) -> None:
-        null = subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=null,
-            stdout=log,
-            stderr=log,
-            preexec_fn=_begin_child,  # noqa: PLW1509 - the process of a job has no other thread
-        )
-        self._handle = os.pidfd_open(self._process.pid)
-
-    def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, or minus the signal that ended it; None if it has not ended within ``timeout_s``."""
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
-            return None
-        ended = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal; it has not been reaped."""
-        signal.pidfd_send_signal(self._handle, number)
-
-    def reap(self) -> None:
-        """Reap the ended child process and close its pidfd, with the scheduler's signals to the job blocked."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_TO_THE_JOB, signal.SIGINT})
-        self._process.wait()
-        os.close(self._handle)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._child.signal(signal.SIGINT)
+        return self._child.end(self.grace_s + _MARGIN_S)
 
 
 def is_cancelled() -> bool:
@@ -151,17 +101,5 @@ def is_cancelled() -> bool:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False
-    command = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
-    try:
-        state = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return state != "RUNNING"
-
-
-def _begin_child() -> None:
-    """In the child, before its program: only SIGINT asks it to stop, and it ends with the process of the job."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for number in _TO_THE_JOB:  # ignored, not blocked: multiprocessing unblocks SIGTERM
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent()
+    state = said_by(["squeue", "--noheader", f"--jobs={job}", "--format=%T"], _ANSWER_S)
+    return state is not None and state.strip() != "RUNNING"

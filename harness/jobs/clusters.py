@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,10 +17,10 @@ from harness.config.jobs import ClusterName, JobsConfig
 from harness.core.errors import ConfigError, UserError, printable
 from harness.files import read_file, write_text
 from harness.jobs.arrays import MOST, JobArray
+from harness.processes.child import ROOT, said_by
 
 VERSION = "1.5.4"
 """Of submitit, as in requirements-submitit.txt."""
-_ROOT = Path(__file__).resolve().parents[2]
 _ANSWER_S = 60.0  # of squeue
 
 
@@ -35,7 +34,6 @@ class Cluster(Protocol):
 
     def check(self) -> None:
         """Raise ConfigError if jobs cannot be submitted from this machine."""
-        ...
 
     def submit(self, array: JobArray) -> list[str]:
         """Submit jobs; their ids, in order. Raises UserError, StoreError."""
@@ -50,21 +48,20 @@ class Cluster(Protocol):
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
         """How many jobs of so many processors the command keeps alive at once; None: the cluster sees to it."""
-        ...
+        return None
 
     def ending(self, jobs: Sequence[str]) -> str:
         """The shell command that ends ``jobs`` for good; empty if they have ended."""
         ...
 
 
-class Slurm:
+class Slurm(Cluster):
     """Jobs of SLURM. The jobs of a grid are found by name: the name of an array names the file with its cells."""
 
     settle_s = 20.0
     longest_poll_s = 15.0
 
     def check(self) -> None:
-        """See Cluster.check."""
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
             raise ConfigError(
@@ -90,9 +87,7 @@ class Slurm:
     def living(self, folder: Path) -> dict[str, str] | None:
         """See Cluster.living. All jobs of the user are asked for: about an unknown name squeue would complain."""
         command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %j"]
-        try:
-            listed = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
-        except (OSError, subprocess.SubprocessError):
+        if (listed := said_by(command, _ANSWER_S)) is None:
             return None
         found: dict[str, str] = {}
         for job, _, name in (line.partition(" ") for line in listed.splitlines()):
@@ -101,16 +96,11 @@ class Slurm:
                 found[read_file(path).decode().splitlines()[int(index)]] = job
         return found
 
-    def room(self, settings: JobsConfig, processors: int) -> int | None:
-        """See Cluster.room: the job array has the limit."""
-        return None
-
     def ending(self, jobs: Sequence[str]) -> str:
-        """See Cluster.ending."""
         return f"scancel {' '.join(jobs)}"
 
 
-class Local:
+class Local(Cluster):
     """Processes of this machine: the job is the process of submitit's controller, known by its command line.
 
     That names a folder for each cell.
@@ -119,18 +109,13 @@ class Local:
     settle_s = 1.0  # a process that was started a moment ago may not have its command line yet
     longest_poll_s = 0.5
 
-    def check(self) -> None:
-        """See Cluster.check."""
-
     def submit(self, array: JobArray) -> list[str]:
-        """See Cluster.submit."""
         executors = [_local_executor(_submitit(array) / cell.run_dir.name, array.settings) for cell in array.cells]
         with _submission(array):
             return [executor.submit(job).job_id for executor, job in zip(executors, array.jobs, strict=True)]
         raise AssertionError("the block returns")
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """See Cluster.living."""
         found: dict[str, str] = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -142,7 +127,6 @@ class Local:
         return found
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
-        """See Cluster.room."""
         return settings.max_parallel or max(1, len(os.sched_getaffinity(0)) // processors)
 
     def ending(self, jobs: Sequence[str]) -> str:
@@ -154,7 +138,6 @@ class Debug(Local):
     """One job after another, in this process: each has ended when it has been submitted."""
 
     def submit(self, array: JobArray) -> list[str]:
-        """See Cluster.submit."""
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         with _submission(array):
@@ -164,15 +147,12 @@ class Debug(Local):
         return [job.job_id for job in jobs]
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """See Cluster.living."""
         return {}
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
-        """See Cluster.room."""
         return 1
 
     def ending(self, jobs: Sequence[str]) -> str:
-        """See Cluster.ending."""
         return ""
 
 
@@ -227,7 +207,7 @@ def slurm_parameters(array: JobArray) -> dict[str, Any]:
         "additional_parameters": {"requeue": True},
         "wckey": None,
         "stderr_to_stdout": True,
-        "setup": [f"export PYTHONPATH={shlex.quote(str(_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"],
+        "setup": [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"],
     }
 
 
@@ -260,7 +240,7 @@ def _local_executor(folder: Path, settings: JobsConfig) -> Any:
         def _submit_command(self, command: str) -> Any:
             environment = {
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
                 "SUBMITIT_EXECUTOR": "local",
                 "SUBMITIT_LOCAL_COMMAND": command,
                 "SUBMITIT_LOCAL_TIMEOUT_S": str(60 * settings.minutes),

@@ -3,16 +3,15 @@
 A process of its own speaks with Ray (``harness/hosts/ray_tasks.py``), and ends with the command.
 """
 
-import json
 import math
 import select
 import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from harness.config.experiment import Cell
 from harness.core.errors import ConfigError
@@ -21,6 +20,7 @@ from harness.grid.runner import GridView
 from harness.hosts.ray_launcher import PROGRAM
 from harness.jobs.arrays import JobFiles, command_of, processors_of, write_config
 from harness.jobs.progress import done_outcome, reason_of, show_progress
+from harness.processes.child import Child
 from harness.processes.stop import StopRequest
 from harness.record.place import Place
 from harness.record.rundir import RunDir
@@ -51,27 +51,17 @@ class RayPool:
             write_config(cell)
             view.started(cell)
         left, place, began_s = {cell.run_dir.name: cell for cell in cells}, Place(self._out), time.monotonic()
-        process = subprocess.Popen(
-            [*PROGRAM, "cells", *addresses],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is for the command
-        )
-        said, orders, is_stopping = process.stdout, process.stdin, False
-        assert said is not None
-        assert orders is not None
-        try:
-            _send(orders, self._request(cells))
+        is_stopping = False
+        with closing(Child([*PROGRAM, "cells", *addresses], errors=subprocess.DEVNULL)) as process:
+            process.send(self._request(cells))
             while left:
-                ready, _, _ = select.select([said, *([] if stop is None else [stop.fileno()])], [], [], _LOOK_S)
+                ready, _, _ = select.select([process, *([] if stop is None else [stop])], [], [], _LOOK_S)
                 place.check()
                 if stop is not None and stop.is_set:
-                    _send(orders, "stop")
+                    process.send("stop")
                     stop, is_stopping = None, True
-                if said in ready:
-                    end = _read(said)
+                if process in ready:
+                    end = process.answer()
                     if end is None and is_stopping:
                         return
                     if end is None:
@@ -79,13 +69,10 @@ class RayPool:
                             f"jobs.ray_address: the Ray at {min(addresses)} has ended, and its cells with it; the same "
                             "command goes on with them when a Ray runs"
                         )
+                    if "problem" in end:
+                        raise ConfigError(end["problem"])
                     yield from _outcomes(left.pop(end["name"]), end, time.monotonic() - began_s)
                 show_progress(left.values(), view)
-        finally:
-            process.kill()
-            process.wait()
-            for stream in (orders, said):
-                stream.close()
 
     def _request(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """See :func:`harness.hosts.ray_tasks.train_cells`."""
@@ -100,19 +87,6 @@ class RayPool:
         command, log = command_of(cell, self._grace_s), str(JobFiles(cell.run_dir).log)
         arguments = [command, str(Path.cwd()), log, self._grace_s + _MARGIN_S]
         return {"name": cell.run_dir.name, "arguments": arguments, "options": options}
-
-
-def _send(stream: IO[bytes], order: object) -> None:
-    with suppress(BrokenPipeError):  # it has ended, and has said why
-        stream.write(json.dumps(order).encode() + b"\n")
-
-
-def _read(stream: IO[bytes]) -> dict[str, Any] | None:
-    """The end of a cell; None if the process has ended. Raises ConfigError."""
-    line = stream.readline().decode()
-    if line and not line.startswith("{"):
-        raise ConfigError(line.strip())
-    return json.loads(line) if line else None
 
 
 def _outcomes(cell: Cell, end: dict[str, Any], seconds: float) -> Iterator[Outcome]:

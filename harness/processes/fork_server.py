@@ -1,7 +1,5 @@
 """The fork server of this process. It may end or be stopped, so every wait for it has a deadline."""
 
-import os
-import select
 import signal
 import threading
 from contextlib import suppress
@@ -9,32 +7,27 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 
 from harness.core.errors import RunFailed
+from harness.processes.pidfd import Pidfd
 
 END_S = 1.0
 """Between the first sign of the end of a process and its end."""
 _FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
 
 
-class ForkServer:
-    """A running fork server. ``pidfd`` is readable once it has ended."""
+class ForkServer(Pidfd):
+    """A running fork server."""
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        super().__init__(pid)
         self.has_answered = False
         self._why = ""
-
-    def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether the process ends within ``timeout_s``."""
-        return is_readable(self.pidfd, timeout_s)
 
     def give_up(self, timeout_s: float, what: str) -> None:
         """Kill it, since it has not done ``what`` within ``timeout_s``. A no-op if it has ended."""
         if self.has_ended():
             return
         self._why = f"was killed, since it took more than {timeout_s:g} s to {what}"
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
 
     @property
     def is_given_up(self) -> bool:
@@ -48,13 +41,8 @@ class ForkServer:
     @property
     def killed_by(self) -> str | None:
         """The signal that ended it; None if it runs, has ended by itself, or multiprocessing has reaped it."""
-        try:
-            status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return None
-        if status is None or status.si_code == os.CLD_EXITED:
-            return None
-        return signal.Signals(status.si_status).name
+        code = self.exit_code
+        return signal.Signals(-code).name if code is not None and code < 0 else None
 
     def _end(self) -> str:
         killed_by = self.killed_by
@@ -100,10 +88,3 @@ def start(process: BaseProcess, timeout_s: float) -> None:
     finally:
         deadline.cancel()
     server.has_answered = True
-
-
-def is_readable(fd: int, timeout_s: float) -> bool:
-    """Wait at most ``timeout_s`` until ``fd`` is readable; whether it is."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(max(0.0, timeout_s) * 1e3))

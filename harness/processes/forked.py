@@ -1,14 +1,12 @@
 """A process that a fork server forked on this machine. Its pidfd reports its end, even if the server has ended."""
 
-import os
 import signal
-import weakref
-from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.processes import partition
-from harness.processes.fork_server import END_S, ForkServer, is_readable
+from harness.processes.fork_server import END_S, ForkServer
+from harness.processes.pidfd import Pidfd
 
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
 _TELL_S = 10.0  # for a fork server to report how a process ended
@@ -31,11 +29,9 @@ class ForkedProcess:
         self._server = server
         self.pid = process.pid
         try:
-            self._pidfd = os.pidfd_open(self.pid)
+            self._handle = Pidfd(self.pid)
         except ProcessLookupError:  # it has ended and been reaped
-            self._pidfd = None
-        else:
-            weakref.finalize(self, os.close, self._pidfd)
+            self._handle = None
 
     @property
     def exitcode(self) -> int | None:
@@ -61,9 +57,8 @@ class ForkedProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process; a no-op if it has ended."""
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
+        if self._handle is not None:
+            self._handle.send(number)
 
     def pause(self) -> None:
         """Send SIGSTOP without waiting; a no-op if the process has ended."""
@@ -85,13 +80,13 @@ class ForkedProcess:
 
     def cut_off(self) -> None:
         """Cut the process, which is stopped, off the network; a no-op if it has ended. Raises CannotCutOff."""
-        if self._pidfd is not None:
-            partition.cut_off(self.pid, self._pidfd)
+        if self._handle is not None:
+            partition.cut_off(self._handle)
 
     @property
     def cut_problem(self) -> str | None:
         """Why :meth:`cut_off` would fail, in one line; None if it would not. The process has a TCP socket."""
-        return None if self._pidfd is None else partition.problem(self.pid, self._pidfd)
+        return None if self._handle is None else partition.problem(self._handle)
 
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end.
@@ -108,7 +103,7 @@ class ForkedProcess:
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
         """Whether the process ends within ``timeout_s``."""
-        return self._pidfd is None or is_readable(self._pidfd, timeout_s)
+        return self._handle is None or self._handle.has_ended(timeout_s)
 
 
 def _states(pid: int, pattern: str) -> set[str]:

@@ -3,14 +3,14 @@
 import ctypes
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
-from contextlib import suppress
 from multiprocessing import spawn
 from types import TracebackType
 from typing import NoReturn
+
+from harness.processes.pidfd import Pidfd
 
 ORPHANED = 112
 """Exit code of a process that its leash has ended."""
@@ -51,9 +51,9 @@ _ENDING_S = 0.1  # between the end of a process's connections and its own
 
 
 class Leash:
-    """Ends this process when another one has ended. ``owner``, ``parent``: pidfds, as of :func:`hold_leash`."""
+    """Ends this process when another one has ended. ``owner``, ``parent``: as of :func:`hold_leash`."""
 
-    def __init__(self, owner: int, parent: int | None) -> None:
+    def __init__(self, owner: Pidfd, parent: Pidfd | None) -> None:
         self._owner, self._parent = owner, parent
 
     def follow(self, timeout_s: float | None = _ENDING_S) -> None:
@@ -62,18 +62,14 @@ class Leash:
         Call it when a connection to the owner is found closed. If every process of the owner ended for that reason,
         and none by its leash, no process would end a stopped parent.
         """
-        poll = select.poll()
-        poll.register(self._owner, select.POLLIN)
-        if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
-            return
-        _end_orphan(self._parent)
+        if self._owner.has_ended(timeout_s):
+            _end_orphan(self._parent)
 
 
-def _end_orphan(parent: int | None) -> NoReturn:
-    """End this process, and the one of pidfd ``parent``."""
+def _end_orphan(parent: Pidfd | None) -> NoReturn:
+    """End this process, and ``parent``."""
     if parent is not None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(parent, signal.SIGKILL)
+        parent.send(signal.SIGKILL)
     os._exit(ORPHANED)
 
 
@@ -108,9 +104,9 @@ def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
         end_with_parent()
         if os.getppid() != parent:
             os._exit(ORPHANED)
-        held = os.pidfd_open(parent)
+        held = Pidfd(parent)
     try:
-        leash = Leash(os.pidfd_open(pid), held)
+        leash = Leash(Pidfd(pid), held)
     except ProcessLookupError:
         _end_orphan(held)
     threading.Thread(target=leash.follow, args=(None,), name=f"leash-{pid}", daemon=True).start()

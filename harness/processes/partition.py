@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from harness.core.errors import HarnessError
+from harness.processes.pidfd import Pidfd
 
 _PIDFD_GETFD = 438  # asm-generic/unistd.h: the same on all machines
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
@@ -32,26 +33,25 @@ class CannotCutOff(HarnessError):
     """The system does not let this process reach the sockets of another one; the message says why, in one line."""
 
 
-def cut_off(pid: int, pidfd: int) -> int:
-    """Let no packet reach the present TCP sockets of process ``pid`` any more; their number. Raises CannotCutOff.
+def cut_off(process: Pidfd) -> int:
+    """Let no packet reach the present TCP sockets of a process any more; their number. Raises CannotCutOff.
 
-    ``pidfd``: of the same process. One that has ended has no sockets. To be called while the process is stopped, since
-    it may open sockets meanwhile otherwise.
+    A process that has ended has no sockets. To be called while it is stopped: otherwise it may open more meanwhile.
     """
     num_sockets = 0
-    for sock in _tcp_sockets(pid, pidfd):
+    for sock in _tcp_sockets(process):
         with sock:
             _drop_all(sock)
         num_sockets += 1
     return num_sockets
 
 
-def problem(pid: int, pidfd: int) -> str | None:
+def problem(process: Pidfd) -> str | None:
     """Why :func:`cut_off` would fail for a process that has a socket, in one line; None if it would not."""
     try:
         with socket.socket() as own:
             _drop_all(own)
-        for sock in _tcp_sockets(pid, pidfd):
+        for sock in _tcp_sockets(process):
             sock.close()
     except CannotCutOff as error:
         return str(error)
@@ -83,19 +83,20 @@ def drop_by_hops(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MINHOPCOUNT, _MOST_HOPS)
 
 
-def _tcp_sockets(pid: int, pidfd: int) -> Iterator[socket.socket]:
+def _tcp_sockets(process: Pidfd) -> Iterator[socket.socket]:
     """A duplicate of each TCP socket of a process; the caller closes it. Raises CannotCutOff."""
+    folder = f"/proc/{process.pid}/fd"
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
+        names = os.listdir(folder)
     except FileNotFoundError:
         return  # it has ended
     except OSError as error:
-        raise CannotCutOff(f"/proc/{pid}/fd: {error.strerror}") from error
+        raise CannotCutOff(f"{folder}: {error.strerror}") from error
     for name in names:
         with suppress(FileNotFoundError):
-            if not os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+            if not os.readlink(f"{folder}/{name}").startswith("socket:"):
                 continue
-            sock = socket.socket(fileno=_duplicate(pidfd, int(name)))
+            sock = socket.socket(fileno=_duplicate(process.fd, int(name)))
             if sock.family in _FAMILIES and sock.type == socket.SOCK_STREAM:
                 yield sock
             else:

@@ -20,8 +20,7 @@ def main() -> None:
 
 
 def _serve(line: str) -> None:
-    from harness.hosts.agent import Agent
-    from harness.hosts.agent_settings import AgentSettings
+    from harness.hosts.agent import Agent, AgentSettings
 
     settings = AgentSettings.of_line(line)
     os.chdir(settings.folder)

@@ -1,4 +1,4 @@
-"""The process that exports runs to wandb, one after another: ``python -m harness.wandb.export_process OWNER_PID``.
+"""The process that exports runs to wandb, one after another: ``python -m harness.wandb.export_process``.
 
 Input: two JSON objects a run, a line each. The first, an :class:`Export`, says what is to be exported. The process
 reads the run's events until the second object is there, which says how the run ended: ``is_ok``, and ``summary``,
@@ -15,7 +15,6 @@ answer. Where wandb-core, its child, does not answer, calls may block for good: 
 import json
 import os
 import select
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.core.events import Event, from_json
-from harness.processes.leash import hold_leash, ignore_interrupts
 from harness.record.place import Place
 from harness.wandb.history import AXES, History
 from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem, server_url
@@ -68,8 +66,6 @@ class Export:
 
 def main() -> None:
     """Export runs until the input ends."""
-    ignore_interrupts()
-    hold_leash(int(sys.argv[1]))
     requests, answers = FileIO(0), FileIO(os.dup(1), "w")  # which wandb-core does not inherit
     os.dup2(2, 1)
 

@@ -4,12 +4,9 @@ No step of a run waits for wandb, and nothing else longer than ``DEADLINE_S``: t
 wandb-core, its child, with it.
 """
 
-import json
 import logging
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +19,8 @@ from typing import Any
 
 from harness.config.model import Config
 from harness.core.errors import StoreError
+from harness.processes.child import ROOT, Child
+from harness.processes.leash import INTERRUPTS
 from harness.record.place import Place
 from harness.record.rundir import RunDir
 from harness.wandb.export_process import Export
@@ -36,42 +35,32 @@ DEADLINE_S = 15.0
 
 _SAID_AFTER_S = 3.0  # of waiting
 _GRACE_S = 5.0  # for the process to end, when all is sent
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Exporter:
     """A process that exports runs (``harness.wandb.export_process``)."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._why = "its process has ended"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness.wandb.export_process", str(os.getpid())],
-            bufsize=0,  # a line that has arrived is not hidden in a buffer
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path},
-            start_new_session=True,
+        self._child = Child(
+            [sys.executable, "-P", "-m", "harness.wandb.export_process"],
+            errors=subprocess.DEVNULL,
+            ignored=INTERRUPTS,
+            environment=os.environ | {"PYTHONPATH": path},
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-
-    def send(self, *values: Mapping[str, Any]) -> None:
-        """Send JSON objects, a line each. A process that has ended is found by :meth:`answer`."""
-        with suppress(OSError, ValueError):  # a pipe that is broken, or closed
-            self._in.write(b"".join(json.dumps(each).encode() + b"\n" for each in values))
+        self.send = self._child.send
 
     def answer(self, within_s: float | None = None) -> tuple[str, str | None]:
         """The next kind of answer, and its text.
 
         Raises WandbError if the export has failed, the process has ended, or there is no answer in time.
         """
-        if not select.select([self._out], [], [], within_s)[0]:
-            self.kill(f"no answer within {within_s:g} s")
-        line = self._out.readline()
-        kind, text = json.loads(line) if line else ("failed", self._why)
+        try:
+            kind, text = self._child.answer(within_s) or ("failed", self._why)
+        except TimeoutError as error:
+            self.kill(str(error))
+            kind, text = "failed", str(error)
         if kind == "failed":
             raise WandbError(text)
         return kind, text
@@ -83,26 +72,16 @@ class Exporter:
         return answer[1]
 
     def kill(self, why: str = "") -> None:
-        """Kill the process and wandb-core, and remove its sockets; a no-op if the process has ended."""
-        pid = self._process.pid
-        if self._process.poll() is not None:
-            return
-        self._why = why
-        with suppress(OSError):  # one has ended meanwhile
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            for each in (pid, *map(int, children)):
-                os.kill(each, signal.SIGKILL)
-        self._process.wait()
-        for folder in Path(tempfile.gettempdir()).glob(f"wandb-{pid}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        """Kill the process and wandb-core; a no-op if it has ended."""
+        if self._child.wait(0.0) is None:
+            self._why = why
+        self._child.end()
 
     def close(self) -> None:
-        """End the process, which has nothing left to do."""
-        self._in.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
-        self.kill()
-        self._out.close()
+        """End the process, which has nothing left to do, and remove what is left of it."""
+        self._child.close(_GRACE_S)
+        for folder in Path(tempfile.gettempdir()).glob(f"wandb-{self._child.pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[str, Any]:

@@ -229,4 +229,4 @@ def start_by_a_stopped_server() -> None:
         server.start(fork_server().Process(target=os.getpid, name="ps1"), 0.5)
     except RunFailed as error:
         sys.stdout.write(f"{error}\n")
-    sys.stdout.write(f"{time.monotonic() - began_s}\n{server.is_readable(stopped.pidfd, 20.0)}\n")
+    sys.stdout.write(f"{time.monotonic() - began_s}\n{stopped.has_ended(20.0)}\n")

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.hosts.ray_nodes import ours
 from tests.own_time import own_time
 from tests.stopped import await_stop, is_stopped
 
-AT_STEP = 40
+AT_STEP, BETWEEN = 40, 15
 
 
 class NotingLauncher(HostsLauncher):
@@ -44,19 +45,19 @@ class NotingLauncher(HostsLauncher):
         return super().spawn(context, main)
 
 
-Act = Callable[..., None]
-"""What is done in the middle of a run; it gets the launcher (None: Ray's), the hosts and arguments of its own."""
+Act = Callable[[Any, Emulation], None]
+"""What is done in the middle of a run; it gets the launcher (None: Ray's) and the hosts."""
 
 
-def run_and(hosts: Emulation, config: Config, run_dir: Path, act: Act | None = None, *arguments: Any) -> None:
-    """A run in whose middle ``act`` is called, once; says its error."""
+def run_and(hosts: Emulation, config: Config, run_dir: Path, *acts: Act) -> None:
+    """A run in whose middle ``acts`` are called, each ``BETWEEN`` steps after the last one; says its error."""
     hosts.enter()
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
-    to_do = [] if act is None else [act]
+    to_do = deque(acts)
 
     def on_status(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and status.step >= AT_STEP and to_do:
-            to_do.pop()(launcher, hosts, *arguments)
+        if to_do and status.phase == "train" and status.step >= AT_STEP + BETWEEN * (len(acts) - len(to_do)):
+            to_do.popleft()(launcher, hosts)
 
     try:
         with own_time() as clock:
@@ -119,7 +120,7 @@ def lose_agent(_launcher: object, _hosts: Emulation, host: str) -> None:
 def stop_agent(launcher: HostsLauncher, _hosts: Emulation, host: str) -> None:
     """The agent of a host is stopped: its ranks run, and nobody watches them. The run waits for the deadline."""
     signal_agent(host, signal.SIGSTOP)
-    await_that(launcher.lost_hosts, "a host is lost")
+    await_that(lambda: host in launcher.lost_hosts(), "the host is lost")
 
 
 def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from harness.config.model import Config
 from tests.hosts.emulated import SUPERVISOR, Emulation, address_of, give_own_folder, processes
@@ -29,7 +28,6 @@ def ray_on(hosts: Emulation) -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(_start(["--net"], hosts.bridge, [*head, f"--node-ip-address={SUPERVISOR}"]))
-        _await_nodes(hosts, started, 1)
         for host in hosts.hosts:
             give_own_folder(host, folder)
             where = [f"--address={SUPERVISOR}:{_PORT}", f"--node-ip-address={address_of(hosts, host)}"]
@@ -81,11 +79,10 @@ def _await_nodes(hosts: Emulation, started: list["subprocess.Popen[bytes]"], num
         time.sleep(0.5)
 
 
-def by_ray(hosts: Emulation, config: Config, **cluster: Any) -> Config:
-    """``config`` with ranks on the hosts, whose agents Ray starts."""
-    addresses = tuple(address_of(hosts, host) for host in hosts.hosts)
-    address = f"{SUPERVISOR}:{_PORT}"
-    return hosts.config(config, launcher="ray", hosts=addresses, ray_address=address, **cluster)
+def by_ray(hosts: Emulation, config: Config, num: int | None = None) -> Config:
+    """``config`` with ranks on the first ``num`` hosts, or all, whose agents Ray starts."""
+    addresses = tuple(address_of(hosts, host) for host in hosts.hosts[:num])
+    return hosts.config(config, launcher="ray", hosts=addresses, ray_address=f"{SUPERVISOR}:{_PORT}")
 
 
 def ours(host: str, *parts: bytes) -> list[int]:

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.host_map import HostMap
+from harness.hosts.agent import AgentSettings
 from harness.hosts.agent_link import AgentLink, HostLost
-from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.notice import Notice
@@ -25,7 +25,7 @@ from harness.processes.leash import ORPHANED
 from harness.processes.sockets import give_up_all_after, interface_of
 from tests.own_time import own_time
 
-DEAD_AFTER_S = 3.0
+DEAD_AFTER_S = 2.0
 SOON_S = 20.0  # for a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = f"env PYTHONPATH={ROOT} {sys.executable} {ROOT}/tests/hosts/wrong_agents.py"
@@ -157,7 +157,7 @@ def test_a_silent_host_is_lost_at_the_deadline_with_all_its_processes() -> None:
         assert clock.read() < DEAD_AFTER_S + 0.5
     assert time.monotonic() - began_s >= DEAD_AFTER_S
     assert link.exitcode(0) == ORPHANED
-    assert link.lost == "its agent gave no sign of life for 3 s (cluster.dead_after_s)"
+    assert link.lost == "its agent gave no sign of life for 2 s (cluster.dead_after_s)"
     with pytest.raises(HostLost):
         link.ask("probe")
     theirs.close()
@@ -172,12 +172,12 @@ def test_beats_come_back_and_keep_a_host() -> None:
     theirs.send(("answer", 42, None))
     link.spawn(None, None)
     assert theirs.recv()[0] == "spawn"
-    for number in range(15):
+    for number in range(12):
         theirs.send(("beat", number))
         assert theirs.recv() == ("beat", number)
         time.sleep(0.1 * DEAD_AFTER_S)
-    theirs.send(("beat", 15))
-    assert theirs.recv() == ("beat", 15)
+    theirs.send(("beat", 12))
+    assert theirs.recv() == ("beat", 12)
     link.await_end(0, 0.0)
     assert (link.lost, link.exitcode(0), link.num_running) == (None, None, 1)
     theirs.send(("ended", 0, -9))

@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,19 @@ def facts(events: list[Event]) -> list[dict]:
 
 
 def on_hosts(
-    hosts: Emulation, config: Config, folder: Path, act: host_runs.Act | None = None, *arguments: Any
+    hosts: Emulation, config: Config, folder: Path, *acts: host_runs.Act, stopped: str | None = None, **cluster: Any
 ) -> tuple[list[Event], str]:
-    """The events of a run on the hosts, with ``act`` in its middle, and what was said. No process is left there."""
+    """The events of a run on the hosts, with ``acts`` in its middle, and what was said. No process is left there.
+
+    ``stopped``: a host whose agent was stopped. All else there has ended, and it ends when it goes on.
+    """
     run_dir = folder / "hosts" / "run"
-    said = said_by(host_runs.run_and, hosts, hosts.config(config), run_dir, act, *arguments)
+    said = said_by(host_runs.run_and, hosts, hosts.config(config, **cluster), run_dir, *acts)
     for host in hosts.hosts:
         hosts.mend(host)
+    if stopped is not None:
+        await_that(lambda: len(processes(stopped)) == 2, "the agent and its fork server are left")
+        signal_agent(stopped, signal.SIGCONT)
     await_end(hosts.hosts)
     return read_events(run_dir / "events.jsonl"), said
 
@@ -112,36 +119,28 @@ def test_a_run_on_three_hosts_has_the_events_of_one_process(hosts: Emulation, co
     assert known - {SUPERVISOR} < {peer for _, peer in peers} <= known | {"127.0.0.1"}
 
 
-def test_a_rank_that_is_cut_off_is_no_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: it ends before it is replaced; no host is lost, and the events are those of local."""
-    lines = "hour,rank,phase,fault\n20,ps1,,partition\n30,ps2,lookup,partition\n"
-    config = under(short(config, cluster__rpc_timeout_s=3), tmp_path, lines)
-    _, expected = run(config, tmp_path / "local")
-    events, _ = on_hosts(hosts, config, tmp_path)
-    assert facts(events) == facts(expected)
-    assert [event.fault for event in events if is_loss(event)] == ["partition", "partition"]
-    regrouped = [event for event in events if isinstance(event, Regrouped)]
-    assert [[*event.machine["replaced"]] for event in regrouped] == [["ps1"], ["ps2"]]
-    assert not any(map(hosts_named, regrouped))
-
-
-HOST_KILLS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
-"""Two hosts end in turn; ranks die alone between and after."""
+HOST_KILLS = "hour,rank,phase,fault\n5,host1,,\n12,ps1,,\n18,ps5,lookup,partition\n20,ps3,,\n20,host2,,\n40,2,,\n"
+"""Two hosts end in turn; ranks die alone between and after, one of them cut off the network."""
 
 
 def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again."""
+    """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again.
+
+    So it is if the run is stopped between the two hosts, and goes on. A rank that is cut off is no lost host.
+    """
     config = under(long(config, "buddy"), tmp_path, HOST_KILLS)
-    config = changed(config, cluster__hosts=hosts.hosts)
+    config = changed(config, cluster__hosts=hosts.hosts, cluster__rpc_timeout_s=3)
     _, expected = run(config, tmp_path / "local")
-    events, _ = on_hosts(hosts, config, tmp_path)
+    assert said_by(host_runs.stop_and_go_on, hosts, hosts.config(config), tmp_path / "run") == "stopped\n"
+    await_end(hosts.hosts)
+    events = read_events(tmp_path / "run" / "events.jsonl")
     assert facts(events) == facts(expected)
     kills = [event for event in events if is_loss(event)]
     assert [(kill.rank, kill.lost_host) for kill in kills if kill.line == 2] == [("ps1", "host1"), ("ps4", "host1")]
-    assert all(kill.machine["exitcode"] == -9 for kill in kills)
+    assert all(kill.machine["exitcode"] == -9 for kill in kills if kill.fault != "partition")
     _, first, second = hosts.hosts
     regrouped = [event for event in events if isinstance(event, Regrouped)]
-    assert [*map(hosts_named, regrouped)] == [[first], [], [second], [], []]
+    assert [*map(hosts_named, regrouped)] == [[first], [], [first], [second], []], "a run that goes on ends it anew"
     assert {*regrouped[-1].machine["hosts"].values()} == {hosts.hosts[0]}
     assert not any(isinstance(event, Lost) and event.unplanned_ranks for event in events)
 
@@ -161,28 +160,18 @@ def test_a_host_that_a_trace_ends_may_have_a_trainer(hosts: Emulation, config: C
     assert [*map(hosts_named, regrouped)] == [[hosts.hosts[0]], [], [hosts.hosts[1]]]
 
 
-def test_a_run_goes_on_without_the_hosts_that_its_trace_had_ended(
-    hosts: Emulation, config: Config, tmp_path: Path
-) -> None:
-    """Law: from a resume point between two lost hosts, to the events of the uninterrupted run."""
-    config = changed(under(long(config, "full"), tmp_path, HOST_KILLS), cluster__hosts=hosts.hosts)
-    _, expected = run(config, tmp_path / "local")
-    assert said_by(host_runs.stop_and_go_on, hosts, hosts.config(config), tmp_path / "run") == "stopped\n"
-    assert facts(read_events(tmp_path / "run" / "events.jsonl")) == facts(expected)
-    await_end(hosts.hosts)
-
-
-def lost_once(events: list[Event], host: str, why: str) -> None:
-    """The record has one failure: all ranks of ``host``, which is named; and their replacements are elsewhere."""
-    (started,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
-    dead = [rank for rank, its in started.items() if its == host]
-    (lost,) = (event for event in events if isinstance(event, Lost))
-    assert lost.unplanned_ranks == dead
-    (detail,) = {words.removeprefix("ended: ") for words in lost.machine["detail"].values()}
-    assert re.fullmatch(f"its host {host} was lost: {why}", detail)
-    (regrouped,) = (event for event in events if isinstance(event, Regrouped))
-    assert detail.endswith(regrouped.machine["lost_hosts"][host])
-    assert host not in regrouped.machine["hosts"].values()
+def lost_in_turn(events: list[Event], whys: dict[str, str]) -> None:
+    """The record has one failure a host: all ranks of it, which is named; and their replacements are elsewhere."""
+    (placed,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
+    losses = [event for event in events if isinstance(event, Lost)]
+    regrouped = [event for event in events if isinstance(event, Regrouped)]
+    for (host, why), lost, then in zip(whys.items(), losses, regrouped, strict=True):
+        assert lost.unplanned_ranks == [rank for rank, its in placed.items() if its == host]
+        (detail,) = {words.removeprefix("ended: ") for words in lost.machine["detail"].values()}
+        assert re.fullmatch(f"its host {host} was lost: {why}", detail)
+        assert detail.endswith(then.machine["lost_hosts"][host])
+        placed = then.machine["hosts"]
+        assert host not in placed.values()
 
 
 def ends_as(config: Config, folder: Path, events: list[Event]) -> None:
@@ -192,14 +181,22 @@ def ends_as(config: Config, folder: Path, events: list[Event]) -> None:
     assert reference.digests.items() <= finished.digests.items()
 
 
-def test_an_agent_that_is_killed_is_one_failure_of_its_ranks(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: the run goes on without the host, and full recovery ends with the bits of no failure."""
-    host = hosts.hosts[1]
-    events, _ = on_hosts(hosts, short(config), tmp_path, host_runs.lose_agent, host)
-    lost_once(events, host, r"its agent \(pid \d+\) has ended")
+def test_an_agent_that_is_killed_or_stopped_is_one_failure_of_its_ranks(
+    hosts: Emulation, config: Config, tmp_path: Path
+) -> None:
+    """Law: the run goes on without the host, and full recovery ends with the bits of no failure.
+
+    The ranks of an agent that is stopped end when the supervisor hangs up on them, and it ends itself when it goes on.
+    """
+    config = short(config, data__max_train_samples=1024)  # many steps are still to come when those ranks end
+    _, killed, stopped = hosts.hosts
+    acts = partial(host_runs.lose_agent, host=killed), partial(host_runs.stop_agent, host=stopped)
+    events, said = on_hosts(hosts, config, tmp_path, *acts, stopped=stopped)
+    assert said == ""
+    lost_in_turn(events, {killed: r"its agent \(pid \d+\) has ended", stopped: SILENT})
     story = shown(analysis.show(tmp_path / "hosts" / "run"))
-    assert f"generation 1, ps1, ps4 replaced; lost: host {host} (its agent (pid " in story
-    ends_as(short(config), tmp_path, events)
+    assert f"generation 1, ps1, ps4 replaced; lost: host {killed} (its agent (pid " in story
+    ends_as(config, tmp_path, events)
 
 
 @needs_compiled
@@ -212,8 +209,8 @@ def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, c
     """
     config = short(config, strategy__name="buddy", cluster__num_trainers=3, trainer__backend="compiled")
     host = hosts.hosts[0]
-    events, cut_s = on_hosts(hosts, config, tmp_path, host_runs.lose_link, host)
-    lost_once(events, host, SILENT)
+    events, cut_s = on_hosts(hosts, config, tmp_path, partial(host_runs.lose_link, host=host))
+    lost_in_turn(events, {host: SILENT})
     spawned = [line.split() for line in (tmp_path / "hosts" / "spawned").read_text().splitlines()]
     assert {num_left for _, num_left in spawned} == {"0"}
     ends_as(config, tmp_path, events)
@@ -228,37 +225,24 @@ def test_ctrl_z_costs_no_host_but_one_that_is_cut_off_meanwhile(
     The ranks behind a link that is cut while it is stopped end although nobody beats; it finds that when it goes on.
     """
     config = short(config)
-    arguments = (host_runs.press_ctrl_z, hosts.hosts[1], 1.2 * DEAD_AFTER_S)
-    events, said = on_hosts(hosts, config, tmp_path, *arguments)
+    press = partial(host_runs.press_ctrl_z, host=hosts.hosts[1], pause_s=1.2 * DEAD_AFTER_S)
+    events, said = on_hosts(hosts, config, tmp_path, press)
     assert said == "stopped\nstopped\n"
     (lost,) = (event for event in events if isinstance(event, Lost))
     assert lost.unplanned_ranks == ["ps1", "ps4"]
     ends_as(config, tmp_path, events)
 
 
-def test_a_stopped_agent_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: its ranks, which nobody could kill or reap, end and are replaced; it ends itself when it goes on.
-
-    They end when the supervisor hangs up on them, a moment after it goes on: many steps are then still to come.
-    """
-    config, host, run_dir = short(config, data__max_train_samples=1024), hosts.hosts[1], tmp_path / "hosts" / "run"
-    assert said_by(host_runs.run_and, hosts, hosts.config(config), run_dir, host_runs.stop_agent, host) == ""
-    await_that(lambda: len(processes(host)) == 2, "the agent and its fork server are left")
-    signal_agent(host, signal.SIGCONT)
-    await_end(hosts.hosts)
-    lost_once(read_events(run_dir / "events.jsonl"), host, SILENT)
-
-
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: no rank and no agent runs on any host until its lease runs out: all end with the connection."""
-    killed_supervisor(hosts, hosts.config(short(config)), tmp_path)
+    killed_at_last(hosts, hosts.config(short(config)), tmp_path)
     await_end(hosts.hosts)
 
 
-def killed_supervisor(hosts: Emulation, config: Config, folder: Path) -> None:
-    """Run until the supervisor is killed; leases last for long."""
+def killed_at_last(hosts: Emulation, config: Config, run_dir: Path, *acts: host_runs.Act) -> None:
+    """A run with ``acts`` in its middle, until the supervisor is killed; leases last for long."""
     config = changed(config, cluster__dead_after_s=4 * PATIENCE_S)
-    arguments = (hosts, config, folder / "hosts" / "run", host_runs.end_supervisor)
+    arguments = (hosts, config, run_dir / "run", *acts, host_runs.end_supervisor)
     process = fork_server().Process(target=host_runs.run_and, args=arguments)
     process.start()
     process.join(RUN_PATIENCE_S)
@@ -268,8 +252,9 @@ def killed_supervisor(hosts: Emulation, config: Config, folder: Path) -> None:
 def test_the_host_of_the_trainer_ends_the_run_in_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: the line names the host, which ``cluster.place`` chose."""
     host = hosts.hosts[2]
-    config = changed(short(config), cluster__hosts=hosts.hosts, cluster__place={"trainer0": host})
-    _, said = on_hosts(hosts, config, tmp_path, host_runs.lose_agent, host)
+    _, said = on_hosts(
+        hosts, short(config), tmp_path, partial(host_runs.lose_agent, host=host), place={"trainer0": host}
+    )
     words = rf"RunFailed: trainer0 ended: its host {host} was lost: its agent \(pid \d+\) has ended\n"
     assert re.fullmatch(words, said)
 

@@ -4,8 +4,7 @@ import sys
 from dataclasses import replace
 
 from harness.core.errors import ConfigError
-from harness.hosts.agent import Agent
-from harness.hosts.agent_settings import AgentSettings
+from harness.hosts.agent import Agent, AgentSettings
 
 if __name__ == "__main__":
     settings = AgentSettings.of_line(sys.stdin.readline())

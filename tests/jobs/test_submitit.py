@@ -189,7 +189,7 @@ def test_a_submission_that_fails_is_one_line(config: Config, tmp_path: Path, que
 def test_the_script_is_as_expected(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: every key has its line; the processors are those of the trainer's threads and the ranks."""
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
-    monkeypatch.setattr(clusters, "_ROOT", Path("/harness"))
+    monkeypatch.setattr(clusters, "ROOT", Path("/harness"))
     keys = {"partition": "cpu", "account": "me", "qos": "low", "minutes": 30, "memory_gb": 2.5, "max_parallel": 4}
     cells = [
         Cell(changed(cell.config, engine="rpc", trainer__num_threads=2), cell.slug, cell.hash, cell.run_dir)

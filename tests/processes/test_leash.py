@@ -4,6 +4,7 @@ import os
 import signal
 
 from harness.processes.leash import Leash
+from harness.processes.pidfd import Pidfd
 from tests.forked import forked
 
 
@@ -19,7 +20,7 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 
     def have_a_child() -> None:
         parent = os.getpid()
-        leash = Leash(os.pidfd_open(owner), os.pidfd_open(parent))  # before the owner is killed
+        leash = Leash(Pidfd(owner), Pidfd(parent))  # before the owner is killed
         forked(lambda: leash.follow(None))
         os.kill(parent, signal.SIGSTOP)
 
@@ -33,7 +34,7 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 def test_who_finds_its_owner_alive_goes_on() -> None:
     """Law: a connection that a living owner has closed ends nobody."""
     owner = forked(pause)
-    child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))  # the owner lives until the child has ended
+    child = forked(lambda: Leash(Pidfd(owner), None).follow(0.01))  # the owner lives until the child has ended
     assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from harness.processes import partition
+from harness.processes.pidfd import Pidfd
 from tests.forked import forked
 from tests.processes import strangers
 
@@ -73,11 +74,10 @@ def test_no_packet_reaches_a_process_that_is_cut_off(
     monkeypatch.setattr(partition, "drop_by_filter", drop)
     with echoing(host) as (pid, connection, channel, counter):
         assert answer(connection, PATIENCE_S) == b"hello"
-        pidfd = os.pidfd_open(pid)
-        assert partition.problem(pid, pidfd) is None
+        process = Pidfd(pid)
+        assert partition.problem(process) is None
         assert answer(connection, PATIENCE_S) == b"hello", "asking changes nothing"
-        assert partition.cut_off(pid, pidfd) == 2  # the one that listens, and the connection
-        os.close(pidfd)
+        assert partition.cut_off(process) == 2  # the one that listens, and the connection
         counted = int.from_bytes(counter[:8], "little")
         assert answer(connection, SILENCE_S) is None
         for _ in range(2):  # it may have counted the turn in which it answers first before this process looked
@@ -92,26 +92,24 @@ def test_no_packet_reaches_a_process_that_is_cut_off(
 def test_a_process_that_has_ended_has_no_sockets() -> None:
     """Law: there is nothing to cut off, and no error."""
     pid = forked(lambda: None)
-    pidfd = os.pidfd_open(pid)
+    process = Pidfd(pid)
     os.waitpid(pid, 0)
-    assert partition.problem(pid, pidfd) is None
-    assert partition.cut_off(pid, pidfd) == 0
-    os.close(pidfd)
+    assert partition.problem(process) is None
+    assert partition.cut_off(process) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_a_system_that_refuses_says_so_in_one_line() -> None:
     """Law: what another user may not do is one line, before it is tried and when it is."""
-    pid, pidfd = os.getpid(), os.pidfd_open(os.getpid())
+    process = Pidfd(os.getpid())
 
     def attack() -> Iterator[str]:
-        yield partition.problem(pid, pidfd) or "allowed"
+        yield partition.problem(process) or "allowed"
         try:
-            partition.cut_off(pid, pidfd)
+            partition.cut_off(process)
         except partition.CannotCutOff as error:
             yield str(error)
 
     first, second = strangers.as_nobody(attack)
     assert first == second
-    assert re.fullmatch(rf"/proc/{pid}/fd: Permission denied", first)
-    os.close(pidfd)
+    assert re.fullmatch(rf"/proc/{process.pid}/fd: Permission denied", first)

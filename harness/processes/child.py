@@ -1,0 +1,147 @@
+"""A child process that runs another program: its start, what it says, and its end in time.
+
+Ranks and cells run no other program: they are forked (``harness/processes/forked.py``).
+"""
+
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from harness.processes.pidfd import Pidfd
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of this package."""
+
+_BECOME = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+for number in (signal.SIGINT, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_DFL)
+for number in sys.argv[2].split():
+    signal.signal(int(number), signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""A program that becomes the command in its arguments. No code of ours runs between fork and exec: threads may live."""
+
+
+class Child:
+    """A command that runs, in a session of its own: a Ctrl-C at the terminal does not reach it.
+
+    The kernel ends it with the thread that makes this object. No signal is blocked in it. Without a log its standard
+    input is a pipe (:meth:`send`), as is its output (:meth:`answer` or :meth:`lines`). A signal handler, or another
+    thread, may wait for its end or end it meanwhile, where ``Popen.wait`` could deadlock.
+
+    Args:
+        command: its words. Raises OSError if there is no such program.
+        folder: where it starts; here by default.
+        log: a file to which its output and its errors are appended.
+        errors: of ``subprocess``: where the errors go if there is no log.
+        ignored: the signals that it ignores.
+        environment: all its variables; by default those of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: str | None = None,
+        log: Path | None = None,
+        errors: int = subprocess.STDOUT,
+        ignored: Iterable[signal.Signals] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if shutil.which(command[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+        become = [sys.executable, "-ISc", _BECOME, str(os.getpid()), " ".join(str(int(number)) for number in ignored)]
+        with nullcontext() if log is None else log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [*become, *command],
+                bufsize=0,  # a line that has arrived is not hidden in a buffer
+                cwd=folder,
+                stdin=subprocess.PIPE if file is None else subprocess.DEVNULL,
+                stdout=file or subprocess.PIPE,
+                stderr=file or errors,
+                start_new_session=True,
+                env=environment,
+            )
+        self.pid = self._process.pid
+        self._handle = Pidfd(self.pid)
+        self._code: int | None = None
+
+    def send(self, *values: Any) -> None:
+        """Write JSON values, a line each; a no-op if the program reads no more."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError):  # a pipe that is broken, or closed
+            self._process.stdin.write(b"".join(json.dumps(value).encode() + b"\n" for value in values))
+
+    def fileno(self) -> int:
+        """The file descriptor of its output."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def answer(self, within_s: float | None = None) -> Any:
+        """The next JSON value that it prints; None if it has closed its output. Raises TimeoutError."""
+        assert self._process.stdout is not None
+        if not select.select([self], [], [], within_s)[0]:
+            raise TimeoutError(f"no answer within {within_s:g} s")
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def lines(self) -> IO[str]:
+        """Its output as text, for a reader that may be another thread, and that closes it."""
+        return os.fdopen(os.dup(self.fileno()), errors="replace")
+
+    def wait(self, within_s: float | None = None) -> int | None:
+        """The exit code, or minus the number of the signal that ended it; None if it goes on for ``within_s``."""
+        if self._code is None and self._handle.has_ended(within_s):
+            code = self._handle.exit_code
+            self._code = self._code if code is None else code  # None: :meth:`end`, which keeps it first, has reaped it
+        return self._code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; a no-op if it has ended."""
+        self._handle.send(number)
+
+    def end(self, within_s: float = 0.0) -> int:
+        """The exit code as of :meth:`wait`; after ``within_s`` it and its children get SIGKILL."""
+        if self.wait(within_s) is None:
+            children = [*Path(f"/proc/{self.pid}/task").glob("*/children")]
+            with suppress(OSError):  # it has ended meanwhile
+                pids = [int(pid) for file in children for pid in file.read_text().split()]
+                self.signal(signal.SIGKILL)
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+        code = self.wait()
+        assert code is not None
+        self._process.poll()  # reaps it, and waits for no lock
+        return code
+
+    def close(self, within_s: float = 0.0) -> int:
+        """Close its input, :meth:`end` it, and close its output."""
+        for stream in filter(None, [self._process.stdin]):
+            stream.close()
+        code = self.end(within_s)
+        for stream in filter(None, [self._process.stdout]):
+            stream.close()
+        return code
+
+
+def said_by(command: Sequence[str], within_s: float) -> str | None:
+    """What a command prints that ends well; None for any other, also for one that takes longer."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
