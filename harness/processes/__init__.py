@@ -1,1 +1,1 @@
-"""Processes of one machine: how they are forked, end with one another, and have a network to themselves."""
+"""Processes of one machine: how they are started, end with one another, and have a network to themselves."""

@@ -1,0 +1,91 @@
+"""Child processes that run another program: lines both ways, and an end in time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.processes.child import Child, said_by
+from tests.forked import forked
+from tests.wandb.stand_in import ends
+
+PATIENCE_S = 60.0
+
+
+def python(code: str) -> list[str]:
+    """The command that runs ``code``."""
+    return [sys.executable, "-ISc", f"import json, os, signal, subprocess, sys, time\n{code}"]
+
+
+def test_values_go_both_ways_and_a_mute_program_is_ended_at_its_deadline() -> None:
+    """Law: a value a line; after its deadline it and its own children, whatever their sessions, get SIGKILL."""
+    child = Child(
+        python(
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            "other = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+            "print(json.dumps({'got': json.loads(input()), 'other': other.pid}), flush=True)\n"
+            "time.sleep(600)"
+        )
+    )
+    child.send([1, None])
+    answer = child.answer(PATIENCE_S)
+    assert answer["got"] == [1, None]
+    with pytest.raises(TimeoutError, match=r"^no answer within 0\.01 s$"):
+        child.answer(0.01)
+    child.signal(signal.SIGINT)
+    assert child.wait(0.01) is None
+    assert child.close(0.01) == -signal.SIGKILL
+    assert ends(answer["other"])
+    child.send("to nobody")
+
+
+def test_a_log_gets_output_and_errors_at_its_end(tmp_path: Path) -> None:
+    """Law: the exit code is the program's, which has its folder, ignores what it is to, and nothing else."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    code = (
+        "handled = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]\n"
+        "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+        "sys.exit(f'{os.getcwd()} {handled[0].name} {callable(handled[1])} {handled[2].name} {len(blocked)}')"
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        child = Child(python(code), folder=str(tmp_path), log=log, ignored=(signal.SIGTERM,))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert (child.end(PATIENCE_S), child.wait()) == (1, 1)
+    assert log.read_text() == f"before\n{tmp_path} SIG_IGN True SIG_DFL 0\n"
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """Law: at once, also by SIGKILL."""
+    note = tmp_path / "pid"
+
+    def start() -> None:
+        child = Child(["sleep", "600"], errors=subprocess.DEVNULL)
+        note.with_suffix(".new").write_text(str(child.pid))
+        note.with_suffix(".new").rename(note)
+        signal.pause()
+
+    parent = forked(start)
+    ends_s = time.monotonic() + PATIENCE_S
+    while not note.exists():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert ends(int(note.read_text()))
+
+
+def test_what_a_command_says_is_its_output_if_it_ends_well() -> None:
+    """Law: a program that is not there is an error of the system; for a question it is no answer, as is a failure."""
+    with pytest.raises(FileNotFoundError):
+        Child(["/nowhere"])
+    assert said_by(["echo", "yes"], PATIENCE_S) == "yes\n"
+    for command in (["/nowhere"], ["false"]):
+        assert said_by(command, PATIENCE_S) is None
+    assert said_by(["sleep", "600"], 0.01) is None
