@@ -138,7 +138,7 @@ def _place(before: Placing, keys_U: Keys, *, is_flushed: bool) -> tuple[Rows, Ro
 
 
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> tuple[int, int]:
-    """The least number of rows that any cache must fetch, and write back, for one window, given those before it.
+    """The least number of rows that any cache must fetch, and write back, for one window, by the windows before.
 
     The sum over all windows is a lower bound for every cache that starts empty, holds all rows of a window before the
     window starts, keeps a row only while the present window or the next one needs it, and flushes all updates where

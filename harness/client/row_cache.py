@@ -15,7 +15,7 @@ _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
 
 
 class RowCache(Resumable):
-    """Values of rows, newer than those of their rank, and how many updates each has had.
+    """Values of rows, newer than at their PS rank, and how many updates each has had.
 
     A row has one slot for as long as it is cached, so no value ever moves. ``dirty_S`` (int32) counts the updates that
     its rank does not have; a row with any is dirty.

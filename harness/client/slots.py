@@ -114,7 +114,7 @@ class Recency(Resumable):
 
 
 def grown(array: Any, length: int, *, fill: int = 0) -> Any:
-    """A longer copy of an array, whose new rows hold ``fill``, or of a tensor, whose new rows hold anything."""
+    """A longer copy of an array, whose new rows hold ``fill``, or of a tensor, whose new rows are uninitialised."""
     if isinstance(array, Tensor):
         return torch.cat([array, torch.empty((length - len(array), *array.shape[1:]))])
     longer = np.full((length, *array.shape[1:]), fill, array.dtype)

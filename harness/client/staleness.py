@@ -136,9 +136,10 @@ class StaleClient(EmbeddingClient):
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. The message under way has updates of earlier steps; its own step's do not count as sent.
+        """See EmbeddingClient. Updates in the message under way, less the present step's, which are counted later.
 
-        Negative where more of its own step's updates stay pending than the message has of earlier steps.
+        Negative where more of the present step's updates stay pending, and are lost, than the message has of earlier
+        steps.
         """
         for rank in ranks:
             self._caches.discard(*self._spans[rank])

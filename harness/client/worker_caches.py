@@ -157,7 +157,7 @@ class WorkerCaches(Resumable):
         return self.take_flushed()
 
     def take_flushed(self) -> Pending:
-        """Gradients queued since the last call; those of one row are summed in the order of workers."""
+        """Return the gradients queued since the last call, of one row summed in the order of workers."""
         nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
         keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []

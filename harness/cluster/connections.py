@@ -11,9 +11,9 @@ from harness.processes import control
 
 
 class Connections:
-    """The control connections of all ranks. One that has ended is dropped.
+    """The control connections of all ranks. A connection that has ended is dropped.
 
-    So is one on which a message stalls halfway for ``timeout_s``; its rank is then in ``stuck``.
+    A connection on which a message stalls halfway for ``timeout_s`` is dropped too; its rank is then in ``stuck``.
     """
 
     def __init__(self, listener: socket.socket, authkey: bytes, timeout_s: float) -> None:

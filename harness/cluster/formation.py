@@ -1,4 +1,4 @@
-"""A generation of the RPC world: its members, and how they meet."""
+"""A generation of the RPC world: its members, and how they learn each other's addresses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Rendezvous:
     def publish(self, rank: Rank, generation: int, address: tuple[bytes, object]) -> None:
         """Store the address of ``rank``. All are sent after the last one; "broken" is, if the generation was abandoned.
 
-        ``address``: that of its RPC agent and, of a trainer, the one at which other trainers connect.
+        ``address``: of its RPC agent and, of a trainer, the address at which other trainers connect.
         """
         is_past = generation != self._formation.generation
         if not is_past:

@@ -54,7 +54,7 @@ class ControlLink:
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
 
     def fileno(self) -> int:
-        """A file descriptor that is readable when :meth:`hear` has something to do."""
+        """A file descriptor that is readable when a message for :meth:`hear` has arrived."""
         return self._connection.fileno()
 
     def own_address(self) -> str:
@@ -193,8 +193,8 @@ class ControlLink:
 def give_up_silent_hosts(rank_context: RankContext) -> None:
     """Have requests to hosts that are cut off fail by a deadline; a no-op if all ranks are on one machine.
 
-    The deadline is half of the one after which the supervisor counts a host as lost, as for the host's own agent. It is
-    set for present connections, so call this again when this process has connected to another rank.
+    The deadline is half of ``dead_after_s``, by which the supervisor counts a silent host as lost. It is set for
+    present connections, so call this again when this process has connected to another rank.
     """
     if rank_context.dead_after_s is not None:
         give_up_all_after(rank_context.dead_after_s * LEASE_FRAC)

@@ -60,7 +60,7 @@ class Notices(Protocol):
     dead: dict[int, str]
 
     def fileno(self) -> int:
-        """A file descriptor that is readable when :meth:`hear` has something to do."""
+        """A file descriptor that is readable when a notice for :meth:`hear` has arrived."""
         ...
 
     def hear(self) -> None:

@@ -156,7 +156,7 @@ class Processes:
         del self._by_rank[rank]
 
     def close(self) -> None:
-        """Wait for processes that were ordered to stop; kill and reap those that have not ended two seconds later."""
+        """Wait for processes that were ordered to stop; kill and reap each that has not ended after two seconds."""
         self._slow.close()
         self._await_all(_STOP_S)
         for process in self._by_rank.values():

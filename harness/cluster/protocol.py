@@ -138,7 +138,7 @@ class CopyShard:
 class ReadShard:
     """Request of one PS rank to another for rows ``first <= row < stop``. Reply: :class:`ShardRows`.
 
-    ``is_replica``: of the replica that the other rank holds, not of its own shard.
+    ``is_replica``: of the replica that the other rank holds, not of the shard that it owns.
     """
 
     is_replica: bool
@@ -148,9 +148,7 @@ class ReadShard:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRows:
-    """N rows of a shard with their state columns (float32, (N, X)), counts of unsaved updates (int32 or None), the
-    applied step, and what the last save took from the counts.
-    """
+    """Reply to ReadShard: rows (float32, (N, X)), their counts of unsaved updates (int32) or None, applied step."""
 
     rows_NX: Tensor
     pending_N: Tensor | None
@@ -188,7 +186,7 @@ class Save:
 
 @dataclass(frozen=True, kw_only=True)
 class CountReplicaSaved:
-    """Count the updates in the replica as saved by ``save``: its owner wrote its rows as of now. Reply: None."""
+    """Count all updates in the replica as saved by ``save``, whose files hold the owner's present rows. Reply: None."""
 
     save: Save
 

@@ -73,7 +73,7 @@ class RpcCluster(Cluster, Resumable):
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """Send all requests at once, without waiting. Between two steps, first admits spares that have connected.
 
-        Of several trainers, each sends the requests to its own share of the ranks, and gets all replies.
+        With several trainers, each sends the requests to its own share of the ranks, and gets all replies.
         """
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
@@ -148,7 +148,7 @@ class RpcCluster(Cluster, Resumable):
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function on a rank, without waiting. The future of a call that cannot be sent has failed.
 
-        So has that of a call to a rank known to have ended: on a lost host it would wait until its deadline.
+        A call to a rank known to have ended is not sent: on a lost host it would wait until its deadline.
         """
         if rank in self._ended:
             return _failed(RuntimeError(self._ended[rank]))
@@ -288,9 +288,9 @@ class RpcCluster(Cluster, Resumable):
             self._known_lost = lost.detail
 
     def _form(self, formation: Formation) -> None:
-        """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
+        """Join the RPC world of ``formation``, or of its successor if a spare dies before all have joined.
 
-        Raises RankLost if PS ranks died before all had joined; trainers that died too are in it.
+        Raises RankLost, with dead trainers too, if PS ranks died before all had joined.
         """
         while formation.generation != self._generation:
             try:

@@ -55,7 +55,7 @@ class Saver:
         self._no_op = self.shard.before_change
 
     def save(self, request: Save) -> Written | None:
-        """Write the shard as of now, or begin or finish that in the background, as the request says."""
+        """Carry out ``request``: write the shard as of now, begin to write it in the background, or wait for that."""
         if request.mode == "finish":
             return self._finish(request)
         step = self.shard.applied_step

@@ -434,7 +434,7 @@ class World:
         return False
 
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
-        """Register a connected rank. ``generation``: the one it was started into; None: it waits for an order."""
+        """Register a connected rank. ``generation``: the one in which it starts; None: it waits for an order."""
         if self.pids.get(rank) != pid:
             self._connections.forget(connection)  # a late message of a process that has been replaced
             return

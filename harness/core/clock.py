@@ -1,7 +1,7 @@
 """Conversion of emulated hours to training samples, and of samples to boundaries between steps.
 
-Samples are the clock of every decision; with ``trace.clock: wall`` failures alone strike by the wall clock of the
-emulated job. The arithmetic is exact, so no decision depends on how a float rounds.
+Samples are the clock of every decision; only failures may follow the wall clock of the emulated job (``trace.clock:
+wall``). The arithmetic is exact, so no decision depends on how a float rounds.
 """
 
 import math

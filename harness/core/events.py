@@ -116,7 +116,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Injected(Event):
-    """A planned fault struck a rank, after ``step`` finished steps. That of a failed write precedes the save's event.
+    """A planned fault struck a rank, after ``step`` finished steps. For a failed write it precedes the save's event.
 
     machine: of a killed rank pid, signal, exitcode (minus the signal, -9) and, with several hosts, host; of a rank that
     hangs pid and signal; of a rank that is cut off pid; of a failed write seconds, since its begin.
@@ -262,7 +262,7 @@ _FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
 
 
 def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event of an older format, one kind for each fault, as those of ``fault``."""
+    """The fields of an ``Injected`` event, from an older format with one kind of event for each fault."""
     name = values.get("fault", values["event"])
     fault = FAULTS[name]
     others = {key: value for key, value in values.items() if key not in fault.details}

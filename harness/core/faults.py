@@ -281,9 +281,9 @@ class FaultTime(NamedTuple):
     """When a planned fault strikes, without its ranks: all that a trainer may know of it.
 
     ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first one, which decides with ``wall``. A
-    ``phase`` other than ``boundary`` is waited for from the boundary on. ``loses_ranks``, ``fails_write``: by
-    ``Fault.loss``, ``Fault.write_errno``. ``last_step``: the boundary at which it ends, None if it does not last.
-    ``wait_h``: emulated hours that the job takes longer for it. ``takes_trainers``: all trainers die.
+    ``phase`` other than ``boundary`` is waited for from the boundary on. ``loses_ranks``, ``fails_write``: see
+    :class:`Fault`. ``last_step``: the boundary at which it ends, None if it does not last. ``wait_h``: emulated hours
+    that the job takes longer for it. ``takes_trainers``: all trainers die.
     """
 
     step: int
@@ -378,9 +378,9 @@ def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
-    """Merge ``planned`` (of one phase, in order of hours, none that lasts) into one fault after ``step`` steps.
+    """Merge ``planned`` into one fault after ``step`` steps; a rank is struck by the first fault that names it.
 
-    A rank is struck by the first fault that names it.
+    They are of one phase and in order of hours, and none of them lasts.
     """
     if len(planned) == 1:
         return replace(planned[0], step=step)

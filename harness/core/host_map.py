@@ -12,8 +12,8 @@ from harness.core.plans import Rank, all_ranks
 class HostMap(dict[Rank, int]):
     """The host of each rank. A rank that dies alone is replaced on its own host; ranks of a lost host move.
 
-    At first each rank is, PS ranks before trainers, on the host that ``place`` names, or else on the one with the
-    fewest ranks so far (ties to the lower index).
+    The first host of each rank, PS ranks before trainers, is the host in ``place``, or else the host with the fewest
+    ranks so far (ties to the lower index).
 
     Args:
         num_hosts: with 0, no rank has a host.
@@ -54,5 +54,5 @@ class HostMap(dict[Rank, int]):
 
 
 def host_name(index: int) -> str:
-    """Name of a host in a trace."""
+    """Name of host number ``index`` in a trace."""
     return f"host{index}"

@@ -78,7 +78,7 @@ def o_part_h(costs: Costs, t_save_h: float) -> float:
 
 
 def saves_h(costs: Costs, t_save_h: float) -> float:
-    """Expected hours of a job's full saves. In the background a save waits until the one before is written."""
+    """Expected hours of a job's full saves. In the background, each save waits until the previous one is written."""
     price = save_price(costs)
     each_h = max(price.stall_h, price.write_h - t_save_h)
     return each_h * costs.job_h / t_save_h if each_h else 0.0

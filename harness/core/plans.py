@@ -58,7 +58,7 @@ def spare_name(index: int) -> Rank:
 
 
 def is_spare(name: Rank) -> bool:
-    """Whether ``name`` is that of a spare."""
+    """Whether ``name`` is the name of a spare."""
     return name.startswith("spare") and not is_spare_trainer(name)
 
 
@@ -68,7 +68,7 @@ def spare_trainer_name(index: int) -> Rank:
 
 
 def is_spare_trainer(name: Rank) -> bool:
-    """Whether ``name`` is that of a spare trainer."""
+    """Whether ``name`` is the name of a spare trainer."""
     return name.startswith("spare_trainer")
 
 

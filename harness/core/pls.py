@@ -51,8 +51,8 @@ class PlsLedger(Resumable):
     def saved(self, samples: int) -> None:
         """Record the commit of a save of every shard at ``samples``. Only saves that close an interval are reported.
 
-        That rule is reconstructed (docs/CPR.md). For a shard that was restored after ``samples``, lost samples still
-        count from its restore.
+        That is reconstructed (docs/CPR.md). Lost samples of a shard restored after ``samples`` still count from its
+        restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
@@ -101,7 +101,7 @@ class UpdateLedger(Resumable):
         self._saving, self._checkpoint = self._counts.copy(), self._counts.copy()
 
     def sent(self, updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
-        """Count the updates of one step by rank: to all tables, and those of them to tracked tables."""
+        """Count the updates of one step by rank: to all tables, and to tracked tables among them."""
         self._counts[_SENT] += (updates_R, tracked_R)
 
     def saving(self) -> None:

@@ -63,7 +63,7 @@ class Resumable:
         self._loaded()
 
     def _loaded(self) -> None:
-        """Set the fields that follow from those just loaded."""
+        """Set the fields that follow from the loaded ones."""
 
     def _named(self) -> list[tuple[str, str, str]]:
         """For each field of the state: its key in the state, the attribute's name, and its name in errors."""
@@ -100,7 +100,7 @@ def _pack(value: Any, types: Types, where: str) -> Any:
 
 
 def _unpack(packed: Any, types: Types, where: str) -> Any:
-    """The value that was packed, in memory of its own."""
+    """The value that :func:`_pack` packed, in new memory."""
     from torch import Tensor  # noqa: PLC0415 - the command line imports this module, and torch takes seconds
 
     match packed:

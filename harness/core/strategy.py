@@ -80,7 +80,7 @@ class Strategy:
         return None
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """How to recover from the death of the PS ranks ``lost``."""
+        """The plan to recover from the death of the PS ranks ``lost``."""
         return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
 
     def plan_dense(self, progress: Progress) -> DenseSource:

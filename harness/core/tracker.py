@@ -24,7 +24,7 @@ class TrackerSpec:
     Attributes:
         kind: a key of :data:`TRACKERS`.
         tables: tracked tables, ascending: the valid arguments of :meth:`Tracker.choose`.
-        options: the strategy's options, by name. A tracker ignores those of other trackers.
+        options: the strategy's options, by name. A tracker ignores options of other trackers.
     """
 
     kind: str | None
@@ -86,7 +86,7 @@ class Tracker(Resumable):
         raise AssertionError("a priority save needs a tracker, and this strategy has none")
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A save holds ``rows`` of ``table`` as they are now: row ids (int64, ascending) or a range.
+        """Record that a save holds the present ``rows`` of ``table``: row ids (int64, ascending) or a range.
 
         Called for every table of every kind of save, tracked or not, before it is on disk and before the next step. A
         range is the whole table. ``Shard.pending_M`` of the rows is 0 by then.

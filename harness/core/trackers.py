@@ -48,7 +48,7 @@ class RandomTracker(MfuTracker):
     """A control for the other trackers: it chooses up to K rows at random.
 
     Option ``pool``: ``touched`` draws K of the rows that were touched since their last save. ``all`` draws K of all
-    rows and leaves out those that were not touched, so fewer than K may remain.
+    rows and leaves out rows that were not touched, so fewer than K may remain.
     """
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -148,9 +148,9 @@ class SsuTracker(Tracker):
 
 
 def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
-    """The L2 distance of each row of ``left_ND`` from that of ``right_ND``: float32 (N,); infinite where it is NaN.
+    """The L2 distances between the rows of ``left_ND`` and the same rows of ``right_ND``: float32 (N,).
 
-    Squares are summed in one order, so that every machine computes the same bits.
+    Infinite where it is NaN. Squares are summed in one order, so that every machine computes the same bits.
     """
     return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
 

@@ -56,7 +56,7 @@ class TrainerGroup:
         return question()
 
     def agree(self, what: str, value: Any) -> None:
-        """Check that all trainers give the same ``value``. Raises RunFailed, which names those that differ."""
+        """Check that all trainers give the same ``value``. Raises RunFailed, which names the trainers that differ."""
 
     def spans(self, num_items: int) -> list[range]:
         """``num_items`` items as one range for each share: successive, of lengths that differ by at most one."""

@@ -56,7 +56,7 @@ class Injections(Resumable):
         self._is_hidden = False  # a loss that is not found yet
 
     def reach(self, step: int) -> None:
-        """Arm or begin the faults of boundary ``step`` that wait for a phase or last, and end those that end here."""
+        """At boundary ``step``, begin its lasting faults, arm its faults with a phase, and end faults that end here."""
         while self._to_come and self.faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
             if self.faults[number].last_step is None:

@@ -332,7 +332,7 @@ def make_world(
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
-    """The private network of the ranks; None if it is to be open, or need not be private and the system allows none."""
+    """The private network of the ranks; None with ``network: open``, or if it is not required and cannot be had."""
     if cluster.network == "open":
         return None
     try:

@@ -1,4 +1,4 @@
-"""The writing and loading of resume points by the trainer, and the choice of the one that a run goes on from.
+"""The writing and loading of resume points by the trainer, and the choice of the point from which a run is resumed.
 
 A resume point is the whole state of a run at a boundary. It is not a save: it charges nothing and changes no counter,
 tracker or event. A resumed run therefore ends with the same record as a run that was not interrupted.

@@ -180,7 +180,7 @@ class Trainer:
         self._steps.flush_if_due()
 
     def _act(self, *, announced: bool) -> None:
-        """Do all actions due at the present boundary, where a resumed run begins. ``announced``: as of plan_save."""
+        """Do all actions due at the present boundary, where a resumed run begins. ``announced``: see ``plan_save``."""
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()

@@ -63,7 +63,7 @@ def segment_of(part: Part) -> Segment:
 def write_parts(
     writer: HashingWriter, parts: Iterable[Part], rows: RowSource, block_rows: int, codec: RowEncoding
 ) -> None:
-    """Write the rows of ``parts``, which ascend. Of chosen rows, each block is the ids, then the rows."""
+    """Write the rows of ``parts``, which ascend; chosen rows in blocks, each of ids and then rows."""
     for part in parts:
         for block in [part] if isinstance(part, slice) else part.split(block_rows):
             if isinstance(block, Tensor):

@@ -30,7 +30,7 @@ class RowSource:
     def read(self, part: Part) -> Iterator[Tensor]:
         """The rows (W, D) of ``part``, whose ids ascend, in chunks; each is valid until the next one is read.
 
-        A range is one chunk, a view of the memory; chosen rows are one, a copy.
+        This class gives one chunk: for a range a view of the memory, for chosen rows a copy.
         """
         yield self.rows_MD[part] if isinstance(part, slice) else self.rows_MD.index_select(0, part)
 
@@ -49,5 +49,5 @@ def rows_in(num_bytes: int, rows_MD: Tensor) -> int:
 
 
 def empty_rows(num_rows: int, like_MD: Tensor) -> Tensor:
-    """Uninitialised memory for ``num_rows`` rows like those of ``like_MD``."""
+    """Uninitialised memory for ``num_rows`` rows of the width and dtype of ``like_MD``."""
     return torch.empty((num_rows, *like_MD.shape[1:]), dtype=like_MD.dtype)

@@ -1,8 +1,8 @@
 """A kind of recovery: how the shard of a lost rank is restored, and what that costs.
 
-An object of a kind belongs to one run. Its facts are class attributes: the ledgers of a run, the simulator and the
-audit charge by them. Its other methods are hooks, which the run calls where something may have to be done for a later
-recovery; by default they are no-ops.
+An object of a kind belongs to one run. Charges depend on its class attributes, in a run, the simulator and the audit.
+Its other methods are hooks, which the run calls where a kind may have to prepare for a later recovery; by default they
+are no-ops.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from harness.store import Manifest
 class RunFacts:
     """The constants of a run that kinds of recovery and the embedding client are built from.
 
-    ``dim``: D, values of a row; ``optimizer`` is that of the PS ranks. ``has_counts``: shards count unsaved updates.
+    ``dim``: D, values of a row; ``optimizer``: of the PS ranks. ``has_counts``: shards count unsaved updates.
     ``count_updates`` counts updates as the ledger does.
     """
 
@@ -146,7 +146,7 @@ class Recovery(Resumable):
         """Called when the save whose contents were fixed last is committed."""
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
-        """Called after a commit with the requests of replacements that wrote their parts as of the commit, by rank."""
+        """Called after replacements wrote their parts of a save as of its commit. ``saves``: requests by rank."""
 
     def summary(self) -> dict[str, Any]:
         """The fields that this kind adds to the Finished event."""

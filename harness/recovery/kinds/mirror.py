@@ -35,9 +35,9 @@ def choose(
 ) -> tuple[Tensor, CountedRows]:
     """The rows of ``shard`` that the mirror is to hold (int64, ascending), and the new rows among them, with values.
 
-    Of a tracked table these are the rows with the most accesses since the last save. Ties go to the rows that the
-    mirror holds already, then to the lower row. ``mirrored_N`` (int64, ascending) are the rows that it holds,
-    ``accesses_N`` (int32) their accesses; those of other rows are the shard's counts of unsaved updates.
+    From a tracked table, these are the rows with the most accesses since the last save. Ties go to the rows that the
+    mirror holds already, then to the lower row. ``mirrored_N`` (int64, ascending): the rows that the mirror holds.
+    ``accesses_N`` (int32): their accesses; for other rows, the shard's counts of unsaved updates are used.
     """
     assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
     chosen: list[Tensor] = []
@@ -163,7 +163,7 @@ class Mirror(Checkpoint):
         self.trainer_bytes = max(self.trainer_bytes, sum(array.nbytes for array in arrays))
 
     def freeze(self, *, closes_interval: bool) -> None:
-        """Note the updates that the present save holds: all of mirrored rows if it ``closes_interval``, else none."""
+        """Note the unsaved updates that the present save holds: of all mirrored rows if it ``closes_interval``."""
         self._saving_K = self._unsaved_K.copy() if closes_interval else None
 
     def committed(self) -> None:

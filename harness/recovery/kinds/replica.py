@@ -75,7 +75,7 @@ class Replication(Recovery):
         return dict.fromkeys(ranks, CopyShard(from_replica=True))
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """Copy replicas again: those held by new processes, and those of shards restored from elsewhere."""
+        """Copy replicas again that are held by new processes, or whose shards were not restored from a replica."""
         elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
