@@ -93,8 +93,7 @@ class OnShard:
     """Call ``function(shard, *arguments)``, of a module that each rank can import. Reply: its result.
 
     ``restores``: the function sets every row, its count and the applied step, as Initialise does, and returns
-    :class:`Restored`; a pending save is abandoned before, and the tracker is reset. Without it the function changes
-    nothing.
+    :class:`Restored`; a pending save is abandoned before, and the tracker is reset. Else it changes nothing.
     """
 
     function: Callable[..., Any]

@@ -187,8 +187,8 @@ class World:
         """Give the names of dead ranks to spares or new processes.
 
         If the present generation has a spare for each PS rank, these take over, and the generation stays. Otherwise a
-        new one begins, with what spares there are, new processes for the rest, and the survivors. Trainers get no
-        order: they ask for the formation, and join that. New trainers wait until the others take them in.
+        new one begins, with all connected spares, new processes for the rest, and the survivors. Trainers get no order:
+        they ask for the formation, and join that. New trainers wait until the others admit them.
 
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.

@@ -88,9 +88,8 @@ class Costs:
 
     Fields with the name of a constant of :class:`harness.config.profiles.Profile` mean the same; ``num_spares`` nodes
     wait for the failure of a PS rank, ``num_spare_trainers`` for that of a trainer. Those with a default are prices
-    (docs/CPR.md, "Prices"); by default they change no charge. ``snapshot_frac``: for a save in the background, the
-    hours that training stands still as a fraction of the hours of writing its bytes; None: training waits for the whole
-    save.
+    (docs/CPR.md, "Prices"); by default they change no charge. ``snapshot_frac``: hours that training stands still for
+    a save in the background, by hours of writing its bytes; None: training waits for the whole save.
     """
 
     job_h: float

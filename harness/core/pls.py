@@ -51,7 +51,7 @@ class PlsLedger(Resumable):
     def saved(self, samples: int) -> None:
         """Record the commit of a save of every shard at ``samples``. Only saves that close an interval are reported.
 
-        That is reconstructed (docs/CPR.md). Lost samples of a shard restored after ``samples`` still count from its
+        That is reconstructed (docs/CPR.md). A shard restored after ``samples`` still counts lost samples from its
         restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
@@ -114,7 +114,7 @@ class UpdateLedger(Resumable):
             counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
     def committed(self) -> None:
-        """Record the commit, after all :meth:`persisted` calls. A rollback returns to the :meth:`saving` before it."""
+        """Record the commit, after all :meth:`persisted` calls. A rollback now returns to the last :meth:`saving`."""
         self._checkpoint = self._saving
 
     def lost(
