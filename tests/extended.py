@@ -218,14 +218,14 @@ def check_kind_of_recovery(runs: Runs, partial: list[Any]) -> None:
 def check_importer(runs: Runs) -> None:
     """A log becomes outages; a bad line is one line of error with file and line."""
     from harness.core.errors import TraceError
-    from harness.traces.importers import read_log
+    from harness.traces.importers import LogFormat, read_log
 
     log, broken = runs.out / "log.txt", runs.out / "broken.txt"
     log.write_text("a;0;3600\nb;7200;9000\na;90000;90600\n")
     broken.write_text("a;0;3600\nb;7200\n")
-    found = read_log("semicolons", log)
+    found = read_log(log, LogFormat(format="semicolons"))
     assert (len(found.outages), [*found.nodes]) == (3, ["a", "b"])
-    words = refusal(TraceError, lambda: read_log("semicolons", broken))
+    words = refusal(TraceError, lambda: read_log(broken, LogFormat(format="semicolons")))
     assert words.endswith("broken.txt:2: 2 fields; expected 'node;start;end'")
 
 

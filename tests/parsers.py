@@ -27,6 +27,7 @@ from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, rea
 from harness.data.sidecar import SUFFIX, read_sidecar
 from harness.store import FileRecord, Manifest, ShardStore, read_state
 from harness.traces.importers import FORMATS, read_log
+from harness.traces.importers.findings import LogFormat
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
 from tests.damage import Rng
@@ -131,7 +132,7 @@ def _log(format: str, rng: Rng) -> bytes:
 
 
 def _read_log(format: str, path: Path) -> None:
-    check_clean(read_log(format, path), format, path.read_bytes())
+    check_clean(read_log(path, LogFormat(format=format)), format, path.read_bytes())
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -2,36 +2,19 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
-
-from pydantic import Field, create_model
 
 from harness.cli import console
+from harness.config.words import Parameters, explained, read_words
 from harness.core.errors import TraceError
 from harness.files import write_text
 from harness.traces.generate import generate
-from harness.traces.importers import FORMATS, read_log
-from harness.traces.importers.findings import FailureLog
+from harness.traces.importers import read_log
+from harness.traces.importers.findings import FailureLog, LogFormat
 from harness.traces.learn import spec_of_model
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.presets import generate_preset
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace, to_text
-from harness.traces.words import Parameters, explained, read_words
-
-_OF_FORMATS: dict[str, Any] = {
-    option: (str | None, Field(None, description=f"Of `{name}`: {meaning}."))
-    for name, importer in FORMATS.items()
-    for option, meaning in importer.options.items()
-}
-Source = create_model(
-    "Source",
-    __base__=Parameters,
-    format=(str, Field("", description=f"Of the log (docs/TRACES.md): {', '.join(FORMATS)}.")),
-    strict=(bool, Field(False, description="Whether a file with a record that a rule drops or mends is refused.")),
-    **_OF_FORMATS,
-)
-"""How a log is read: its format, and the options of all formats."""
 
 
 class Draw(Parameters):
@@ -45,8 +28,8 @@ class Draw(Parameters):
     """Whether it is the first trace of the seed with the expected number of failures."""
 
 
-_WORDS: dict[str, tuple[type[Parameters], type[Parameters]]] = {
-    "import": (Source, MapSpec),
+_WORDS: dict[str, tuple[type[Parameters], ...]] = {
+    "import": (LogFormat, MapSpec),
     "generate": (Draw, GeneratorSpec),
 }
 
@@ -59,9 +42,9 @@ def words_of(name: str) -> str:
 def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
-    source, mapping = read_words(_WORDS["import"], options.words)
-    spec, given = MapSpec(**mapping), Source(**source).model_dump(exclude_none=True)
-    log = read_log(path=options.file, **given)
+    how, mapping = read_words(_WORDS["import"], options.words)
+    spec = MapSpec(**mapping)
+    log = read_log(options.file, LogFormat(**how))
     trace = map_log(log, spec)
     _show_import(log, trace)
     return _write(options, trace)

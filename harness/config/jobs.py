@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
+
+from harness.config.words import STRICT
 
 ClusterName = Literal["slurm", "local", "debug"]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+=-]*$")]
@@ -14,7 +16,7 @@ MIN_SIGNAL_DELAY_S = 15
 class JobsConfig(BaseModel):
     """A cell is one job. No key changes a result."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = STRICT
 
     cluster: ClusterName = "slurm"
     """Of submitit. `local`: jobs are processes of this machine that outlive the command; `debug`: one after another,

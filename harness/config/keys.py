@@ -1,7 +1,6 @@
 """The configuration keys, their types, and error sentences about them; derived from ``config.model``."""
 
 import difflib
-import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -11,10 +10,9 @@ from pydantic import BaseModel
 
 from harness.config.model import NO_RESULT, Config
 from harness.config.profiles import PROFILES
+from harness.config.words import Schema, choices_of, describe, options_of, show
 from harness.core.errors import ConfigError
 from harness.core.strategies import OPTIONS
-
-Schema = dict[str, Any]
 
 
 def _irrelevant(model: type[BaseModel]) -> dict[str, Any]:
@@ -59,7 +57,9 @@ def group_keys() -> frozenset[str]:
 @cache
 def list_keys() -> frozenset[str]:
     """Dotted keys whose value is itself a list."""
-    return frozenset(key for key, spec in leaf_keys().items() if any(s.get("type") == "array" for s in _options(spec)))
+    return frozenset(
+        key for key, spec in leaf_keys().items() if any(s.get("type") == "array" for s in options_of(spec))
+    )
 
 
 def is_irrelevant(key: str) -> bool:
@@ -151,16 +151,9 @@ def complaint(key: str, value: object) -> str:
     sentence = f"{key}: {show(value)} is not {describe(spec)}"
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
-    choices = [str(choice) for option in _options(spec) for choice in _choices(option)]
+    choices = [str(choice) for option in options_of(spec) for choice in choices_of(option)]
     near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
-
-
-def show(value: object) -> str:
-    """``value`` as YAML would write it on one line, cut at 60 characters."""
-    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str)
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
@@ -190,47 +183,3 @@ def _resolve(spec: Schema) -> Schema:
     if "$ref" not in spec:
         return spec
     return schema()["$defs"][spec["$ref"].rpartition("/")[2]]
-
-
-def _options(spec: Schema) -> list[Schema]:
-    """The schemas of which one must hold; unions of unions are one."""
-    spec = _resolve(spec)
-    return [inner for option in spec["anyOf"] for inner in _options(option)] if "anyOf" in spec else [spec]
-
-
-def describe(spec: Schema) -> str:
-    """The values of this schema in words: ``a whole number >= 1``."""
-    options = _options(spec)
-    choices = ", ".join(str(choice) for option in options for choice in _choices(option))
-    others = map(_describe_one, [option for option in options if not _choices(option)])
-    return " or ".join(dict.fromkeys([*([f"one of {choices}"] if choices else []), *others]))
-
-
-def _choices(spec: Schema) -> list[Any]:
-    """The values that ``spec`` lists; empty if it describes them otherwise."""
-    return [spec["const"]] if "const" in spec else spec.get("enum", [])
-
-
-def _describe_one(spec: Schema) -> str:
-    kind = spec.get("type")
-    if kind == "array":
-        least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
-        return f"a list{least} whose items are each {describe(spec['items'])}"
-    words = {
-        "integer": "a whole number",
-        "number": "a number",
-        "boolean": "true or false",
-        "string": "text",
-        "object": "a mapping",
-    }
-    limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
-    bounds = " and ".join(f"{sign} {_limit(spec[name])}" for name, sign in limits if name in spec)
-    form = f"that matches {spec['pattern']}" if "pattern" in spec else ""
-    return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds, form]))
-
-
-def _limit(value: float) -> str:
-    """A bound as text: of whole numbers of 64 bits as a power of two."""
-    if isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1:
-        return f"{'-' * (value < 0)}2^{value.bit_length() - 1}"
-    return f"{value:.15g}"

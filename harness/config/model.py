@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -22,6 +21,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 
 from harness.config.jobs import JobsConfig
 from harness.config.profiles import MAX_PS, Profile, resolved
+from harness.config.words import STRICT
 from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
 from harness.core.strategies import DEFAULT, OPTIONS, options_of
@@ -58,7 +58,7 @@ class OneOf:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = STRICT
 
 
 if TYPE_CHECKING:

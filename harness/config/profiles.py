@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from harness.config.words import STRICT
 from harness.core.plans import LoadPrice
 
 MAX_PS = 1_000
@@ -15,7 +16,7 @@ _MINUTE = 1 / 60
 class Profile(BaseModel):
     """An emulated cluster and job. A sample's emulated time is `sample / total_samples * job_h`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = STRICT
 
     name: str
     job_h: Annotated[float, Field(gt=0)]

@@ -11,13 +11,13 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from harness.config.words import Parameters
 from harness.core.errors import TraceError
 from harness.core.host_map import host_name
 from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace
-from harness.traces.words import Parameters
 
 Kind = Literal["densest", "median", "quietest", "random"]
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from harness.config.profiles import MAX_PS
+from harness.config.words import Parameters, keys_of
 from harness.core.errors import TraceError
 from harness.traces.laws import Law, law_of
 from harness.traces.trace import MAX_HOURS
-from harness.traces.words import Parameters, keys_of
 
 MAX_DEATHS = 1_000_000
 """The largest expected number of deaths of one trace; a larger one suggests a wrong unit."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.traces.importers import read_log
-from harness.traces.importers.findings import FailureLog
+from harness.traces.importers.findings import FailureLog, LogFormat
 
 BEGAN = datetime(2004, 10, 1)
 NUM_NODES = 8
@@ -172,11 +172,11 @@ WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
 }
 
 
-def read(folder: Path, format: str, content: str | bytes, *, strict: bool = False, **options: str | int) -> FailureLog:
+def read(folder: Path, format: str, content: str | bytes, **options: Any) -> FailureLog:
     """Of a file with this content."""
     path = folder / f"made.{format}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_log(format, path, strict=strict, **options)
+    return read_log(path, LogFormat(format=format, **options))
 
 
 def minutes(log: FailureLog) -> list[Down]:

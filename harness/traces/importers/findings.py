@@ -2,15 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Literal, TypeVar
 
+from pydantic import Field
+
+from harness.config.words import Parameters
 from harness.core.errors import TraceError
+
+T = TypeVar("T")
 
 HOUR_S = 3600.0
 DAY_S = 86_400.0
+LAST_S = 4_102_444_800.0
+"""The year 2100 in seconds since 1970; long enough for a log that counts from 0."""
 CALENDAR_S = 631_152_000.0  # the year 1990: logs that count from 0 are shorter than twenty years
 
 NEGATIVE = "records that end before they start dropped"
@@ -75,38 +82,48 @@ class Failure:
     where: str
 
 
-@dataclass(slots=True)
-class Event:
-    """An event of ``node`` at ``time_s``; ``kind`` and ``detail`` are the format's own words."""
+class LogFormat(Parameters):
+    """How a log is read."""
 
-    time_s: float
-    kind: str
-    node: str
-    where: str
-    detail: Any = None
+    format: str = ""
+    """Of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
+    strict: bool = False
+    """Whether a file with a record that a rule drops or mends is refused."""
+    system: Annotated[int, Field(ge=0)] | None = None
+    """Of `lanl`: number of the system; all of them without it."""
+    by: Literal["slot", "instance"] = "slot"
+    """Of `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
+    unit: Literal["ms", "s", "m", "h", "d"] = "s"
+    """Of `intervals`: unit of start and end."""
 
 
 class Findings:
-    """Collects what an importer finds in a file; ``strict`` raises TraceError for the first faulty record."""
+    """Collects what an importer finds in a file; ``how.strict`` raises TraceError for the first faulty record."""
 
-    def __init__(self, source: str, *, strict: bool) -> None:
-        self.source = source
+    def __init__(self, source: str, how: LogFormat) -> None:
+        self.source, self.how = source, how
         self.failures: list[Failure] = []
         self.nodes: dict[str, None] = {}
         self.first_s, self.last_s = math.inf, -math.inf
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
-        self._strict = strict
 
-    def saw(self, *times_s: float | None) -> None:
-        """Extend the time that the log covers to ``times_s``, of failures or not; None is ignored."""
+    def saw(self, where: str, *times_s: float | None) -> None:
+        """Extend the time that the log covers to ``times_s``, of failures or not; None is ignored.
+
+        Raises TraceError, which begins with ``where``, for a time before 0 or after the year 2100.
+        """
         known_s = [time_s for time_s in times_s if time_s is not None]
+        if wrong := [time_s for time_s in known_s if not 0 <= time_s <= LAST_S]:
+            raise TraceError(
+                f"{where}: expected times from 0 (or 1970) to the year 2100, got {wrong[0]:.15g} s; check their unit"
+            )
         self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
 
     def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
         """Add a failure of ``node`` and return it; a later event may still set its ``end_s``."""
         self.nodes[node] = None
-        self.saw(start_s, end_s)
+        self.saw(where, start_s, end_s)
         self.failures.append(Failure(node, start_s, end_s, where))
         return self.failures[-1]
 
@@ -118,15 +135,17 @@ class Findings:
         """Count a record that ``rule`` corrects and keeps, or a line without a failure that it skips."""
         self._count(self.changed, rule, where)
 
-    def in_order(self, events: list[Event]) -> Iterator[Event]:
-        """The events by time, those of one instant in the file's order. Events out of order are counted."""
+    def in_order(self, events: Sequence[tuple[float, str, T]]) -> Iterator[tuple[float, str, T]]:
+        """The events (seconds, place, record) by time, those of one instant in the file's order. Counts those that are
+        out of order.
+        """
         latest_s = -math.inf
-        for event in events:
-            if event.time_s < latest_s:
-                self.change(ORDER, event.where)
-            latest_s = max(latest_s, event.time_s)
-        for event in sorted(events, key=lambda event: event.time_s):
-            self.saw(event.time_s)
+        for time_s, where, _ in events:
+            if time_s < latest_s:
+                self.change(ORDER, where)
+            latest_s = max(latest_s, time_s)
+        for event in sorted(events, key=lambda event: event[0]):
+            self.saw(event[1], event[0])
             yield event
 
     def outages(self, zero_s: float) -> tuple[Outage, ...]:
@@ -196,7 +215,7 @@ class Findings:
         return zero_s, datetime.fromtimestamp(zero_s, UTC).replace(tzinfo=None).isoformat()
 
     def _count(self, counts: Counter[str], rule: str, where: str) -> None:
-        if self._strict:
+        if self.how.strict:
             expected = "strict: expected a record that needs no correction"
             raise TraceError(f"{where}: {expected}, got one for rule '{rule}'; leave out strict=true to apply the rule")
         counts[rule] += 1

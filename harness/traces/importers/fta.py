@@ -9,19 +9,19 @@ import io
 
 from harness.core.errors import TraceError
 from harness.traces.importers.findings import Findings
-from harness.traces.importers.reading import as_count, as_name, as_seconds, shown
+from harness.traces.importers.reading import Count, Number, Record, shown
 
 OTHER_TYPE = "events of a type other than up (1) and down (0) dropped"
 
-_NODE, _TYPE, _START, _STOP = 2, 5, 6, 7
-_NAMES = {
-    _NODE: ("node_id",),
-    _TYPE: ("event_type",),
-    _START: ("event_start_time",),
-    _STOP: ("event_stop_time", "event_end_time"),
-}
+_COLUMNS = {2: "node_id", 5: "event_type", 6: "event_start_time", 7: "event_stop_time"}
 _NUM_COLUMNS = 8, 9  # event_end_reason is not always there
-_MAX_TYPE = 1_000_000  # types above 10,000 are user-defined
+
+
+class _Event(Record):
+    node_id: Count
+    event_type: Count
+    event_start_time: Number
+    event_stop_time: Number | None
 
 
 def read(text: str, found: Findings) -> None:
@@ -40,17 +40,14 @@ def read(text: str, found: Findings) -> None:
             raise TraceError(
                 f"{where}: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got {len(fields)}"
             )
-        node = as_name(fields[_NODE], "node_id", where)
-        if not node.isdigit():
-            raise TraceError(f"{where}: node_id: expected a number, got {shown(node)}; check the order of the columns")
-        kind = as_count(fields[_TYPE], "event_type", where, most=_MAX_TYPE)
-        start_s, stop = as_seconds(fields[_START], "event_start_time", where), fields[_STOP]
-        stop_s = None if stop in ("", "NULL") else as_seconds(stop, "event_stop_time", where)
+        texts = ["" if fields[column] == "NULL" else fields[column] for column in _COLUMNS]
+        event = _Event.of([*_COLUMNS.values()], texts, where)
+        node = texts[0]
         found.nodes[node] = None
-        found.saw(start_s, stop_s)
-        if kind == 0:
-            found.fail(node, start_s, stop_s, where)
-        elif kind != 1:
+        found.saw(where, event.event_start_time, event.event_stop_time)
+        if event.event_type == 0:
+            found.fail(node, event.event_start_time, event.event_stop_time, where)
+        elif event.event_type != 1:
             found.drop(OTHER_TYPE, where)
     if not found.nodes:
         raise TraceError(f"{found.source}: expected at least one event, got none")
@@ -60,6 +57,6 @@ def _check_names(fields: list[str], where: str) -> None:
     """A comment line may hold the names of the columns."""
     if len(fields) not in _NUM_COLUMNS or fields[0].lstrip("# ") != "event_id":
         return
-    for column, names in _NAMES.items():
-        if fields[column] not in names:
-            raise TraceError(f"{where}: column {column + 1}: expected {names[0]!r}, got {shown(fields[column])}")
+    for column, name in _COLUMNS.items():
+        if fields[column] not in (name, name.replace("stop", "end")):
+            raise TraceError(f"{where}: column {column + 1}: expected {name!r}, got {shown(fields[column])}")

@@ -4,13 +4,20 @@ Source: InfiniteHBD (arXiv 2502.03885), github.com/stepfun-ai/InfiniteHBD-Trace.
 begins; only servers with a fault are named.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import DAY_S, Event, Failure, Findings
-from harness.traces.importers.reading import as_list, as_name, as_seconds, member, parse_json, shown
+from harness.traces.importers.findings import DAY_S, Failure, Findings
+from harness.traces.importers.reading import Name, Number, Record, read_json
 
 NO_START = "fault_end events of a server without a fault dropped"
+
+
+class _Event(Record):
+    event_type: Literal["fault_start", "fault_end"]
+    node_id: Name
+    event_time: Number
+    fault_type: Any = None
 
 
 def read(text: str, found: Findings) -> None:
@@ -19,27 +26,18 @@ def read(text: str, found: Findings) -> None:
     An end belongs to the earliest open fault of its server and ``fault_type``, else to the earliest open one. A fault
     without an end has no repair time.
     """
-    records = as_list(parse_json(text, found.source), "the file", found.source)
+    records: list[_Event] = read_json(list[_Event], text, found.source)
     if not records:
         raise TraceError(f"{found.source}: expected at least one event, got none")
-    events = [_event(record, f"{found.source}: record {number}") for number, record in enumerate(records, start=1)]
+    events = [(each.event_time * DAY_S, f"{found.source}: record {k}", each) for k, each in enumerate(records, start=1)]
     open_faults: dict[str, list[tuple[Any, Failure]]] = {}
-    for event in found.in_order(events):
-        found.nodes[event.node] = None
-        faults = open_faults.setdefault(event.node, [])
-        if event.kind == "fault_start":
-            faults.append((event.detail, found.fail(event.node, event.time_s, None, event.where)))
+    for time_s, where, event in found.in_order(events):
+        found.nodes[event.node_id] = None
+        faults = open_faults.setdefault(event.node_id, [])
+        if event.event_type == "fault_start":
+            faults.append((event.fault_type, found.fail(event.node_id, time_s, None, where)))
         elif faults:
-            number = next((number for number, (kind, _) in enumerate(faults) if kind == event.detail), 0)
-            faults.pop(number)[1].end_s = event.time_s
+            number = next((number for number, (kind, _) in enumerate(faults) if kind == event.fault_type), 0)
+            faults.pop(number)[1].end_s = time_s
         else:
-            found.drop(NO_START, event.where)
-
-
-def _event(record: Any, where: str) -> Event:
-    kind = member(record, "event_type", where)
-    if kind not in ("fault_start", "fault_end"):
-        raise TraceError(f"{where}: event_type: expected 'fault_start' or 'fault_end', got {shown(kind)}")
-    node = as_name(member(record, "node_id", where), "node_id", where)
-    days = member(record, "event_time", where)
-    return Event(as_seconds(days, "event_time", where, unit_s=DAY_S), kind, node, where, record.get("fault_type"))
+            found.drop(NO_START, where)

@@ -2,23 +2,27 @@
 
 from harness.core.errors import TraceError
 from harness.traces.importers.findings import DAY_S, HOUR_S, Findings
-from harness.traces.importers.reading import as_name, as_seconds, csv_rows, shown
+from harness.traces.importers.reading import Name, Number, Record, csv_rows
 
-UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": HOUR_S, "d": DAY_S}
-"""Seconds of each unit."""
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": HOUR_S, "d": DAY_S}  # seconds
+_NAMES = ("node", "start", "end")
 
 
-def read(text: str, found: Findings, *, unit: str = "s") -> None:
+class _Line(Record):
+    node: Name
+    start: Number
+    end: Number | None
+
+
+def read(text: str, found: Findings) -> None:
     """A record is a line; ``end`` may be empty. A first line ``node,start,end`` is skipped."""
-    if unit not in UNITS:
-        raise TraceError(f"option unit: expected one of {', '.join(UNITS)}, got {shown(unit)}")
+    unit_s = _UNITS[found.how.unit]
     for where, fields in csv_rows(text, found.source):
-        if not found.failures and [field.lower() for field in fields] == ["node", "start", "end"]:
+        if not found.failures and [field.lower() for field in fields] == [*_NAMES]:
             continue
-        if len(fields) != 3:
+        if len(fields) != len(_NAMES):
             raise TraceError(f"{where}: expected 3 columns (node,start,end), got {len(fields)}")
-        node = as_name(fields[0], "the node", where)
-        start_s = as_seconds(fields[1], "start", where, unit_s=UNITS[unit])
-        found.fail(node, start_s, as_seconds(fields[2], "end", where, unit_s=UNITS[unit]) if fields[2] else None, where)
+        line = _Line.of(_NAMES, fields, where)
+        found.fail(line.node, line.start * unit_s, None if line.end is None else line.end * unit_s, where)
     if not found.failures:
         raise TraceError(f"{found.source}: expected at least one outage, got column names only")

@@ -4,19 +4,47 @@ Source: github.com/msr-fiddle/philly-traces, its README (Jeon et al., ATC 2019, 
 not of machines: which attempts a job made, and how the last one ended.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from harness.core.errors import TraceError
 from harness.traces.importers.findings import Findings
-from harness.traces.importers.reading import as_list, as_name, date_seconds, member, parse_json, shown
+from harness.traces.importers.reading import Name, Record, date_seconds, read_json
 
 NO_END = "failures of attempts without an end_time dropped"
 NO_SERVER = "failures of attempts without a server dropped"
 STEPS_BACK = "failures of attempts whose next one starts no later than they end: kept, repair time unknown"
 BACKWARDS = "failures of attempts that end before they start dropped"
 
-_STATUSES = "Pass", "Killed", "Failed"
-_Attempt = tuple[float | None, float | None, tuple[str, ...]]  # start and end in seconds, servers
+
+def _seconds(value: Any) -> float | None:
+    if value in (None, "", "None"):
+        return None
+    return date_seconds(value, formats=("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"), like="2017-10-07 01:12:09")
+
+
+_Time = Annotated[float | None, BeforeValidator(_seconds)]
+
+
+class _Detail(Record):
+    ip: Name
+
+
+class _Attempt(Record):
+    start_time: _Time
+    end_time: _Time
+    detail: list[_Detail]
+
+    @property
+    def servers(self) -> dict[str, None]:
+        return dict.fromkeys(each.ip for each in self.detail)
+
+
+class _Job(Record):
+    status: Literal["Pass", "Killed", "Failed"]
+    submitted_time: _Time
+    attempts: list[_Attempt]
 
 
 def read(text: str, found: Findings) -> None:
@@ -26,44 +54,26 @@ def read(text: str, found: Findings) -> None:
     All servers of an attempt fail at its end, at one instant; they are repaired when the job runs again. Most of these
     failures are of programs, not of machines, and a server may do other work in its repair time.
     """
-    jobs = as_list(parse_json(text, found.source), "the file", found.source)
+    jobs: list[_Job] = read_json(list[_Job], text, found.source)
     for number, job in enumerate(jobs, start=1):
         where = f"{found.source}: record {number}"
-        status = member(job, "status", where)
-        if status not in _STATUSES:
-            raise TraceError(f"{where}: status: expected one of {', '.join(_STATUSES)}, got {shown(status)}")
-        found.saw(_time(job, "submitted_time", where))
-        attempts = [_attempt(one, where) for one in as_list(member(job, "attempts", where), "attempts", where)]
-        for start_s, end_s, servers in attempts:
-            found.nodes |= dict.fromkeys(servers)
-            found.saw(start_s, end_s)
-        for attempt, following in zip(attempts, [*attempts[1:], None], strict=False):
-            if following is not None or status == "Failed":
-                _fail(attempt, None if following is None else following[0], found, where)
+        found.saw(where, job.submitted_time)
+        for attempt in job.attempts:
+            found.nodes |= attempt.servers
+            found.saw(where, attempt.start_time, attempt.end_time)
+        for attempt, following in zip(job.attempts, [*job.attempts[1:], None], strict=False):
+            if following is not None or job.status == "Failed":
+                _fail(attempt, None if following is None else following.start_time, found, where)
     if not found.nodes or found.last_s < 0:
         raise TraceError(f"{found.source}: expected an attempt with a server and a time, got none")
 
 
-def _attempt(attempt: Any, where: str) -> _Attempt:
-    details = as_list(member(attempt, "detail", where), "detail", where)
-    servers = dict.fromkeys(as_name(member(detail, "ip", where), "ip", where) for detail in details)
-    return _time(attempt, "start_time", where), _time(attempt, "end_time", where), tuple(servers)
-
-
-def _time(value: Any, key: str, where: str) -> float | None:
-    time = member(value, key, where)
-    if time in (None, "", "None"):
-        return None
-    formats = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
-    return date_seconds(time, key, where, formats=formats, like="2017-10-07 01:12:09")
-
-
 def _fail(attempt: _Attempt, again_s: float | None, found: Findings, where: str) -> None:
     """Add a failure of each server of an attempt to ``found``, or drop it. ``again_s``: start of the next attempt."""
-    start_s, end_s, servers = attempt
-    if not servers:
+    start_s, end_s = attempt.start_time, attempt.end_time
+    if not attempt.servers:
         found.drop(NO_SERVER, where)
-    for server in servers:
+    for server in attempt.servers:
         if end_s is None:
             found.drop(NO_END, where)
         elif start_s is not None and end_s < start_s:

@@ -1,22 +1,21 @@
-"""Parsers of values in logs; a wrong value raises a TraceError with its place, what was expected, and the value."""
+"""Records of logs as pydantic models. A wrong value raises a TraceError: its place, what was expected, the value.
+
+The types of fields: ``Name`` of a node, ``Number``, ``Count``, and dates (``date_seconds``).
+"""
 
 import csv
 import hashlib
 import io
-import json
-import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import TraceError
 
-LAST_S = 4_102_444_800.0
-"""The year 2100 in seconds since 1970; long enough for a log that counts from 0."""
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _MAX_NAME = 128  # characters of a node's name
 _1970 = datetime(1970, 1, 1)
 
@@ -41,6 +40,44 @@ def read_text(path: Path) -> tuple[str, str]:
     return text, f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+class Record(BaseModel):
+    """A record of a log, or a part of one. Keys that it does not have are ignored."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, names: Sequence[str], texts: Sequence[str], where: str) -> Self:
+        """The record with these texts as fields; an empty text is None. ``where``: the beginning of a TraceError."""
+        try:
+            return cls.model_validate({name: text or None for name, text in zip(names, texts, strict=True)})
+        except ValidationError as error:
+            raise TraceError(f"{where}: {_complaint(error)}") from None
+
+
+def read_json(model: Any, text: str, source: str) -> Any:
+    """The JSON value ``text`` as ``model``. Raises TraceError."""
+    try:
+        return TypeAdapter(model).validate_json(text)
+    except ValidationError as error:
+        raise TraceError(f"{source}: {_complaint(error)}") from None
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first mistake that pydantic found, as ``record 3: key: expected …, got …``. Records count from 1."""
+    first = error.errors()[0]
+    keys = [str(key) for key in first["loc"]]
+    if keys and isinstance(first["loc"][0], int):
+        keys[0] = f"record {first['loc'][0] + 1}"
+    expected = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    expected = expected.partition(", unable to parse")[0]
+    got = shown(first["input"])
+    if first["type"] == "json_invalid":
+        return expected.replace("Invalid JSON:", "expected JSON, got an error:")
+    if first["type"] == "missing":
+        expected, got = "expected this key", f"the keys {shown(', '.join(first['input']))}"
+    return ": ".join([*keys, f"{expected}, got {got}"])
+
+
 def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
     """Yield ``file:line`` and the stripped fields of each line that is not blank; LF, CRLF and CR end lines."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -55,84 +92,34 @@ def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
         ) from error
 
 
-def parse_json(text: str, source: str) -> Any:
-    """The JSON value that ``text`` holds. NaN and Infinity are refused, as in the JSON standard."""
-
-    def refuse(word: str) -> float:
-        raise TraceError(f"{source}: expected JSON numbers, got {word}")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{source}:{error.lineno}: expected JSON, got an error: {error.msg}; check that the file is complete"
-        ) from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise TraceError(f"{source}: expected JSON numbers, got one that cannot be read: {error}") from error
-
-
-def member(value: Any, key: str, where: str) -> Any:
-    """``value[key]``. Raises TraceError unless ``value`` is a JSON object with this key."""
-    if not isinstance(value, dict):
-        raise TraceError(f"{where}: expected a JSON object with {key!r}, got {shown(value)}")
-    if key not in value:
-        raise TraceError(f"{where}: expected the key {key!r}, got the keys {shown(', '.join(map(str, value)))}")
-    return value[key]
-
-
-def as_list(value: Any, what: str, where: str) -> list[Any]:
-    """``value``. Raises TraceError unless it is a JSON list."""
-    if not isinstance(value, list):
-        raise TraceError(f"{where}: {what}: expected a list, got {shown(value)}")
+def _number(value: Any) -> Any:
+    """``value``; pydantic takes ``true`` and ``1_0`` for numbers too."""
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        raise ValueError("expected a number")
     return value
 
 
-def as_number(value: Any, what: str, where: str) -> float:
-    """``value``, a JSON number or its text, as a finite float."""
-    is_text = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
-    if is_text or (isinstance(value, int | float) and not isinstance(value, bool)):
-        with suppress(OverflowError):  # an integer of more digits than a float has
-            if math.isfinite(number := float(value)):
-                return number
-    raise TraceError(f"{where}: {what}: expected a number, got {shown(value)}")
+def _name(value: str) -> str:
+    name = value.strip()
+    if not name or len(name) > _MAX_NAME or not name.isprintable() or set(name) & set(",\"'"):
+        raise ValueError(f"expected a printable name of 1 to {_MAX_NAME} characters without commas and quotation marks")
+    return name
 
 
-def as_count(value: Any, what: str, where: str, *, most: int) -> int:
-    """``value`` as a whole number from 0 to ``most``."""
-    number = as_number(value, what, where)
-    if number != int(number) or not 0 <= number <= most:
-        raise TraceError(f"{where}: {what}: expected a whole number from 0 to {most:,}, got {shown(value)}")
-    return int(number)
+Name = Annotated[str, AfterValidator(_name)]
+"""A node's name."""
+Number = Annotated[float, BeforeValidator(_number)]
+"""A finite number, or its text."""
+Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+"""A whole number, or its text."""
 
 
-def as_seconds(value: Any, what: str, where: str, *, unit_s: float = 1.0) -> float:
-    """A time in units of ``unit_s`` seconds, since 1970 or since the log's beginning, in seconds."""
-    seconds = as_number(value, what, where) * unit_s
-    if not 0 <= seconds <= LAST_S:
-        raise TraceError(
-            f"{where}: {what}: expected a time from 0 to the year 2100, got {shown(value)}; check its unit"
-        )
-    return seconds
-
-
-def date_seconds(value: Any, what: str, where: str, *, formats: tuple[str, ...], like: str) -> float:
+def date_seconds(value: Any, *, formats: Sequence[str], like: str) -> float:
     """Seconds since 1970 of a date and time in one of ``formats`` (of ``strptime``), in the log's own time zone."""
     for form in formats if isinstance(value, str) else ():
         with suppress(ValueError):
-            seconds = (datetime.strptime(value, form) - _1970).total_seconds()
-            if not 0 <= seconds <= LAST_S:
-                raise TraceError(f"{where}: {what}: expected a date between 1970 and 2100, got {value}")
-            return seconds
-    raise TraceError(f"{where}: {what}: expected a date and time like {like}, got {shown(value)}")
-
-
-def as_name(value: Any, what: str, where: str) -> str:
-    """A node's name: printable, without comma or quotation mark, at most 128 characters."""
-    name = value.strip() if isinstance(value, str) else ""
-    if not name or len(name) > _MAX_NAME or not name.isprintable() or set(name) & set(",\"'"):
-        expected = f"a printable name of 1 to {_MAX_NAME} characters without commas and quotation marks"
-        raise TraceError(f"{where}: {what}: expected {expected}, got {shown(value)}")
-    return name
+            return (datetime.strptime(value, form) - _1970).total_seconds()
+    raise ValueError(f"expected a date and time like {like}")
 
 
 def shown(value: Any) -> str:

@@ -6,21 +6,13 @@ github.com/skypilot-org/spot-traces (Wu et al., "Can't Be Late", NSDI 2024), JSO
 """
 
 from collections import deque
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import Event, Failure, Findings
-from harness.traces.importers.reading import (
-    LAST_S,
-    as_count,
-    as_list,
-    as_name,
-    as_number,
-    as_seconds,
-    csv_rows,
-    member,
-    parse_json,
-    shown,
-)
+from harness.traces.importers.findings import Failure, Findings
+from harness.traces.importers.reading import Count, Name, Number, Record, csv_rows, read_json, shown
 
 GONE = "removals of an instance that is gone already dropped"
 THERE = "additions of an instance that is there already: passed over"
@@ -60,37 +52,53 @@ class Slots:
         self._open[slot] = self._found.fail(slot, time_s, None, where)
 
 
-def read_events(text: str, found: Findings, *, by: str = "slot") -> None:
+class _Line(Record):
+    time: Number
+    kind: Literal["add", "remove"]
+    instance: Name
+
+
+def read_events(text: str, found: Findings) -> None:
     """Bamboo: a record is a removal.
 
     By ``slot`` a node is a place in the cluster, down until another instance takes it; by ``instance`` it is the
     instance itself. An instance that is removed without having been added was there when the log began.
     """
-    if by not in ("slot", "instance"):
-        raise TraceError(f"option by: expected 'slot' or 'instance', got {shown(by)}")
-    slots = Slots(found, is_named=by == "instance")
+    slots = Slots(found, is_named=found.how.by == "instance")
     known: set[str] = set()
-    for event in found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)]):
-        is_here, is_new = event.node in slots.slot_of, event.node not in known
-        known.add(event.node)
-        if event.kind == "add":
+    for time_s, where, line in found.in_order(
+        [_event(where, fields) for where, fields in csv_rows(text, found.source)]
+    ):
+        is_here, is_new = line.instance in slots.slot_of, line.instance not in known
+        known.add(line.instance)
+        if line.kind == "add":
             if is_here:
-                found.change(THERE, event.where)
+                found.change(THERE, where)
             else:
-                slots.enter(event.node, event.time_s)
+                slots.enter(line.instance, time_s)
         elif is_here or is_new:
             if is_new:
-                slots.enter(event.node, None)
-            slots.leave(event.node, event.time_s, event.where)
+                slots.enter(line.instance, None)
+            slots.leave(line.instance, time_s, where)
         else:
-            found.drop(GONE, event.where)
+            found.drop(GONE, where)
 
 
-def _event(where: str, fields: list[str]) -> Event:
+def _event(where: str, fields: list[str]) -> tuple[float, str, _Line]:
     if len(fields) != 3 or fields[1] not in ("add", "remove"):
         raise TraceError(f"{where}: expected 'milliseconds,add|remove,instance', got {shown(','.join(fields))}")
-    time_s = as_seconds(fields[0], "time", where, unit_s=_MILLISECOND_S)
-    return Event(time_s, fields[1], as_name(fields[2], "the instance", where), where)
+    line = _Line.of(("time", "kind", "instance"), fields, where)
+    return line.time * _MILLISECOND_S, where, line
+
+
+class _Metadata(Record):
+    gap_seconds: Annotated[Number, Field(gt=0)]
+
+
+class _Counts(Record):
+    metadata: _Metadata
+    data: list[Annotated[Count, Field(le=_MAX_INSTANCES)]]
+    prices: list[Any] | None = None
 
 
 def read_counts(text: str, found: Findings) -> None:
@@ -101,27 +109,18 @@ def read_counts(text: str, found: Findings) -> None:
     lower count, and happened between the previous tick and this one.
     """
     source = found.source
-    log = parse_json(text, source)
-    gap_s = as_number(member(member(log, "metadata", source), "gap_seconds", source), "gap_seconds", source)
-    counts = as_list(member(log, "data", source), "data", source)
-    last_s = gap_s * (len(counts) - 1)
-    if len(counts) < 2:
-        raise TraceError(f"{source}: expected at least 2 counts in the list 'data', got {len(counts)}")
-    if not 0 < last_s <= LAST_S:
-        expected = f"expected seconds > 0 by which {len(counts)} counts span at most {LAST_S:.0f} s"
-        raise TraceError(f"{source}: gap_seconds: {expected}, got {gap_s:g}")
-    if "prices" in log:
-        num_prices = len(as_list(log["prices"], "prices", source))
-        if num_prices != len(counts):
-            raise TraceError(f"{source}: expected {len(counts)} prices, one for each count in data, got {num_prices}")
-    found.saw(0.0, last_s)
+    log: _Counts = read_json(_Counts, text, source)
+    num_counts, gap_s = len(log.data), log.metadata.gap_seconds
+    if num_counts < 2:
+        raise TraceError(f"{source}: expected at least 2 counts in the list 'data', got {num_counts}")
+    if log.prices is not None and len(log.prices) != num_counts:
+        raise TraceError(f"{source}: expected {num_counts} prices, one for each count in data, got {len(log.prices)}")
+    found.saw(f"{source}: gap_seconds", 0.0, gap_s * (num_counts - 1))
     slots = Slots(found)
     num_ever = 0
-    for tick, value in enumerate(counts):
-        where = f"{source}: data[{tick}]"
-        count = as_count(value, "the count", where, most=_MAX_INSTANCES)
+    for tick, count in enumerate(log.data):
         while len(slots.slot_of) > count:
-            slots.leave(next(iter(slots.slot_of)), tick * gap_s, where)
+            slots.leave(next(iter(slots.slot_of)), tick * gap_s, f"{source}: data[{tick}]")
         while len(slots.slot_of) < count:
             slots.enter(str(num_ever), tick * gap_s)
             num_ever += 1

@@ -1,26 +1,30 @@
-"""Parameters of traces as pydantic models, and as the ``key=value`` words of `run.py trace generate | import`.
+"""Expected values in words; parameters of traces as pydantic models and as ``key=value`` words of the command line.
 
 A word's key is a field's name, without the ``_`` at the end of one that Python reserves. Each mistake is one line of a
 TraceError: the key, what was expected, and what was given.
 """
 
 import difflib
+import json
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from harness.config.keys import describe, show
 from harness.core.errors import TraceError
 
-_CONFIG = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+Schema = dict[str, Any]
+"""A JSON schema."""
+
+STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+"""Of every model that users fill."""
 
 
 class Parameters(BaseModel):
     """Base of a set of parameters, validated when it is made. Raises TraceError, a line a mistake."""
 
-    model_config = _CONFIG
+    model_config = STRICT
     no_words: ClassVar[Collection[str]] = ()
     """Fields that no word gives."""
 
@@ -99,3 +103,56 @@ def _expected(spec: dict[str, Any]) -> str:
 def _near(key: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+# --- values in words -------------------------------------------------------------------------------------------------
+
+
+def show(value: object) -> str:
+    """``value`` as YAML would write it on one line, cut at 60 characters."""
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def options_of(spec: Schema) -> list[Schema]:
+    """The schemas of which one must hold; unions of unions are one."""
+    return [inner for option in spec["anyOf"] for inner in options_of(option)] if "anyOf" in spec else [spec]
+
+
+def describe(spec: Schema) -> str:
+    """The values of this schema in words: ``a whole number >= 1``."""
+    options = options_of(spec)
+    choices = ", ".join(str(choice) for option in options for choice in choices_of(option))
+    others = map(_describe_one, [option for option in options if not choices_of(option)])
+    return " or ".join(dict.fromkeys([*([f"one of {choices}"] if choices else []), *others]))
+
+
+def choices_of(spec: Schema) -> list[Any]:
+    """The values that ``spec`` lists; empty if it describes them otherwise."""
+    return [spec["const"]] if "const" in spec else spec.get("enum", [])
+
+
+def _describe_one(spec: Schema) -> str:
+    kind = spec.get("type")
+    if kind == "array":
+        least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
+        return f"a list{least} whose items are each {describe(spec['items'])}"
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "string": "text",
+        "object": "a mapping",
+    }
+    limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+    bounds = " and ".join(f"{sign} {_limit(spec[name])}" for name, sign in limits if name in spec)
+    form = f"that matches {spec['pattern']}" if "pattern" in spec else ""
+    return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds, form]))
+
+
+def _limit(value: float) -> str:
+    """A bound as text: of whole numbers of 64 bits as a power of two."""
+    if isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1:
+        return f"{'-' * (value < 0)}2^{value.bit_length() - 1}"
+    return f"{value:.15g}"
