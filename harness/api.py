@@ -86,14 +86,14 @@ def _config_of(values: Mapping[str, Any]) -> "Config":
     _load([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
     from pydantic import ValidationError
 
-    from harness.config.build import mistakes_of
     from harness.config.model import Config
+    from harness.config.words import mistakes_of
     from harness.core.errors import ConfigError
 
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(mistakes_of(error)) from error
+        raise ConfigError("\n".join(mistakes_of(error))) from error
 
 
 def _load(names: Sequence[str]) -> None:

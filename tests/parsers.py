@@ -9,7 +9,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -184,14 +184,14 @@ def _read_records(path: Path) -> None:
 
 def _sidecar(rng: Rng) -> bytes:
     made_by = Synthetic(rows=14, seed=int(rng.integers(100)), scale=0.01, taper=0.5)
-    values = {"num_bytes": _LOG.num_bytes, "xxh3": _LOG.xxh3, "synthetic": asdict(made_by)}
+    values = {"num_bytes": _LOG.num_bytes, "xxh3": _LOG.xxh3, "synthetic": made_by.model_dump()}
     return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def _read_sidecar(path: Path) -> None:
     shutil.copyfile(path, path.with_name(_LOG.name + SUFFIX))
     found = read_sidecar(path.with_name(_LOG.name), _LOG)
-    assert found is None or all(abs(value) < 2**40 for value in asdict(found).values()), found
+    assert found is None or all(abs(value) < 2**40 for value in found.model_dump().values()), found
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

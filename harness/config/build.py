@@ -123,11 +123,6 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
             yield at(given[key], complaint(key, given[key].value))
 
 
-def mistakes_of(error: ValidationError) -> str:
-    """The mistakes that pydantic finds in a config built in Python, one line each."""
-    return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-
-
 def at(setting: Setting, sentence: str) -> str:
     """``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
     if setting.argument is None:

@@ -108,6 +108,23 @@ def _near(key: str, known: Collection[str]) -> str:
 # --- values in words -------------------------------------------------------------------------------------------------
 
 
+def mistakes_of(error: ValidationError) -> list[str]:
+    """Each mistake that pydantic found, as ``key.key: expected …, got …``; one of JSON's form has no key."""
+    found: list[str] = []
+    for one in error.errors():
+        expected = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        expected = expected.replace("Invalid JSON:", "expected JSON, got an error:").partition(", unable to parse")[0]
+        got = "" if "got " in expected else f", got {_shown(one['input'])}"
+        if one["type"] == "missing":
+            expected, got = "expected this key", f", got the keys {_shown(', '.join(one['input']))}"
+        found.append(": ".join(filter(None, [".".join(map(str, one["loc"])), f"{expected}{got}"])))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, dict | list | BaseModel) else show(value)
+
+
 def show(value: object) -> str:
     """``value`` as YAML would write it on one line, cut at 60 characters."""
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str)

@@ -44,7 +44,6 @@ class TableInfo:
 class Info:
     """Contents and skew of a prepared folder. Overall shares treat all tables as one, with 26 accesses a sample."""
 
-    meta: Meta
     scale: float | None  # of a synthetic log, as is the taper; None for real logs
     taper: float | None
     num_rows: int
@@ -74,7 +73,6 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
     tables = tuple(_table(table, counts_N, table in tracked) for table, counts_N in enumerate(counts_F))
     whole = _table(-1, np.concatenate(counts_F), tracked=False)
     return Info(
-        meta=meta,
         scale=meta.synthetic.scale if meta.synthetic else None,
         taper=meta.synthetic.taper if meta.synthetic else None,
         num_rows=meta.num_rows,

@@ -18,7 +18,6 @@ from harness.data.criteo import FIRST_CATEGORY, Rows, parse_rows
 from harness.data.leftovers import sweep, temporary_beside
 from harness.data.numbering import Numbering
 from harness.data.records import (
-    FORMAT_VERSION,
     META_NAME,
     NUM_COLUMNS,
     NUM_TABLES,
@@ -179,7 +178,6 @@ class _Packer:
         digest = self._hash.copy()
         digest.update(json.dumps(cardinalities).encode())
         return Meta(
-            format_version=FORMAT_VERSION,
             num_rows=self.num_rows,
             num_positives=self._num_positives,
             cardinalities=cardinalities,

@@ -6,16 +6,16 @@ missing 0), 26 row ids (int32). Rows are in the order of the source files. A fol
 Shapes: N rows of a file, 26 = F tables.
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.files import replace_text
 
@@ -30,15 +30,16 @@ META_NAME = "meta.json"
 _BITS_OF_ONE = int(np.float32(1).view(np.uint32))
 _BITS_OF_INFINITY = int(np.float32(np.inf).view(np.uint32))
 
-_MOST_TABLE_ROWS = 2**31 - 1  # a row's id is an int32
-_MOST_ROWS = 2**40
-
 Categories = Literal["number", "hash"]
+TableRows = Annotated[int, Field(ge=1, lt=2**31)]  # a row's id is an int32
 Words = NDArray[np.int32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Source(_Facts):
     """A source file of the rows: its name without folder, its size, the XXH3 (64 bits) of its bytes on disk."""
 
     name: str
@@ -46,44 +47,41 @@ class Source:
     xxh3: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Synthetic:
+class Synthetic(_Facts):
     """The arguments from which `run.py data synth` made a log."""
 
-    rows: int
-    seed: int
-    scale: float
-    taper: float
-
-    def __post_init__(self) -> None:
-        kinds = {"rows": int, "seed": int, "scale": int | float, "taper": int | float}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or isinstance(value, bool) or not abs(value) < 2**64:
-                raise ValueError(f"{name}: expected a number of `run.py data synth`, got {value!r:.40}")
+    rows: Annotated[int, Field(ge=0, lt=2**40)]
+    seed: Annotated[int, Field(ge=-(2**64), le=2**64)]
+    scale: Annotated[float, Field(ge=0, lt=2**64)]
+    taper: Annotated[float, Field(ge=0, lt=2**64)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meta:
+class Meta(_Facts):
     """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record.
 
     ``synthetic``: how the only source was made; None for real logs, and where it is not known.
     """
 
-    format_version: int
-    num_rows: int
-    num_positives: int
-    cardinalities: tuple[int, ...]  # rows of each of the 26 tables
+    format_version: Literal[1] = FORMAT_VERSION
+    num_rows: Annotated[int, Field(ge=0, le=2**40)]
+    num_positives: Annotated[int, Field(ge=0)]
+    cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
     categories: Categories
     max_ind_range: int | None
     digest: str
     sources: tuple[Source, ...]
     synthetic: Synthetic | None = None
 
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.num_positives > self.num_rows:
+            raise ValueError(f"num_positives: expected at most the {self.num_rows} rows, got {self.num_positives}")
+        return self
+
 
 def write_meta(folder: Path, meta: Meta) -> None:
     """Write ``meta.json`` atomically and durably. Raises OSError."""
-    replace_text(folder / META_NAME, json.dumps(dataclasses.asdict(meta), indent=1) + "\n")
+    replace_text(folder / META_NAME, json.dumps(meta.model_dump(mode="json"), indent=1) + "\n")
 
 
 def find_data(path: Path) -> Meta:
@@ -106,17 +104,13 @@ def read_meta(folder: Path) -> Meta:
         raise DataError(f"{folder}: no such folder; write it by `run.py data prepare`")
     path = folder / META_NAME
     try:
-        values = json.loads(path.read_bytes())
-        version = values["format_version"]
-        if version != FORMAT_VERSION:
-            raise DataError(f"{path}: expected format version {FORMAT_VERSION}, got {version}; prepare the data again")
-        meta = _parse(values)
+        meta = Meta.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path}: missing, so the folder is not prepared data; run `run.py data prepare`") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); prepare the data again") from None
+    except ValidationError as error:
+        raise DataError(f"{path}: damaged ({mistakes_of(error)[0]}); prepare the data again") from None
     records = folder / RECORDS_NAME
     expected_bytes = meta.num_rows * RECORD_BYTES
     num_bytes = records.stat().st_size if records.is_file() else None
@@ -166,28 +160,3 @@ def damage(path: Path, record_C: NDArray[np.int32], limits_C: NDArray[np.uint32]
         what = f"{f'feature {column}' if column else 'label'} {word.view(np.float32)[0]}"
         what += ", expected a number that is finite and not negative" if column else ", expected 0 or 1"
     return DataError(f"{path}: sample {row:,}: {what}; the file is damaged, prepare the data again")
-
-
-def _parse(values: dict[str, Any]) -> Meta:
-    """A Meta from JSON, its types checked as far as they matter: counts are counts, 26 positive cardinalities."""
-    cardinalities = tuple(int(size) for size in values["cardinalities"])
-    if len(cardinalities) != NUM_TABLES or not 1 <= min(cardinalities) <= max(cardinalities) <= _MOST_TABLE_ROWS:
-        raise ValueError(f"cardinalities: expected {NUM_TABLES} numbers from 1 to {_MOST_TABLE_ROWS}")
-    if values["categories"] not in ("number", "hash"):
-        raise ValueError(f"categories: expected number or hash, got {values['categories']!r}")
-    num_rows, num_positives = int(values["num_rows"]), int(values["num_positives"])
-    if num_rows > _MOST_ROWS:
-        raise ValueError(f"num_rows: expected at most {_MOST_ROWS}, got {num_rows}")
-    if not 0 <= num_positives <= num_rows:
-        raise ValueError(f"num_positives: expected 0 to {num_rows}, got {num_positives}")
-    return Meta(
-        format_version=FORMAT_VERSION,
-        num_rows=num_rows,
-        num_positives=num_positives,
-        cardinalities=cardinalities,
-        categories=cast(Categories, values["categories"]),
-        max_ind_range=None if values["max_ind_range"] is None else int(values["max_ind_range"]),
-        digest=str(values["digest"]),
-        sources=tuple(Source(**source) for source in values["sources"]),
-        synthetic=Synthetic(**values["synthetic"]) if values.get("synthetic") else None,
-    )

@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from harness.config.build import mistakes_of
 from harness.config.model import Config
+from harness.config.words import mistakes_of
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
 from harness.files import make_folder, new_digest, read_file, read_json, store_errors, write_text
@@ -214,7 +214,7 @@ def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values | groups)
     except ValidationError as error:
-        mistakes = mistakes_of(error).splitlines()
+        mistakes = mistakes_of(error)
         raise StoreError("\n".join(f"{RunDir(path).config}: {mistake}; {_CURE}" for mistake in mistakes)) from error
 
 

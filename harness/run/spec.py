@@ -1,6 +1,5 @@
 """The constants of a run that follow from its config, data and trace."""
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -172,7 +171,7 @@ class RunSpec:
             "num_samples": meta.num_rows,
             "num_table_rows": self.num_rows,
             "digest": meta.digest,
-            "synthetic": dataclasses.asdict(meta.synthetic) if meta.synthetic else None,
+            "synthetic": meta.synthetic.model_dump() if meta.synthetic else None,
         }
         return {"data": data, "trace": trace_facts(self.config)}
 

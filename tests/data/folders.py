@@ -7,7 +7,6 @@ import numpy as np
 import xxhash
 
 from harness.data.records import (
-    FORMAT_VERSION,
     NUM_COLUMNS,
     NUM_DENSE,
     NUM_TABLES,
@@ -40,7 +39,6 @@ def seal(folder: Path, words: Words) -> None:
     write_meta(
         folder,
         Meta(
-            format_version=FORMAT_VERSION,
             num_rows=len(words),
             num_positives=int(words[:, 0].view(np.float32).sum()),
             cardinalities=cardinalities,

@@ -125,7 +125,7 @@ def _of_rows(num_rows: int) -> Callable[[Path], object]:
     [
         (shutil.rmtree, "prepared: no such folder"),
         (lambda folder: (folder / META_NAME).unlink(), "meta.json: missing"),  # it is written last
-        (_with_meta(format_version=99), "expected format version 1, got 99"),
+        (_with_meta(format_version=99), "damaged (format_version: expected 1, got 99)"),
         *((_of_bytes(n), f"records.bin: {n:,} bytes, expected 160,480") for n in (0, 160_479, 160_640)),
         *((_with_text(t), "meta.json: damaged") for t in ("", "{", "[1]", "[" * 100_000, '{"format_version": 1}')),
         *((_with_meta(cardinalities=[n] * 26), "damaged") for n in (0, 10**12, math.inf)),

@@ -1,4 +1,3 @@
-import dataclasses
 import gzip
 import json
 import math
@@ -131,7 +130,7 @@ def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     assert (found.scale, found.taper) == (0.0005, 0.25)
     path = tmp_path / "one" / "meta.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "synthetic"}))
-    assert read_meta(tmp_path / "one") == dataclasses.replace(meta, synthetic=None), "of a time before sidecars"
+    assert read_meta(tmp_path / "one") == meta.model_copy(update={"synthetic": None}), "of a time before sidecars"
     assert prepare([log, log], tmp_path / "two").synthetic is None
     log.write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
     assert prepare([log], tmp_path / "other").synthetic is None

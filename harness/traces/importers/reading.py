@@ -6,6 +6,7 @@ The types of fields: ``Name`` of a node, ``Number``, ``Count``, and dates (``dat
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from harness.config.words import mistakes_of
 from harness.core.errors import TraceError
 
 _MAX_NAME = 128  # characters of a node's name
@@ -51,31 +53,16 @@ class Record(BaseModel):
         try:
             return cls.model_validate({name: text or None for name, text in zip(names, texts, strict=True)})
         except ValidationError as error:
-            raise TraceError(f"{where}: {_complaint(error)}") from None
+            raise TraceError(f"{where}: {mistakes_of(error)[0]}") from None
 
 
 def read_json(model: Any, text: str, source: str) -> Any:
-    """The JSON value ``text`` as ``model``. Raises TraceError."""
+    """The JSON value ``text`` as ``model``. Records of a list count from 1 in a TraceError."""
     try:
         return TypeAdapter(model).validate_json(text)
     except ValidationError as error:
-        raise TraceError(f"{source}: {_complaint(error)}") from None
-
-
-def _complaint(error: ValidationError) -> str:
-    """The first mistake that pydantic found, as ``record 3: key: expected …, got …``. Records count from 1."""
-    first = error.errors()[0]
-    keys = [str(key) for key in first["loc"]]
-    if keys and isinstance(first["loc"][0], int):
-        keys[0] = f"record {first['loc'][0] + 1}"
-    expected = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    expected = expected.partition(", unable to parse")[0]
-    got = shown(first["input"])
-    if first["type"] == "json_invalid":
-        return expected.replace("Invalid JSON:", "expected JSON, got an error:")
-    if first["type"] == "missing":
-        expected, got = "expected this key", f"the keys {shown(', '.join(first['input']))}"
-    return ": ".join([*keys, f"{expected}, got {got}"])
+        mistake = re.sub(r"^([0-9]+)[.:] ?", lambda found: f"record {int(found[1]) + 1}: ", mistakes_of(error)[0])
+        raise TraceError(f"{source}: {mistake}") from None
 
 
 def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
