@@ -382,7 +382,7 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
 {OVERRIDES}
 Keys that matter here: profile.job_h, profile.mtbf_h, profile.o_save_h, profile.o_load_h, profile.o_res_h,
 profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, model.size.""",
-        "plan:plan",
+        "trace_commands:plan",
     )
     plan.add_argument("subject", metavar="PROFILE|TRACE.csv", help="a profile's name or a failure trace")
     _add(plan, "overrides", help="config changes, see below")

@@ -62,8 +62,6 @@ def _imported(module: str) -> ModuleType:
     match module:
         case "data_commands":
             from harness.cli import data_commands as found
-        case "plan":
-            from harness.cli import plan as found
         case "record_commands":
             from harness.cli import record_commands as found
         case "reproduce":

@@ -10,7 +10,7 @@ from harness.files import write_text
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat
-from harness.traces.learn import spec_of_model
+from harness.traces.learn import doubts, spec_of_model
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.presets import generate_preset
 from harness.traces.spec import GeneratorSpec
@@ -65,6 +65,8 @@ def generate_trace(options: argparse.Namespace) -> int:
     else:
         asked = {name: value for name, value in law.items() if name != "model"}
         spec = spec_of_model(law.get("model", ""), asked) or GeneratorSpec(**law)
+        for doubt in doubts(read_trace(Path(learned_from)), spec.per) if learned_from else ():
+            console.note(f"note: {learned_from}: {doubt}")
         trace = generate(spec, draw.seed, is_typical=draw.typical)
     return _write(options, trace)
 
@@ -83,6 +85,15 @@ def show(options: argparse.Namespace) -> int:
         for path in draw_trace(statistics, options.figures):
             console.say(f"figure: {path}")
     return 0
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Show the save interval and the recovery that CPR's closed forms recommend."""
+    if options.subject.endswith(".csv"):
+        read_trace(Path(options.subject))  # or a file that cannot be read is told after all imports
+    from harness.cli.plan import plan as show_plan  # noqa: PLC0415 - torch
+
+    show_plan(options)
 
 
 def _summary(trace: Trace) -> str:

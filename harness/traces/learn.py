@@ -1,7 +1,7 @@
 """Generator parameters learned from a trace: ``model=fit:TRACE.csv`` and ``model=empirical:TRACE.csv``."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.traces.gaps import Gaps, gaps_of, observe
+from harness.traces.gaps import Gaps, Per, gaps_of, observe
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
 
 _LEAST = 3  # failures: two gaps, so that they can differ
+_FEW = 10  # gaps
 _SUPERSEDES = (
     ({"mtbf_h", "node_mtbf_h"}, {"mtbf_h", "nodes"}),
     ({"group_probability", "group_sizes"}, {"group_probability", "group_sizes"}),
@@ -33,6 +34,21 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
     if how not in ("fit", "empirical") or not path:
         raise TraceError(f"model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
     return spec_like(read_trace(Path(path)), how, asked)
+
+
+def doubts(trace: Trace, per: Per) -> Iterator[str]:
+    """A sentence on each reason to doubt a law that is learned from the gaps of ``trace``.
+
+    Gaps include the time of repair. Of a rank that never came back, that is all hours until the trace's end.
+    """
+    num_gaps = gaps_of(observe(trace), per, first="left_out").sample.num_events
+    if num_gaps < _FEW:
+        yield f"{num_gaps} gap{' between failures is' if num_gaps == 1 else 's between failures are'} few to learn a law from"
+    last = {entry.who: entry.repair_h for entry in trace.failures}
+    num_gone = sum(repair_h is None for repair_h in last.values())
+    if per == "rank" and num_gone and any(entry.repair_h is not None for entry in trace.failures):
+        ranks, its = ("rank is", "its") if num_gone == 1 else ("ranks are", "their")
+        yield f"{num_gone} {ranks} not known to have come back from {its} last failure; the hours after it count as up"
 
 
 def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec:

@@ -67,9 +67,9 @@ def test_help_and_numbers_of_a_trace_do_not_wait_for_libraries() -> None:
 def test_what_is_missing_is_said_before_torch_is_imported(cli: Cli) -> None:
     """Law: a wrong path costs no seconds of imports."""
     words = [f"{each} data.path=none" for each in ("train one.yaml", "grid grid.yaml", "verify one.yaml")]
-    words += ["train one.yaml trace.path=none.csv", "replay none.csv one.yaml"]
+    words += ["train one.yaml trace.path=none.csv", "replay none.csv one.yaml", "plan none.csv"]
     done = _said_without_imports(words, "torch", "numba")
-    assert done.stdout == "2 []\n" * 5
+    assert done.stdout == "2 []\n" * 6
     for line in done.stderr.splitlines():
         assert re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*", line)
 

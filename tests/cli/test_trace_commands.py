@@ -142,6 +142,30 @@ def test_a_header_gives_its_file_again(capsys: pytest.CaptureFixture[str], tmp_p
     assert rows(out) == rows(first) != rows(other)
 
 
+@pytest.mark.parametrize(
+    ("per", "last", "notes"),
+    [
+        ("system", "1", ["4 gaps between failures are few to learn a law from"]),
+        (
+            *("rank", ""),
+            [
+                "3 gaps between failures are few to learn a law from",
+                "1 rank is not known to have come back from its last failure; the hours after it count as up",
+            ],
+        ),
+    ],
+)
+def test_doubts_about_a_learned_law_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, per: str, last: str, notes: list[str]
+) -> None:
+    """Few gaps, with their number; ranks that may have died for good, whose time out of service is fitted as time up."""
+    trace = tmp_path / "log.csv"
+    trace.write_text(f"# length_h: 99\nhour,rank,repair_h\n1,ps0,1\n5,ps1,\n9,ps0,\n20,ps0,3\n30,ps1,{last}\n")
+    words = (f"model=fit:{trace}", f"per={per}", "--out", tmp_path / "out.csv")
+    code, _, said = trace_command(capsys, "generate", *words)
+    assert (code, said.splitlines()) == (0, [f"note: {trace}: {note}" for note in notes])
+
+
 def rows(path: Path) -> list[str]:
     """The lines that are no header."""
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
