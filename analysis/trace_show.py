@@ -114,7 +114,7 @@ def _often_notes(stats: TraceStatistics) -> Iterator[str]:
 
 
 def _gaps_title(name: str, level: Level) -> str:
-    zero = f"; {level.num_zero:,} of no length left out" if level.num_zero else ""
+    zero = f"; {level.sample.num_zero:,} of no length left out" if level.sample.num_zero else ""
     cut = f"{len(level.sample.cut_C):,} censored by the end{zero}"
     return f"\nTime between failures of {LEVELS[name]}: {_counted(level.sample.num_events, 'gap')}, {cut}"
 

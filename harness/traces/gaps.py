@@ -34,10 +34,14 @@ First = Literal["counted", "left_out"]
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Durations in hours, above zero: ``ended_E`` ended, ``cut_C`` are right-censored (lasted at least so long)."""
+    """Durations in hours, above zero: ``ended_E`` ended, ``cut_C`` are right-censored (lasted at least so long).
+
+    ``num_zero`` gaps of no length were left out: failures at hour 0.
+    """
 
     ended_E: F64
     cut_C: F64
+    num_zero: int = 0
 
     @property
     def num_events(self) -> int:
@@ -84,17 +88,6 @@ class Observed:
         """The different hours of failure, and how many ranks died at each."""
         hour_I, place_E = np.unique(self.hour_E, return_inverse=True)
         return hour_I, np.bincount(place_E, self.num_E, len(hour_I)).astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Gaps:
-    """Times between failures, in order of (process, time).
-
-    ``num_zero`` gaps of no length were left out: a failure at hour 0.
-    """
-
-    sample: Sample
-    num_zero: int
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -154,8 +147,11 @@ def first_of(trace: Trace) -> First:
     return "left_out" if is_running else "counted"
 
 
-def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") -> Gaps:
-    """Times between failures of each rank, or of any rank. Raises TraceError if ranks are asked for but not named."""
+def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") -> Sample:
+    """Times between failures of each rank, or of any rank, in order of (process, time).
+
+    Raises TraceError if ranks are asked for but not named.
+    """
     if per == "system":
         hour_E, num_processes = observed.instants[0], 1
         process_E = np.zeros(len(hour_E), np.int64)
@@ -172,7 +168,7 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
     if first == "left_out":
         last_R, gap_E = last_R[process_E[is_first_E]], gap_E[~is_first_E]
     rest_R, is_gap_E = observed.length_h - last_R, gap_E > 0
-    return Gaps(Sample(gap_E[is_gap_E], rest_R[rest_R > 0]), int((~is_gap_E).sum()))
+    return Sample(gap_E[is_gap_E], rest_R[rest_R > 0], int((~is_gap_E).sum()))
 
 
 def _number(trace: Trace, key: str) -> float | None:

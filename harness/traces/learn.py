@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.traces.gaps import Gaps, Per, gaps_of, observe
+from harness.traces.gaps import Per, Sample, gaps_of, observe
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
 
@@ -41,9 +41,10 @@ def doubts(trace: Trace, per: Per) -> Iterator[str]:
 
     Gaps include the time of repair. Of a rank that never came back, that is all hours until the trace's end.
     """
-    num_gaps = gaps_of(observe(trace), per, first="left_out").sample.num_events
+    num_gaps = gaps_of(observe(trace), per, first="left_out").num_events
     if num_gaps < _FEW:
-        yield f"{num_gaps} gap{' between failures is' if num_gaps == 1 else 's between failures are'} few to learn a law from"
+        gaps = "gap between failures is" if num_gaps == 1 else "gaps between failures are"
+        yield f"{num_gaps} {gaps} few to learn a law from"
     last = {entry.who: entry.repair_h for entry in trace.failures}
     num_gone = sum(repair_h is None for repair_h in last.values())
     if per == "rank" and num_gone and any(entry.repair_h is not None for entry in trace.failures):
@@ -69,7 +70,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     if len(sizes_I) < _LEAST:
         raise TraceError(f"{trace.source}: {len(sizes_I)} failures; at least {_LEAST} are needed to learn from")
     gaps = gaps_of(observed, asked.get("per", "system"), first="left_out")
-    if not gaps.sample.num_events:
+    if not gaps.num_events:
         raise TraceError(f"{trace.source}: no rank failed twice; per=system learns from the gaps of all")
     num_ranks = observed.num_ranks or int(observed.num_E.max())
     sizes_I = np.minimum(sizes_I, asked.get("rack_size") or asked.get("ranks", num_ranks))
@@ -101,16 +102,16 @@ def _repairs(trace: Trace, how: str) -> dict[str, Any]:
     return {"repair_median_h": median_h, "repair_mean_h": max(mean_h, median_h)}
 
 
-def _law(trace: Trace, how: str, gaps: Gaps) -> dict[str, Any]:
+def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
     """The gaps themselves; or family and shape by AIC, the exponential unless another one is clearly better."""
     if how == "empirical":
-        return {"model": "empirical", "gaps_h": tuple(gaps.sample.ended_E.tolist())}
+        return {"model": "empirical", "gaps_h": tuple(gaps.ended_E.tolist())}
     from harness.traces.fits import fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
     from harness.traces.verdict import TOO_CLOSE  # noqa: PLC0415
 
-    fits, _ = fit_all(gaps.sample)
+    fits, _ = fit_all(gaps)
     if not fits:
-        raise TraceError(f"{trace.source}: no law fits its {gaps.sample.num_events} gaps")
+        raise TraceError(f"{trace.source}: no law fits its {gaps.num_events} gaps")
     # the exponential unless another family is clearly better
     chosen = min(fits, key=lambda found: (found.aic - TOO_CLOSE * (found.family == "exponential"), found.family))
     *shape, _ = chosen.parameters.values()

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, NaiveDatetime, WithJsonSchema, model_validator
 
 from harness.config.words import Parameters
 from harness.core.errors import TraceError
@@ -25,6 +25,12 @@ _STARTS_PER_LENGTH = 16  # windows of a length are searched at every sixteenth o
 _MOST_WINDOWS = 100_000  # into which a log is divided; shorter ones are a mistaken unit
 _LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 
+Moment = Annotated[
+    float | NaiveDatetime,
+    Field(union_mode="left_to_right"),
+    WithJsonSchema({"type": "hours since the log begins, or a date like 2026-01-31T06:00"}),
+]
+
 
 class MapSpec(Parameters):
     """The parameters by which a part of a log becomes the trace of a job.
@@ -33,9 +39,9 @@ class MapSpec(Parameters):
     or hosts every node is a rank.
     """
 
-    from_: str | None = None
+    from_: Moment | None = None
     """First hour of the window, counted since the log begins, or an ISO date."""
-    to: str | None = None
+    to: Moment | None = None
     """Last hour of the window, the same; without it, the window is length_h long, or lasts to the log's end."""
     window: Kind | None = None
     """The window of length_h hours with most, median or fewest failures, or a random one."""
@@ -174,23 +180,13 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
     return first_h, last_h
 
 
-def _hour(log: FailureLog, key: str, text: str) -> float:
-    """Hours since the log begins; ``text`` is a number of hours or an ISO date."""
-    try:
-        hour = float(text)
-    except ValueError:
-        if log.began is None:
-            expected = f"expected a number of hours, since {log.source} has no calendar"
-            raise TraceError(f"{key}: {expected}, got {text!r}") from None
-        try:
-            hour = (datetime.fromisoformat(text) - datetime.fromisoformat(log.began)).total_seconds() / 3600
-        except (ValueError, TypeError):
-            raise TraceError(
-                f"{key}: expected hours since the log begins or a date like {log.began}, got {text!r}"
-            ) from None
-    if not math.isfinite(hour):
-        raise TraceError(f"{key}: expected a finite hour, got {text!r}")
-    return hour
+def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
+    """Hours since the log begins."""
+    if isinstance(moment, float):
+        return moment
+    if log.began is None:
+        raise TraceError(f"{key}: expected a number of hours, since {log.source} has no calendar, got {moment}")
+    return (moment - datetime.fromisoformat(log.began)).total_seconds() / 3600
 
 
 def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float, seed: int) -> float:

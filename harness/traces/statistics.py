@@ -35,7 +35,6 @@ class Level:
     poisson: Interval
     dispersed: Interval | None
     sample: Sample
-    num_zero: int
     fits: tuple[Fit, ...]
     refused: Mapping[str, str]
 
@@ -92,7 +91,7 @@ def describe(trace: Trace) -> TraceStatistics:
 
 
 def _level(observed: Observed, per: Per, first: First) -> Level:
-    gaps = gaps_of(observed, per, first=first)
+    sample = gaps_of(observed, per, first=first)
     exposure_h, num_W = _counts(observed, per)
     num = int(num_W.sum())
     mtbf_h = exposure_h / num if num else math.inf
@@ -102,13 +101,12 @@ def _level(observed: Observed, per: Per, first: First) -> Level:
         quantile = float(stats.t.isf((1 - CONFIDENCE) / 2, len(num_W) - 1))
         spread = math.exp(quantile * math.sqrt(max(dispersion, 1.0) / num))
         dispersed = Interval(mtbf_h / spread, mtbf_h * spread)
-    fits, refused = fit_all(gaps.sample)
+    fits, refused = fit_all(sample)
     return Level(
         mtbf_h=mtbf_h,
         poisson=mean_interval(exposure_h, num, is_cut=True),
         dispersed=dispersed,
-        sample=gaps.sample,
-        num_zero=gaps.num_zero,
+        sample=sample,
         fits=tuple(fits),
         refused=refused,
     )

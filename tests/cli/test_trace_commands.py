@@ -158,7 +158,7 @@ def test_a_header_gives_its_file_again(capsys: pytest.CaptureFixture[str], tmp_p
 def test_doubts_about_a_learned_law_are_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, per: str, last: str, notes: list[str]
 ) -> None:
-    """Few gaps, with their number; ranks that may have died for good, whose time out of service is fitted as time up."""
+    """Few gaps, with their number; ranks that may have died for good, whose time out of service is fitted."""
     trace = tmp_path / "log.csv"
     trace.write_text(f"# length_h: 99\nhour,rank,repair_h\n1,ps0,1\n5,ps1,\n9,ps0,\n20,ps0,3\n30,ps1,{last}\n")
     words = (f"model=fit:{trace}", f"per={per}", "--out", tmp_path / "out.csv")

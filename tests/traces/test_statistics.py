@@ -20,15 +20,15 @@ from tests.traces.made_traces import renewal_trace, trace_of
 def test_gaps_of_ranks_are_cut_at_the_end() -> None:
     """First from 0, then from failure to failure, the last cut at the trace's length; an idle rank is one cut gap."""
     gaps = gaps_of(observe(trace_of([(2.0, 0), (5.0, 0), (4.0, 1)], length_h=10, ranks=3)))
-    assert gaps.sample.ended_E.tolist() == [2, 3, 4]
-    assert gaps.sample.cut_C.tolist() == [5, 6, 10]
-    assert gaps.sample.exposure_h == 3 * 10
+    assert gaps.ended_E.tolist() == [2, 3, 4]
+    assert gaps.cut_C.tolist() == [5, 6, 10]
+    assert gaps.exposure_h == 3 * 10
 
 
 def test_gaps_of_the_system_are_between_instants() -> None:
     """Ranks that die at one hour are one event."""
     gaps = gaps_of(observe(trace_of([(2.0, 0), (2.0, 1), (5.0, 0)], length_h=10, ranks=2)), "system")
-    assert (gaps.sample.ended_E.tolist(), gaps.sample.cut_C.tolist()) == ([2, 3], [5])
+    assert (gaps.ended_E.tolist(), gaps.cut_C.tolist()) == ([2, 3], [5])
 
 
 @pytest.mark.parametrize(("per", "hours"), [("rank", [3, 5, 6]), ("system", [2, 1, 5])])
@@ -36,13 +36,13 @@ def test_first_gaps_can_be_left_out(per: str, hours: list[float]) -> None:
     """Then every process is watched from its first failure on, and a rank that never fails says nothing."""
     trace = trace_of([(2.0, 0), (5.0, 0), (4.0, 1)], length_h=10, ranks=3)
     gaps = gaps_of(observe(trace), "rank" if per == "rank" else "system", first="left_out")
-    assert gaps.sample.all_N.tolist() == hours
+    assert gaps.all_N.tolist() == hours
 
 
 def test_a_failure_at_hour_zero_makes_no_gap() -> None:
     """Gaps of no length are counted and left out."""
     gaps = gaps_of(observe(trace_of([(0.0, 0), (3.0, 0)], length_h=4, ranks=1)))
-    assert (gaps.sample.all_N.tolist(), gaps.num_zero) == ([3, 1], 1)
+    assert (gaps.all_N.tolist(), gaps.num_zero) == ([3, 1], 1)
 
 
 def test_what_the_header_does_not_say_is_read_from_the_entries() -> None:
