@@ -182,7 +182,7 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
 
 def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
     """Hours since the log begins."""
-    if isinstance(moment, float):
+    if not isinstance(moment, datetime):
         return moment
     if log.began is None:
         raise TraceError(f"{key}: expected a number of hours, since {log.source} has no calendar, got {moment}")
