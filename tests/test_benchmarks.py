@@ -152,7 +152,7 @@ def test_lost_hosts_are_timed(tmp_path: Path) -> None:
             pass
     except NotAllowed as error:
         pytest.skip(f"no emulated hosts here: {error}")
-    figures = start(tmp_path, "recovery.py", "--lost-hosts", "1", "--rows", "3000", "--ps", "3", "--dead-after", "6")
+    figures = start(tmp_path, "recovery.py", "--lost-hosts", "1", "--rows", "3000", "--ps", "3", "--dead-after", "4")
     assert [len(figures[kind]) for kind in ("killed", "cut", "orphaned")] == [2, 2, 1]
     assert all(0 < seconds < 30 for seconds in figures["killed"])
 

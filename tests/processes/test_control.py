@@ -62,18 +62,6 @@ def rank(listener: socket.socket, key: bytes, said: list[str]) -> Thread:
     return thread
 
 
-def test_mute_strangers_hold_up_no_rank(listener: socket.socket) -> None:
-    """Law: a rank with the key gets in at once, though ten connections before it said nothing."""
-    handshakes = control.Handshakes(KEY)
-    mute = [knock(listener) for _ in range(10)]
-    thread = rank(listener, KEY, [])
-    (connection,) = served(listener, handshakes, 1)
-    assert connection.recv() == "hello"
-    thread.join()
-    for each in (connection, *mute):
-        each.close()
-
-
 def test_too_many_mute_strangers_cost_the_oldest_of_them(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
