@@ -38,7 +38,7 @@ class WorkerCaches(Resumable):
     One update is one batch's gradient of a row. A row's global clock counts the updates pushed to its PS rank since
     some worker cached it; only differences of clocks are meaningful. A copy's version is the clock as of which it is
     complete; its own pending updates are not in the clock. ``behind`` is clock minus version: the updates of other
-    workers that the PS rank has and the copy lacks. Batch number ``step`` is that of worker ``step % W``.
+    workers that the PS rank has and the copy lacks. Worker ``step % W`` trains on batch ``step``.
 
     ``cache.max_rows`` bounds the copies of all workers. The least recently used copy is evicted first; among rows used
     at the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
