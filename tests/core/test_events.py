@@ -65,18 +65,6 @@ def test_an_event_reads_back_through_json(cls: type[Event], missing: bool) -> No
     assert nulls == ([n for n, kind in types_of(cls).items() if type(None) in getattr(kind, "__args__", ())] * missing)
 
 
-@EVERY_EVENT
-def test_the_machine_is_last_and_apart(cls: type[Event]) -> None:
-    """``event`` comes first, then step and samples; all that may differ between machines is in ``machine``, last."""
-    keys = list(filled(cls).to_json())
-    assert keys[:3] == ["event", "step", "samples"]
-    assert keys[-1] == "machine"
-    assert sorted(keys[1:]) == sorted(types_of(cls))
-    assert not {"time", "pid", "seconds", "host", "port", "signal"} & set(keys)
-    values = {name: value for name, value in vars(filled(cls)).items() if name != "machine"}
-    assert cls(**values).machine == {}, "an event without a machine part has an empty one"
-
-
 @pytest.mark.parametrize(
     ("change", "error"), [({"event": "explosion"}, KeyError), ({"colour": 1}, TypeError), ({"step": ...}, TypeError)]
 )

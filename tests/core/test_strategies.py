@@ -1,21 +1,16 @@
 """When strategies save and how they recover."""
 
 import dataclasses
-import pickle
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from harness.core.errors import RunFailed
 from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
-from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan
-from harness.core.shard import Shard
 from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
 from harness.core.strategy import Strategy
-from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import SAVE_KINDS
 from tests.known_jobs import CPR56
 
@@ -52,32 +47,14 @@ def make(name: str, costs: Costs = COSTS, **settings: object) -> Strategy:
     return make_strategy(options_of(name, **settings), costs)
 
 
-def test_every_tracker_exists_and_takes_its_options() -> None:
-    """Ranks build the tracker of every strategy; only a strategy with a tracker has options for it."""
-    shard = Shard(Placement("row", (40,), 1), 0, dim=2, seed=0, count_updates=True)
-    for name in ALL:
-        strategy = make(name)
-        TRACKERS[strategy.tracker](shard, TrackerSpec(strategy.tracker, (0,), strategy.tracker_options))
-        assert bool(strategy.tracker_options) == (name in PRIORITY)
+def test_options_reach_the_tracker() -> None:
+    """Only a strategy with a tracker has options for it; each option of a strategy is described."""
+    assert {name for name in ALL if make(name).tracker_options} == {*PRIORITY}
     assert make("cpr_random", pool="all").tracker_options == {"r": 0.125, "pool": "all"}
-    assert make("cpr_ssu", eviction="oldest").tracker_options == {"r": 0.125, "eviction": "oldest"}
+    assert make("cpr_ssu", eviction="oldest", period=5).tracker_options == {"r": 0.125, "eviction": "oldest"}
     assert make("cpr_ssu", period=5).sample_period == 5
-    assert make("cpr_mfu").sample_period is None
     assert [name for name in ALL if not make(name).injects_failures] == ["none"]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_strategy_has_its_own_options_only(name: str) -> None:
-    """Options are frozen, described, named, and survive pickling; any other key is refused."""
-    options = options_of(name)
-    assert options.name == name
-    assert pickle.loads(pickle.dumps(options)) == options
-    assert all(field.description for field in type(options).model_fields.values())
-    for key in {key for other in OPTIONS.values() for key in other.model_fields} - set(type(options).model_fields):
-        with pytest.raises(ValidationError, match=key):
-            options_of(name, **{key: 1})
-    with pytest.raises(ValidationError, match="name"):
-        options_of(name, name="another")
+    assert all(field.description for options in OPTIONS.values() for field in options.model_fields.values())
 
 
 @pytest.mark.parametrize("name", ["none", "never_save"])

@@ -26,16 +26,6 @@ def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.Monk
     assert cell_hash(config) != cell_hash(changed(config, trainer__backend=other))
 
 
-def test_the_backend_stands_in_the_record(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """config.yaml and env.json hold what ``auto`` chose."""
-    monkeypatch.setattr(products, "AVAILABLE", False)
-    short = changed(config, data__max_train_samples=32, strategy__name="none", trace__path=None)
-    short = changed(short, trainer__backend="auto")
-    run(short, tmp_path / "run")
-    assert read_config(tmp_path / "run")["trainer"]["backend"] == "torch"
-    assert json.loads(RunDir(tmp_path / "run").env.read_text())["backend"] == "torch"
-
-
 def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is written, in one line that says what to do."""
     monkeypatch.setattr(products, "AVAILABLE", False)
@@ -85,18 +75,19 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     assert cells_of_other_backend(kept) is None
 
 
-def test_contents_stand_in_the_record(config: Config, tmp_path: Path) -> None:
-    """env.json has the digests of data and trace, which changes with a line of it, and null without a trace."""
-    trace = tmp_path / "mine.csv"
+def test_contents_stand_in_the_record(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend that ``auto`` chose, and digests of data and trace, which changes with a line; null without one."""
+    monkeypatch.setattr(products, "AVAILABLE", False)
+    short = changed(config, data__max_train_samples=32, strategy__name="none", trainer__backend="auto")
     found: list[dict[str, str]] = []
-    for content in ("hour,rank\n", "hour,rank\n1,ps0\n", None):
-        if content:
-            trace.write_text(content)
-        out = tmp_path / f"run{len(found)}"
-        run(changed(config, data__max_train_samples=32, trace__path=str(trace) if content else None), out)
+    for number, content in enumerate(("hour,rank\n", "hour,rank\n1,ps0\n", None)):
+        (tmp_path / "mine.csv").write_text(content or "")
+        out, path = tmp_path / f"run{number}", str(tmp_path / "mine.csv") if content else None
+        run(changed(short, trace__path=path), out)
         env = json.loads(RunDir(out).env.read_text())
         found.append(env["trace"])
         assert env["data"]["digest"] == RunSpec(config).dataset.digest
+        assert read_config(out)["trainer"]["backend"] == env["backend"] == "torch"
     empty, full, missing = found
     assert missing is None
     assert empty["digest"] != full["digest"]
