@@ -7,7 +7,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -38,8 +37,8 @@ def stop_self(note: Path) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def newborn(note: Path, stage: str, which: Callable[[int], bool], spec: RankSpec, context: RankContext) -> None:
-    """Main function of a PS rank; one born into a generation of ``which`` stops before it publishes key ``stage``."""
+def newborn(note: Path, stage: str, spec: RankSpec, context: RankContext) -> None:
+    """Main function of a PS rank; the first replacement stops before it publishes key ``stage``."""
     real = group.ControlStore.set
 
     def stopping(self: group.ControlStore, key: str, value: bytes) -> None:
@@ -47,21 +46,11 @@ def newborn(note: Path, stage: str, which: Callable[[int], bool], spec: RankSpec
             stop_self(note)
         real(self, key, value)
 
-    if context.formation is not None and which(context.formation.generation):
+    if context.formation is not None and context.formation.generation == 1:
         if not stage:
             stop_self(note)
         group.ControlStore.set = stopping
     rank_process.ps_main(spec, context)
-
-
-def is_first(generation: int) -> bool:
-    """The first replacement."""
-    return generation == 1
-
-
-def is_replacement(generation: int) -> bool:
-    """Every replacement."""
-    return generation > 0
 
 
 def replace_twice(cluster: Cluster, effects: Effects) -> None:

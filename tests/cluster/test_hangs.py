@@ -19,7 +19,6 @@ from harness.core.events import Lost, Regrouped
 from harness.core.faults import PlannedFault, Strike
 from harness.processes import forked
 from harness.processes.spawn import fork_server
-from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
 from tests.cluster.hangs import DEADLINE_S, JOIN_S
@@ -77,11 +76,11 @@ def short_join(config: Config, **more: Any) -> Config:
 # --- newborns ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", ["", "names/", "addrs/"])
+@pytest.mark.parametrize("stage", ["", "addrs/"])
 def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, tmp_path: Path, stage: str) -> None:
     """Law: wherever it stops on its way into the world, the record says who, when and what was done."""
     note, timed = tmp_path / "note", TimedLauncher()
-    parts = Parts(launcher=timed, ps_main=partial(hangs.newborn, note, stage, hangs.is_first))
+    parts = Parts(launcher=timed, ps_main=partial(hangs.newborn, note, stage))
     events = worlds.run_job(short_join(config), tmp_path, hangs.replace_twice, ONE_KILL, parts, on_world=timed.watch)
     assert_killed(note, timed)
     pid = int(note.read_text())
@@ -91,16 +90,6 @@ def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, t
     assert first == {}
     assert (second["ps1"]["pid"], second["ps1"]["action"]) == (pid, "killed")
     assert JOIN_S < second["ps1"]["seconds"] <= LATE * JOIN_S
-
-
-def test_newborns_that_stay_mute_end_the_run(config: Config, tmp_path: Path) -> None:
-    """Law: they are replaced ``cluster.max_replacements_in_a_row`` times, and the run ends in one line."""
-    (tmp_path / "one.csv").write_text("hour,rank\n20,ps1\n")
-    config = short_join(config, engine="rpc", cluster__max_replacements_in_a_row=2, data__max_train_samples=200)
-    config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "one.csv"))
-    parts = Parts(ps_main=partial(hangs.newborn, tmp_path / "note", "addrs/", hangs.is_replacement))
-    with pytest.raises(RunFailed, match=r"^step \d+: ranks kept dying during 2 recoveries in a row \(cluster\.max_r"):
-        assemble.run(config, tmp_path / "run", parts=parts)
 
 
 # --- the trainer ------------------------------------------------------------------------------------------------------

@@ -78,18 +78,9 @@ def test_nothing_is_sent_but_a_ranks_own_rows() -> None:
     assert packed(asked) is asked
 
 
-def test_a_rank_that_hangs_is_killed_and_replaced(config: Config, tmp_path: Path) -> None:
-    """No answer within the timeout counts as lost, and the old process is dead before a new one serves its shard."""
-    events = worlds.run_job(changed(config, cluster__rpc_timeout_s=4.0), tmp_path, worlds.hang_a_rank)
-    (found,) = [event for event in events if isinstance(event, dict) and "lost" in event]
-    assert found["lost"] == ["ps1"]
-    assert not alive(found["stopped"])
-    assert events[-1]["served"]["ps1"] != found["stopped"]
-
-
 def test_a_rank_that_goes_mute_while_a_world_is_formed_is_replaced_too(config: Config, tmp_path: Path) -> None:
     """Whoever has not joined in time counts as lost; nobody waits for it for good."""
-    events = worlds.run_job(changed(config, cluster__join_timeout_s=5.0), tmp_path, worlds.hang_while_joining)
+    events = worlds.run_job(changed(config, cluster__join_timeout_s=3.0), tmp_path, worlds.hang_while_joining)
     assert [event["mute"] for event in events if isinstance(event, dict) and "mute" in event] == [["ps2"]]
     last = events[-1]
     changed_pids = {rank for rank, pid in last["served"].items() if pid != last["before"][rank]}

@@ -150,7 +150,7 @@ def test_more_deaths_than_spares_are_replaced_as_without(config: Config, tmp_pat
 
 def test_a_suspended_spare_is_ended_and_left_out(config: Config, tmp_path: Path) -> None:
     """A generation that waits for it is given up after the timeout; the next one is formed without it."""
-    config = changed(config, cluster__spares=2, cluster__join_timeout_s=5.0)
+    config = changed(config, cluster__spares=2, cluster__join_timeout_s=3.0)
     _, notes = run_world(config, tmp_path, mute_a_spare, planned((5, ("ps1",))))
     assert [note["generation"] for note in notes] == [0, 2]
     assert notes[0]["served"].items() <= notes[1]["served"].items(), "nobody else was replaced"

@@ -109,20 +109,6 @@ def raise_in_a_rank(cluster: Cluster, effects: Effects) -> None:
     cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
 
 
-def hang_a_rank(cluster: Cluster, effects: Effects) -> None:
-    """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
-    begin(cluster)
-    served = pids_of(cluster)
-    stop(served["ps1"])
-    try:
-        ask(cluster)
-    except RankLost as lost:
-        mend(cluster, effects, lost, 1)
-        effects.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
-    ask(cluster)
-    effects.record({"served": pids_of(cluster)})
-
-
 def hang_while_joining(cluster: Cluster, effects: Effects) -> None:
     """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
     begin(cluster)

@@ -68,21 +68,6 @@ def test_what_goes_together_is_not(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "words"),
-    [
-        ({"name": "full", "restore_optimizer": "reset"}, "restore_optimizer"),
-        ({"name": "cpr_vanilla", "restore_optimizer": "keep"}, "'with_rows' or 'reset'"),
-    ],
-)
-def test_only_strategies_with_partial_recovery_restore_an_optimizer(
-    config: Config, strategy: dict[str, str], words: str
-) -> None:
-    """A rollback restores everything as it was saved."""
-    with pytest.raises(ValidationError, match=words):
-        Config.model_validate({**config.model_dump(), "strategy": strategy})
-
-
-@pytest.mark.parametrize(
     ("keys", "remark"),
     [
         ({"strategy__name": "partial", "strategy__interval_samples": 3}, "is to save every 3 samples"),

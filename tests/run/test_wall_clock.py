@@ -71,20 +71,6 @@ def test_without_overhead_both_clocks_are_one(config: Config, tmp_path: Path) ->
     assert facts(found[0])[1:] == facts(found[1])[1:]
 
 
-def test_overhead_brings_failures_forward(wall: Config, tmp_path: Path) -> None:
-    """On the wall clock every failure strikes at fewer samples, or as many, and more of them strike."""
-    config = saving_every(changed(wall, strategy__name="partial"), 60)
-    lines = (tmp_path / "long.csv").read_text().splitlines()
-    short = [line for line in lines[1:] if float(line.partition(",")[0]) <= 56]
-    (tmp_path / "short.csv").write_text("\n".join([lines[0], *short]) + "\n")
-    samples = changed(config, trace__clock="samples", trace__path=str(tmp_path / "short.csv"))
-    by_samples = {kill.line: kill.step for kill in kills_of(run(samples, tmp_path / "samples")[1])}
-    by_wall = {kill.line: kill.step for kill in kills_of(run(config, tmp_path / "wall")[1])}
-    assert len(by_wall) > len(by_samples) == len(short)
-    assert all(by_wall[line] <= step for line, step in by_samples.items())
-    assert sum(by_wall[line] < step for line, step in by_samples.items()) > len(short) // 2
-
-
 def test_the_charge_of_a_save_strikes_at_its_boundary(config: Config, tmp_path: Path) -> None:
     """An hour within those of the first save is reached by them: the kill follows that save."""
     (tmp_path / "trace.csv").write_text("hour,rank\n10.04,ps1\n")

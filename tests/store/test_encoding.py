@@ -121,12 +121,3 @@ def test_quantised_rows_lie_within_half_a_step(tmp_path: Path, bits: int, dim: i
     assert torch.equal(read[5], rows[5])
     if dim == 16:
         assert (read - rows).abs().mean() > scales.mean() / 8, "this test would not notice a raw encoding"
-
-
-def test_a_quantised_shard_may_be_empty(tmp_path: Path) -> None:
-    """Table-wise placement may leave a rank without a row."""
-    store = ShardStore(tmp_path, "ps0", fsync=False)
-    base = store.write_base(0, 0, torch.empty(0, DIM), encoding="uint4")
-    delta = store.write_delta(1, 1, torch.empty(0, DIM), [], encoding="uint4")
-    assert store.read_into([base, delta], torch.empty(0, DIM)) == 1
-    assert (base.payload_bytes, delta.payload_bytes) == (0, 0)

@@ -30,11 +30,15 @@ def test_base_round_trip_is_exact(tmp_path: Path, dtype: torch.dtype, chunk_byte
     assert torch.equal(read_ND.view(torch.uint8), rows_ND.view(torch.uint8))
 
 
-def test_empty_shard_and_empty_delta(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["raw", "uint4"])
+def test_empty_shard_and_empty_delta(tmp_path: Path, encoding: str) -> None:
     """A shard without rows and a delta without rows are saved, compacted and restored like any other."""
-    store = ShardStore(tmp_path, "ps0")
-    empty_ND = torch.empty(0, DIM)
-    records = [store.write_base(0, 0, empty_ND), store.write_delta(1, 3, empty_ND, [])]
+    store, empty_ND = ShardStore(tmp_path, "ps0"), torch.empty(0, DIM)
+    records = [
+        store.write_base(0, 0, empty_ND, encoding=encoding),
+        store.write_delta(1, 3, empty_ND, [], encoding=encoding),
+    ]
+    assert [record.payload_bytes for record in records] == [0, 0]
     assert store.read_into(records, empty_ND) == 3
     assert store.read_into([store.compact(records, 2)], empty_ND) == 3
 
