@@ -1,13 +1,11 @@
-"""What a shard holds after a recovery and after a save, seen from inside the ranks of a whole run."""
+"""What a recovery takes, and what of a plan or a kind of recovery is refused."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from harness.cluster.protocol import Initialise, OnShard, Reply, Request, Restore
-from harness.cluster.server import RankServer
+from harness.cluster.protocol import Initialise, OnShard
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
@@ -18,40 +16,12 @@ from harness.recovery.injections import Injections
 from harness.recovery.kinds.whole import Checkpoint
 from harness.run import trainer
 from harness.run.assemble import Parts
-from harness.store import ShardStore, newest_checkpoint
-from tests.runs import changed, run, saving_every
+from tests.runs import changed, run
 
 
 def len_of(shard: Shard) -> int:
     """A function called on a shard that restores nothing."""
     return 7
-
-
-@pytest.mark.parametrize("strategy", ["partial", "cpr_ssu"])
-def test_a_dead_shard_gets_its_newest_rows_and_no_other_is_touched(
-    config: Config, tmp_path: Path, strategy: str
-) -> None:
-    """Base and all deltas of the newest checkpoint, bit for bit, for exactly the ranks that the trace killed."""
-    restored: list[tuple[str, int]] = []  # rank, files read
-
-    class WatchedServer(RankServer):
-        def handle(self, request: Request) -> Reply:
-            reply = super().handle(request)
-            if isinstance(request, Restore):
-                manifest, _ = newest_checkpoint(tmp_path / "run" / "checkpoints")
-                assert manifest is not None
-                chain = manifest.shards[self.rank]
-                newest_MD = torch.empty_like(self.shard.rows_MD)
-                ShardStore(tmp_path / "run" / "checkpoints", self.rank).read_into(chain, newest_MD)
-                assert torch.equal(self.shard.rows_MD, newest_MD)
-                restored.append((self.rank, len(chain)))
-            return reply
-
-    run(saving_every(changed(config, strategy__name=strategy), 40), tmp_path / "run", Parts(make_server=WatchedServer))
-    killed = ["ps1", "ps0", "ps2", "ps3", "ps0", "ps0", "ps3", "ps1", "ps2", "ps2", "ps3"]
-    assert [rank for rank, _ in restored] == killed
-    most_files = max(num_files for _, num_files in restored)
-    assert most_files == 1 if strategy == "partial" else most_files > 2
 
 
 def test_the_seconds_of_a_failure_are_those_of_waiting_regrouping_or_loading(
