@@ -100,25 +100,6 @@ class Pairs(argparse.Action):
         setattr(namespace, self.dest, dict(values))
 
 
-def command(
-    commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str, call: str = ""
-) -> Parser:
-    """Add the parser of one command to ``commands``; without them, make the parser of the program ``name``.
-
-    ``call``: the function that carries it out.
-    """
-    texts = {
-        "description": summary[0].upper() + summary[1:] + ("" if summary.endswith("?") else "."),
-        "epilog": "examples:\n" + (examples if examples.startswith((" ", "from")) else f"  {examples}"),
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "allow_abbrev": False,
-    }
-    parser = Parser(prog=name, **texts) if commands is None else commands.add_parser(name, help=summary, **texts)
-    if call:
-        parser.set_defaults(call=call)
-    return parser
-
-
 def count(text: str) -> int:
     """``text`` as a whole number >= 1. Raises ValueError."""
     value = int(text)
