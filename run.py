@@ -40,15 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = getattr(options, "config", None)
     paths = [given] if isinstance(given, Path) else [Path(word) for word in words if word.endswith((".yaml", ".yml"))]
     if names := requested(paths, getattr(options, "overrides", words)):
-        from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
+        from harness.api import load_plugins  # noqa: PLC0415
         from harness.core.errors import ConfigError  # noqa: PLC0415
-        from harness.core.strategies import STRATEGIES  # noqa: PLC0415
 
         try:
-            load(names)
-            from harness.recovery.recoveries import check_declared  # noqa: PLC0415 - after the strategies of plugins
-
-            check_declared(STRATEGIES)
+            load_plugins(names)
         except ConfigError as error:
             parser.error(str(error))
     from harness.cli import commands  # noqa: PLC0415 - imports pydantic, which `--help` does not need

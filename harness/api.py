@@ -67,7 +67,7 @@ def grid(
     """
     from harness.config.requested_plugins import requested
 
-    _load(requested([Path(experiment)], overrides))
+    load_plugins(requested([Path(experiment)], overrides))
     from harness.config.experiment import load_experiment
     from harness.grid.experiments import checked, opened_grid
     from harness.grid.runner import LocalPool
@@ -83,7 +83,7 @@ def grid(
 def _config_of(values: Mapping[str, Any]) -> "Config":
     """The configuration of these values, whose plugins are loaded first. Raises ConfigError, one line a mistake."""
     names = values.get("plugins", ())
-    _load([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
+    load_plugins([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
     from pydantic import ValidationError
 
     from harness.config.model import Config
@@ -96,7 +96,7 @@ def _config_of(values: Mapping[str, Any]) -> "Config":
         raise ConfigError("\n".join(mistakes_of(error))) from error
 
 
-def _load(names: Sequence[str]) -> None:
+def load_plugins(names: Sequence[str]) -> None:
     """Load plugins, of which each strategy must have the recoveries that it declares. Raises ConfigError."""
     from harness.config.plugins import load
     from harness.core.strategies import STRATEGIES

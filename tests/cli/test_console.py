@@ -1,16 +1,12 @@
 """Laws of the console: what a file holds is shown, and commands no terminal."""
 
 import io
-import json
-from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-import run
 from harness.cli import console
-from tests.made_runs import made_config, unseal, write_run
 
 _HOSTILE = "\x1b[2J\x1b]0;title\x9b31m\x7f\u202e"
 _SHOWN = r"\x1b[2J\x1b]0;title\x9b31m\x7f\u202e"
@@ -39,16 +35,3 @@ def test_a_terminal_gets_the_consoles_own_codes_only() -> None:
     assert f"\x1b[1;31m{_SHOWN[:6]}" in stream.getvalue()
     for code in ("\x1b]", "\x1b[2J", *_DROPPED, "\x9b", "\x7f", "\u202e"):
         assert code not in stream.getvalue()
-
-
-def test_show_obeys_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Escape sequences in a record reach no terminal."""
-    write_run(tmp_path / "run", made_config())
-    unseal(tmp_path / "run")
-    file = tmp_path / "run" / "events.jsonl"
-    hostile = json.dumps(_HOSTILE + _DROPPED)[1:-1]
-    file.write_text(file.read_text().replace('"save":"full"', f'"save":"full{hostile}"'))
-    run.main(["show", str(tmp_path / "run")])
-    said = capsys.readouterr().out
-    assert "full\\x1b[2J" in said
-    assert not set(said) & set(_HOSTILE + _DROPPED) - set(_SHOWN)

@@ -117,6 +117,7 @@ def test_a_save_that_did_not_wait_is_noticed() -> None:
     events = made_events(config)
     _, second, *_ = (place for place, event in enumerate(events) if isinstance(event, Saved) and event.charged)
     assert altered(events[second]).save_h > 1
+    assert check(events, config.model_dump(mode="json")) == []
     events[second] = altered(events[second], save_h=altered(events[second]).save_h - 1)
     problems = check(events, config.model_dump(mode="json"))
     assert any(f"event {second + 1}: save_h" in line for line in problems)

@@ -49,36 +49,33 @@ def test_a_flipped_bit_is_named_before_a_result_is_shown(finished: Path, tmp_pat
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_is_named(finished: Path, tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
-    """A folder or a FIFO in the place of a sealed file is one line, at once; DONE is then not taken for missing."""
-    path = tmp_path / "run"
-    shutil.copytree(finished, path)
-    (path / name).unlink()
-    make(path / name)
-    with pytest.raises(StoreError, match=rf"^{re.escape(str(path / name))}: cannot be read: "):
-        analysis.show(path)
+def _left(part: float) -> Callable[[Path], object]:
+    """A damage: what remains of a file is this part of it."""
+    return lambda file: file.write_bytes(file.read_bytes()[: int(len(file.read_bytes()) * part)])
+
+
+_DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "folder": (lambda file: (file.unlink(), file.mkdir()), "cannot be read: "),
+    "FIFO": (lambda file: (file.unlink(), os.mkfifo(file)), "cannot be read: "),
+    "removed": (Path.unlink, "expected .*; restore it from a copy, or remove DONE"),
+    **{
+        str(part): (_left(part), "expected .*; restore it from a copy, or remove DONE") for part in (0.0, 0.5, 0.999999)
+    },
+}
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("left", [None, 0, 0.5, -1])
-def test_a_file_that_was_cut_is_named(finished: Path, tmp_path: Path, name: str, left: float | None) -> None:
-    """A sealed file that is gone, empty, or shorter by a half or a byte is one line; without DONE nothing is done."""
-    path = tmp_path / "run"
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_what_is_no_file_is_named(finished: Path, tmp_path: Path, name: str, damage: str) -> None:
+    """A sealed file that is gone, cut, a folder or a FIFO is one line, at once; only a run without DONE is not done."""
+    path, (strike, words) = tmp_path / "run", _DAMAGES[damage]
     shutil.copytree(finished, path)
-    content = (path / name).read_bytes()
-    if left is None:
-        (path / name).unlink()
-    else:
-        (path / name).write_bytes(content[: -1 if left < 0 else int(len(content) * left)])
-    if name == "DONE" and left is None:
+    strike(path / name)
+    if (name, damage) == ("DONE", "removed"):
         assert RunDir(path).status == "unfinished"
         return
-    with pytest.raises(
-        StoreError, match=rf"^{re.escape(str(path / name))}: expected .*; restore it from a copy, or remove DONE"
-    ):
-        verify(RunDir(path))
+    with pytest.raises(StoreError, match=rf"^{re.escape(str(path / name))}: {words}"):
+        analysis.show(path)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "env.json"])
