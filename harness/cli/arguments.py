@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.cli.parsing import OVERRIDES, Pairs, Parser, WordParser, count, pair, positive, seconds
+from harness.cli.parsing import OVERRIDES, Override, Pairs, Parser, WordParser, count, pair, positive, seconds
 
 GRACE_S = 25.0
 """Seconds between a signal that asks a command to stop, and its end: schedulers often give 30."""
@@ -20,6 +20,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "seconds": seconds,
     "pair": pair,
 }
+_ACTIONS = {"pairs": Pairs, "override": Override}
 _PARSERS = {"trace": WordParser}
 """Parsers of commands below a command, where they are no plain ones."""
 
@@ -66,12 +67,6 @@ def _add_arguments(parser: Parser, arguments: Mapping[str, Any], shared: Mapping
             groups[group] = parser.add_argument_group(group) if group else parser
         if "type" in values:
             values["type"] = _TYPES[values["type"]]
-        if values.get("action") == "pairs":
-            values["action"] = Pairs
+        if "action" in values:
+            values["action"] = _ACTIONS.get(values["action"], values["action"])
         groups[group].add_argument(name, **values)
-
-
-def mapping_overrides(options: argparse.Namespace) -> list[str]:
-    """The options ``--window`` and ``--stretch``, which map a trace's hours to a job's, as ``key=value`` arguments."""
-    window = [] if options.window is None else [f"trace.window={options.window}"]
-    return [*window, *(["trace.stretch=true"] if options.stretch else [])]

@@ -92,6 +92,14 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+class Override(argparse.Action):
+    """Adds the override ``KEY=VALUE`` of the key ``const`` to a list."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
+        """See argparse."""
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), f"{self.const}={values}"])
+
+
 class Pairs(argparse.Action):
     """Keeps values of :func:`pair` as a dictionary."""
 

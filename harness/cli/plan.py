@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from harness.cli import console
-from harness.cli.arguments import mapping_overrides
 from harness.cli.progress import amount_progress
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
@@ -48,7 +47,7 @@ _LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the 
 
 def plan(options: argparse.Namespace) -> None:
     """Show the recommendation; with --simulate also the spread, with --figure also write a figure."""
-    configs, costs, source = _subject(options.subject, options.overrides, mapping_overrides(options))
+    configs, costs, source = _subject(options.subject, options.overrides, options.mapping)
     config = configs.get("cpr_mirror", configs["cpr_mfu"])  # with the mirror's share, where that is asked for
     spec = spec_of(costs, model=options.model, shape=options.shape)
     _check(options, costs)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
-from harness.cli.arguments import GRACE_S, mapping_overrides
+from harness.cli.arguments import GRACE_S
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
@@ -35,7 +35,7 @@ def train(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> int:
     """Train under the given trace, in a folder named after it and the overrides; first say what does not fit."""
     path = f"trace.path={json.dumps(str(options.trace))}"
-    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *mapping_overrides(options)])
+    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *options.mapping])
     _find_inputs(config)
     _say_if_compiling()
     from harness.run.spec import RunSpec

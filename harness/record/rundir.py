@@ -196,12 +196,7 @@ def _check(part: type[BaseModel], values: Mapping[str, Any], file: Path) -> None
     try:
         part.model_validate(values)
     except ValidationError as error:
-        one = error.errors()[0]
-        expected, found = one["msg"].removeprefix("Input should be "), repr(one["input"])
-        if one["type"] == "missing":
-            expected, found = "a value", "nothing"
-        key = ".".join(map(str, one["loc"]))
-        raise StoreError(f"{file}: {key}: expected {expected}, got {found}; {_CURE}") from error
+        raise StoreError(f"{file}: {mistakes_of(error)[0]}; {_CURE}") from error
 
 
 def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
