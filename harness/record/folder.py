@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from fnmatch import fnmatch
@@ -35,10 +35,6 @@ class OtherRun(StoreError):
     """A folder holds the run of another config, or of other code. ``found``: the hash of that run."""
 
     found = ""
-
-
-class AtWork(StoreError):
-    """Another process writes to a folder."""
 
 
 class State(Enum):
@@ -91,8 +87,7 @@ def discard_run(run_dir: Path, digest: str) -> None:
         inspect(run_dir, digest)
         return
     with system_errors(run_dir), _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
-        for name in REMOVABLE:
-            remove(run_dir / name)
+        _remove(run_dir, REMOVABLE)
 
 
 @contextmanager
@@ -122,16 +117,14 @@ def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed:
                     "and starts anew"
                 )
             if not has_resume_point(run_dir):
-                for name in REMOVABLE:
-                    remove(run_dir / name)
+                _remove(run_dir, REMOVABLE)
         yield found
 
 
 def empty_run(run_dir: Path) -> None:
     """Remove the files of an unfinished run from a claimed folder, except the output of its process."""
     with system_errors(run_dir):
-        for name in _RECORD:
-            remove(run_dir / name)
+        _remove(run_dir, _RECORD)
 
 
 def has_resume_point(run_dir: Path) -> bool:
@@ -182,8 +175,7 @@ def _discard_unstarted(run_dir: Path) -> None:
     events = run_dir / "events.jsonl"
     if (events.exists() and events.stat().st_size > 0) or has_resume_point(run_dir):
         return
-    for name in (*REMOVABLE, LOCK):
-        remove(run_dir / name)
+    _remove(run_dir, (*REMOVABLE, LOCK))
     with suppress(OSError):  # not empty
         run_dir.rmdir()
 
@@ -237,7 +229,7 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
         while not try_lock(file):
             pid, host = _holder(folder)
             if time.monotonic() >= deadline_s or _is_at_work(pid, host):
-                raise AtWork(
+                raise StoreError(
                     f"{folder}: process {pid} on {host} is writing to it; wait for it to end or set out to another "
                     "folder"
                 )
@@ -274,8 +266,10 @@ def _lock_words(folder: Path) -> list[str]:
         return []
 
 
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files and folders; of a link to a folder the link alone."""
+    for path in (folder / name for name in names):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
@@ -64,28 +64,20 @@ class Recorder:
                 now=now,
             )
             self.run, self._digests = prepare(run_dir, config, env)
-        else:
-            self.run = RunDir(run_dir)
-            env_digest = check_environment(self.run, check_position(self.run.events, since))
-            self._digests = {self.run.env.name: env_digest, self.run.config.name: reopen(self.run, config)}
-        self._num_events = 0
-        self._digest = new_digest()
-        if since is None:
+            self._num_events, self._digest = 0, new_digest()
             self._stream = self.run.events.open("xb")
             if self._fsync:
                 fsync_folder(self.run.path)
         else:
-            self._stream = self._go_on(since)
+            self.run = RunDir(run_dir)
+            kept = check_position(self.run.events, since)
+            env_digest = check_environment(self.run, kept)
+            self._digests = {self.run.env.name: env_digest, self.run.config.name: reopen(self.run, config)}
+            self._num_events, self._digest = since.num_events, new_digest(kept)
+            with store_errors(self.run.events, "written"):
+                os.truncate(self.run.events, since.num_bytes)
+            self._stream = self.run.events.open("ab")
         self.place = Place(self.run.events)
-
-    def _go_on(self, since: EventsPosition) -> IO[bytes]:
-        """Continue a record: check its events up to ``since``, cut off the rest, and open the file to append."""
-        kept = check_position(self.run.events, since)
-        with store_errors(self.run.events, "written"):
-            os.truncate(self.run.events, since.num_bytes)
-        self._num_events = since.num_events
-        self._digest.update(kept)
-        return self.run.events.open("ab")
 
     @property
     def env_digest(self) -> str:
