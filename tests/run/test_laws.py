@@ -3,7 +3,9 @@
 That they hold on the rpc engine too follows from ``test_equivalence``: both engines agree to the bit.
 """
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
 from harness.core.strategies import STRATEGIES
 from harness.planning.simulate import simulate
-from harness.run import trainer
+from harness.run import assemble, trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.known_jobs import job_of
@@ -158,3 +160,22 @@ def test_seeds_decide(config: Config, tmp_path: Path) -> None:
     other, _ = run(changed(config, seed=1), tmp_path / "c")
     assert outcome(first) == outcome(again)
     assert first.digests["ps0"] != other.digests["ps0"]
+
+
+def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path: Path) -> None:
+    """Law: once for the start, each step, and each batch of the three evaluations; steps run again count too."""
+    found: list[Counter[int]] = []
+
+    def train(*arguments: Any) -> None:
+        counts = Counter[int]()
+        found.append(counts)
+        arguments[-1].advanced = lambda step: counts.update([step])  # the effects
+        trainer.train(*arguments)
+
+    (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=64)
+    config = changed(config, strategy__name="full", strategy__interval_samples=1000, eval__every_steps=12)
+    config = changed(config, eval__batch_size=10, eval__max_samples=30, eval__curve_samples=20)
+    assemble.run(config, tmp_path / "run", parts=Parts(train=train))
+    expected = Counter({0: 1} | dict.fromkeys(range(1, 9), 2) | dict.fromkeys(range(9, 17), 1))
+    assert found == [expected + Counter({12: 2, 16: 2 + 3})]

@@ -1,6 +1,7 @@
 """Settings, traces and data that do not go together: one line each, which names the key or the line of the trace."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from harness.config.model import Config
-from harness.core.errors import UserError
+from harness.core.errors import DataError, UserError
+from harness.data.records import RECORDS_NAME, read_meta
 from harness.run import assemble
 from harness.run.spec import RunSpec, check
+from harness.run.trainer import refuse_other_data
 from tests.runs import changed
 
 TWO: dict[str, Any] = {"cluster__num_trainers": 2, "trainer__backend": "compiled"}
@@ -80,3 +83,21 @@ def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dic
     assert remark in line
     has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad"}
     assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
+
+
+def test_other_data_at_the_trainer_are_one_line(click_data: Path, tmp_path: Path) -> None:
+    """Law: no data, other data, and records that changed; the line names the folder and why."""
+    folder, digest = tmp_path / "data", read_meta(click_data).digest
+    with pytest.raises(
+        DataError, match=rf"^data.path: expected the supervisor's data \(digest {digest}\) in {folder} on"
+    ):
+        refuse_other_data(folder, digest, "trainer0")
+    shutil.copytree(click_data, folder)
+    refuse_other_data(folder, digest, "trainer0")
+    with pytest.raises(DataError, match=rf"of trainer0: got data of digest {digest}$"):
+        refuse_other_data(folder, "0" * 32, "trainer0")
+    with (folder / RECORDS_NAME).open("r+b") as file:
+        file.write(b"\x01\x02\x03")
+    with pytest.raises(DataError, match=r"of trainer0: .*damaged: expected digest") as caught:
+        refuse_other_data(folder, digest, "trainer0")
+    assert "\n" not in str(caught.value)
