@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.tables import figure_html, notes_html
 from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
@@ -21,12 +21,12 @@ from harness.traces.trace import Trace
 from harness.traces.verdict import verdict
 
 
-def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
+def trace_sections(frame: Frame) -> Iterator[str]:
     """A section for each trace of finished cells, in order of paths."""
-    by_trace: dict[_Key, list[Cell]] = {}
-    for cell in cells:
-        if cell["trace"] is not None and cell["status"] == "done":
-            by_trace.setdefault(_key_of(cell), []).append(cell)
+    done = frame[frame["trace"].notna() & (frame["status"] == "done")]
+    by_trace: dict[_Key, list[Path]] = {}
+    for path, trace in zip(map(Path, done["path"]), done["trace"], strict=True):
+        by_trace.setdefault(_key_of(path, trace), []).append(path)
     for place, key in enumerate(sorted(by_trace)):
         path, window, is_stretched, job_h, clock = key
         how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
@@ -39,38 +39,38 @@ _Key = tuple[str, str, bool, float, str]
 """Path or name of a trace, window (empty: none), stretch, hours of the job (0 where they do not matter), the clock."""
 
 
-def _key_of(cell: Cell) -> _Key:
-    flat = flatten(read_config(Path(cell["path"])))
+def _key_of(run: Path, trace: str) -> _Key:
+    flat = flatten(read_config(run))
     window, is_stretched = flat.get("trace.window") or "", bool(flat.get("trace.stretch"))
     job_h = float(flat["profile.job_h"]) if window or is_stretched else 0.0
     is_drawn = window == "random" or flat.get("trace.path") is None
-    path = cell["trace"] if is_drawn else str(flat["trace.path"])
+    path = trace if is_drawn else str(flat["trace.path"])
     return path, window, is_stretched, job_h, flat.get("trace.clock") or "samples"
 
 
-def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
+def _section(key: _Key, runs: Sequence[Path], prefix: str) -> Iterable[str]:
     path, *_, clock = key
     try:
-        config = Config.model_validate(read_config(Path(cells[0]["path"])))
+        config = Config.model_validate(read_config(runs[0]))
         trace, met = job_trace(config), job_trace(config, goes_on=clock == "wall")
         assert trace is not None
         assert met is not None
         stats = describe(trace)
     except ValidationError:
-        return [f'<p class="note">No statistics: the config of {escape(cells[0]["cell"])} is of another version.</p>']
+        return [f'<p class="note">No statistics: the config of {escape(runs[0].name)} is of another version.</p>']
     except (TraceError, ConfigError) as error:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
-    if not _is_as_replayed(met, cells):
+    if not _is_as_replayed(met, runs):
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
     panels = "".join(trace_svgs(stats, prefix))
     figure = figure_html(panels, caption=CAPTION) if panels else ""
     return [notes_html(_lines(stats)), f'<div class="panels">{figure}</div>' if figure else ""]
 
 
-def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
+def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:
     """Whether the recorded losses of ranks are at the hours and lines of the present file."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
-    events = (event for cell in cells for event in EventLog.of(RunDir(Path(cell["path"]))).events)
+    events = (event for run in runs for event in EventLog.of(RunDir(run)).events)
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Injected) and event.loss)
 
 

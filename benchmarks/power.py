@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
@@ -87,9 +88,8 @@ def wrong_claims_of_crossed(num_grids: int, num_traces: int, num_seeds: int) -> 
 
 
 def _crossed(losses_ST: F64) -> stats.Estimate:
-    found = stats.estimate_pairs(
-        [stats.Pair(seed, (trace,), float(loss)) for (seed, trace), loss in np.ndenumerate(losses_ST)]
-    )
+    rows = [(seed, draw, float(loss)) for (seed, draw), loss in np.ndenumerate(losses_ST)]
+    found = stats.estimate_pairs(pd.DataFrame(rows, columns=["seed", "draw", "loss"]), "loss")
     assert found is not None
     return found
 
@@ -175,8 +175,9 @@ def _promise(rng: np.random.Generator, means_K: F64, num_seeds: int) -> Promise 
 
 def _drawn_promise(rng: np.random.Generator, losses_NK: F64) -> tuple[int, int] | None:
     """An open strategy with a promise, drawn at random, and the number of seeds; None if there is none."""
-    costs: dict[str, stats.Estimate | None] = {"overhead_frac": None}
-    lines = [stats.Line(str(k), str(k), [], each.negated, costs) for k, each in enumerate(estimates(losses_NK))]
+    num = range(len(losses_NK))
+    cells = ({"seed": num, "draw": num, "auc_difference": -each, "overhead_frac": 0.0} for each in losses_NK.T)
+    lines = [stats.Line(str(k), str(k), pd.DataFrame(each)) for k, each in enumerate(cells)]
     found = [each for each in stats.verdicts(stats.Block({}, "", lines), 1.0) if each.more_seeds is not None]
     if not found:
         return None

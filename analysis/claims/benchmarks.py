@@ -1,13 +1,13 @@
 """Judges that compute with results of benchmarks: skew of accesses, populations of jobs, power of tests."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.claims.rows import Row, Verdict, confirms_nothing, joined, shown, study, within
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats import Estimate, estimate
 
 _SHOWN_FRACS = (0.001, 0.01, 0.1)
@@ -17,10 +17,10 @@ _LEAST_SAMPLES = 1_000_000  # of real data, for a share below the published one 
 _ASKED_FOR = "the generator was asked for the skew of each large table"
 
 
-def accesses(results: Sequence[Cell]) -> list[Row]:
+def accesses(results: Frame) -> list[Row]:
     """Shares of the most accessed rows. Synthetic data decide nothing, above or below: their skew was asked for."""
     rows: list[Row] = []
-    for each in results:
+    for each in results.to_dict("records"):
         if each["tables"] != "all" or each["frac"] not in _SHOWN_FRACS:
             continue
         kind = "synthetic" if each["is_synthetic"] else "real"
@@ -35,7 +35,7 @@ def accesses(results: Sequence[Cell]) -> list[Row]:
     return rows or [Row("accesses of the top 1 % of rows, %", _PAPER, "–", 0, "cannot be told", "no data")]
 
 
-def _share_verdict(each: Cell) -> tuple[Verdict, str]:
+def _share_verdict(each: Mapping[str, Any]) -> tuple[Verdict, str]:
     if each["is_synthetic"]:
         return "cannot be told", _ASKED_FOR
     if each["share"] > _PAPER_SHARE:
@@ -45,19 +45,18 @@ def _share_verdict(each: Cell) -> tuple[Verdict, str]:
     return "not reproduced", "the share is 92 % or less"
 
 
-def production(results: Sequence[Cell]) -> list[Row]:
+def production(results: Frame) -> list[Row]:
     """Whether a spread of costs over jobs has the published mean and P90, and what CPR would cost the same jobs."""
     rows: list[Row] = []
-    for length_h in dict.fromkeys(each["length_h"] for each in results):
-        own = [each for each in results if each["length_h"] == length_h]
+    for length_h, own in results.groupby("length_h", sort=False) if len(results) else ():
         where = f"median job {length_h:g} h"
         tail = f"P90 of the overhead of `full`, % ({where})"
-        drawn = [each for each in own if each["what"] == "population"]
-        if not drawn:
-            most = f"at most {max(100 * each['p90'] for each in own):.1f}"
+        drawn = own[own["what"] == "population"]
+        if drawn.empty:
+            most = f"at most {100 * own['p90'].max():.1f}"
             rows.append(Row(tail, "over 30 [read]", most, 1, "not reproduced", "no spread that was tried has it"))
             continue
-        why = f"costs {drawn[0]['scale']:.2f} times those of `cpr56`; sigma {drawn[0]['sigma']:g}"
+        why = f"costs {drawn['scale'].iloc[0]:.2f} times those of `cpr56`; sigma {drawn['sigma'].iloc[0]:g}"
         mean = f"mean overhead of `full`, % ({where})"
         rows.append(
             confirms_nothing(
@@ -66,7 +65,7 @@ def production(results: Sequence[Cell]) -> list[Row]:
         )
         found = within(tail, "over 30 [read]", _over(drawn, "full", _p90), 30, math.inf, why=why)
         rows.append(confirms_nothing(found, "calibrated") if found.verdict == "reproduced" else found)
-        for name in dict.fromkeys(each["strategy"] for each in drawn if each["strategy"] != "full"):
+        for name in drawn.loc[drawn["strategy"] != "full", "strategy"].unique():
             for what, measure in (("mean", np.mean), ("P90", _p90)):
                 if (value := _over(drawn, name, measure)) is not None:
                     text = f"{what} overhead of `{name}` on the same jobs, % ({where})"
@@ -74,9 +73,9 @@ def production(results: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _over(drawn: Sequence[Cell], strategy: str, measure: Callable[[Any], Any]) -> Estimate | None:
+def _over(drawn: Frame, strategy: str, measure: Callable[[Any], Any]) -> Estimate | None:
     """A measure of the overheads of a population's jobs, percent: its estimate from all populations."""
-    return estimate(100 * float(measure(each["overheads"])) for each in drawn if each["strategy"] == strategy)
+    return estimate(100 * drawn.loc[drawn["strategy"] == strategy, "overheads"].map(measure))
 
 
 def _p90(values: Sequence[float]) -> float:
@@ -87,10 +86,10 @@ def _p90(values: Sequence[float]) -> float:
 _TOLERANCE = 0.06
 
 
-def power(studies: Sequence[Cell]) -> list[Row]:
+def power(studies: Frame) -> list[Row]:
     """A row for each kind of study: the share of studies that find the difference, within 80 ± 6 % or not."""
     rows: list[Row] = []
-    for each in studies:
+    for each in studies.to_dict("records"):
         share = each["found"] / each["studies"]
         half_width = 1.96 * math.sqrt(share * (1 - share) / each["studies"])
         unit = "standard deviation" + "s" * (each["difference"] != 1)

@@ -21,11 +21,11 @@ from analysis.claims.expect import (
     Within,
 )
 from analysis.claims.figures import Draw, Figure, Line, Panel, drawn
-from analysis.claims.measures import MEASURES, Measure, Model, Names, check_columns
+from analysis.claims.measures import MEASURES, Measure, Model, Names, check_columns, results_of
 from analysis.claims.own import pareto, seeds, spread, traces, tracker_part
 from analysis.claims.rows import Row
 from analysis.claims.special_figures import draw_production, front, hours, planning
-from analysis.load import COLUMNS, Cell
+from analysis.load import COLUMNS, Frame
 from analysis.load.frame import NOT_SWEPT
 from analysis.stats import STRATEGIES
 from harness.config.experiment import load_experiment
@@ -48,7 +48,7 @@ PARTS: Mapping[str, Sequence[str]] = {
 }
 """Parts of the page, each with the names of its claims."""
 
-Judge = Callable[[Sequence[Cell]], list[Row]]
+Judge = Callable[[Frame], list[Row]]
 JUDGES: Mapping[str, Judge] = {
     each.__name__: each
     for each in (
@@ -160,14 +160,13 @@ class Claim:
         """By name, with the claim's own."""
         return {**MEASURES, **self.section.measures}
 
-    def rows(self, results: Sequence[Cell]) -> list[Row]:
-        """The rows that follow from results. Raises ConfigError for a column that they do not have."""
-        section = self.section
-        done = [each for each in results if each.get("status", "done") == "done"]
-        for own in section.measures.values() if done else ():
+    def rows(self, given: Frame | Sequence[Mapping[str, Any]]) -> list[Row]:
+        """The rows that follow from results (``results_of``). Raises ConfigError for a column that they do not have."""
+        section, results = self.section, results_of(given)
+        for own in section.measures.values() if len(results) else ():
             for formula in own.of:
-                check_columns(formula, done)
-        scope = Scope(done, self.measures, section.by, section.words, section.names)
+                check_columns(formula, results)
+        scope = Scope(results, self.measures, section.by, section.words, section.names)
         items = [*([section.study] if section.study else []), *section.expect]
         return [
             *(row for item in items for row in item.rows(scope)),
@@ -275,7 +274,7 @@ class _Check:
         for name, own in section.measures.items():
             for formula in own.of if columns is not None else ():
                 try:
-                    check_columns(formula, [dict.fromkeys(columns or (), 1.0)])
+                    check_columns(formula, columns or ())
                 except ConfigError as error:
                     raise ConfigError(f"{self.places['measures', name]}: {CLAIM}.measures.{name}: {error}") from None
         items: list[tuple[tuple[Any, ...], Any]] = [((), section)]

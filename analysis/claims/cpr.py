@@ -4,7 +4,7 @@ S seeds, T points of the curve after the failure.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.claims.expect import values_of
-from analysis.claims.measures import LOSS
+from analysis.claims.measures import LOSS, matching
 from analysis.claims.rows import NO_RUN, UNPUBLISHED, Row, Verdict, shown, signed, study
-from analysis.load import Cell
-from analysis.stats import BASELINE, DEFAULT_MARGIN, Estimate, estimate, regimes, strategy_order, verdicts
+from analysis.load import Frame
+from analysis.stats import BASELINE, DEFAULT_MARGIN, Estimate, estimate, regimes_of, strategy_order, verdicts
 from harness.core.events import Evaluated
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
@@ -26,10 +26,10 @@ _DIVIDES = "strategy.interval_counts_ranks"
 _LAW = "trace.law"
 
 
-def quality(cells: Sequence[Cell]) -> list[Row]:
+def quality(cells: Frame) -> list[Row]:
     """A row of AUC loss for each CPR variant, against the run without failures; full recovery equals that run."""
     rows: list[Row] = []
-    for block in regimes(cells):
+    for block in regimes_of(cells):
         where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
         for each in verdicts(block):
             if not each.strategy.startswith("cpr_"):
@@ -44,15 +44,12 @@ def quality(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def resolution(cells: Sequence[Cell]) -> list[Row]:
+def resolution(cells: Frame) -> list[Row]:
     """Whether the means to tell differences apart suffice: a control that must lose, against the width of intervals."""
     rows: list[Row] = []
     for profile in ("cpr56", "poster50"):
-        own = [cell for cell in cells if (cell["status"], cell["profile"]) == ("done", profile)]
-        own = [cell for cell in own if cell.get(_DIVIDES) is not False]
-        control, other = (
-            LOSS.mean([cell for cell in own if cell["strategy"] == name], cells) for name in ("never_save", "cpr_mfu")
-        )
+        own = matching(cells, {"profile": profile, _DIVIDES: [True, None]})
+        control, other = (LOSS.mean(matching(own, {"strategy": name}), cells) for name in ("never_save", "cpr_mfu"))
         if control is None or other is None or not other.half_width:
             continue
         ratio = control.mean / other.half_width
@@ -72,39 +69,35 @@ def resolution(cells: Sequence[Cell]) -> list[Row]:
 _OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_frac", "payload_bytes", "num_lost_ranks")
 
 
-def agreement(cells: Sequence[Cell]) -> list[Row]:
+def agreement(cells: Frame) -> list[Row]:
     """Of the cells that were run on both engines, how many have equal results, to the last bit."""
     what = "runs of 4 + 6 processes (`rpc`) equal to those of `local` to the last bit, of all"
-    by_cell: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
-    for cell in cells:
-        if cell["status"] == "done":
-            results = [cell.get(name) for name in _OF_RESULT]
-            by_cell.setdefault((cell["profile"], cell["strategy"], cell["seed"]), {})[cell["engine"]] = results
-    both = [[*results.values()] for results in by_cell.values() if len(results) > 1]
-    num_equal = sum(results[0] == results[1] for results in both)
+    by_cell = [own for _, own in cells.groupby(["profile", "strategy", "seed"])]
+    both = [own.reindex(columns=_OF_RESULT) for own in by_cell if own["engine"].nunique() > 1]
+    num_equal = sum(len(own.drop_duplicates()) == 1 for own in both)
     verdict: Verdict = "cannot be told" if not both else "reproduced" if num_equal == len(both) else "not reproduced"
     why = {"cannot be told": NO_RUN, "not reproduced": "results differ"}.get(verdict, "")
     return [Row(what, "all (own claim)", f"{num_equal} of {len(both)}", len(both), verdict, why)]
 
 
-def slopes(cells: Sequence[Cell]) -> list[Row]:
+def slopes(cells: Frame) -> list[Row]:
     """The slope of AUC loss over PLS of each strategy, and how much lower those of priority saves are."""
-    done = [cell for cell in cells if cell["status"] == "done"]
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
     rows: list[Row] = []
-    by_name: dict[str, dict[int, float]] = {}
-    for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
-        points = _points_of([cell for cell in done if cell["strategy"] == name], done)
-        by_name[name] = by_seed = {seed: slope(own) for seed, own in points.items() if len(own) >= _LEAST_CELLS}
-        value = estimate(by_seed.values())
+    by_name: dict[str, dict[Any, float]] = {}
+    for name, own in cells[cells["strategy"] != BASELINE].groupby("strategy", sort=False):
+        points = pd.DataFrame({"x": 100 * own["pls"], "y": LOSS.values(own, cells), "seed": own["seed"]}).dropna()
+        by_seed = {seed: slope(each) for seed, each in points.groupby("seed") if len(each) >= _LEAST_CELLS}
+        by_name[name], value = by_seed, estimate(by_seed.values())
         if value is None:
             continue
-        every = [point for own in points.values() for point in own]
         what = f"AUC loss for each percent of lost samples, 10⁻³, `{name}`"
-        why = f"correlation {_correlation(every):.2f}, residual {_residual(every):.2f}·10⁻³; {value.num} seeds"
+        why = f"correlation {_correlation(points):.2f}, residual {_residual(points):.2f}·10⁻³; {value.num} seeds"
         paper = UNPUBLISHED
         if name == "cpr_vanilla":
             paper, why = "linear, correlation about 0.88 [recalled]", f"judged: that the slope is above 0; {why}"
-        rows.append(replace(signed(what, paper, value, sign=1, why=why), num=len(every)))
+        rows.append(replace(signed(what, paper, value, sign=1, why=why), num=len(points)))
     for name in ("cpr_mfu", "cpr_ssu"):
         both = by_name.get(name, {}).keys() & by_name.get("cpr_vanilla", {}).keys()
         value = estimate([by_name[name][seed] - by_name["cpr_vanilla"][seed] for seed in sorted(both)])
@@ -114,33 +107,19 @@ def slopes(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-Point = tuple[float, float]
-"""PLS and AUC loss of a run, in percent and thousandths."""
+def slope(points: Frame) -> float:
+    """Least squares of column ``y`` over ``x``, through the origin, where nothing is lost."""
+    squares = math.fsum(points["x"] ** 2)
+    return math.fsum(points["x"] * points["y"]) / squares if squares else 0.0
 
 
-def _points_of(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
-    """Of each run, by seed."""
-    found: dict[int, list[Point]] = {}
-    for cell, losses in LOSS.each(own, cells):
-        if losses:
-            found.setdefault(cell["seed"], []).append((100 * cell["pls"], losses[0]))
-    return found
-
-
-def slope(points: Sequence[Point]) -> float:
-    """Least squares through the origin, where nothing is lost."""
-    squares = math.fsum(pls * pls for pls, _ in points)
-    return math.fsum(pls * loss for pls, loss in points) / squares if squares else 0.0
-
-
-def _residual(points: Sequence[Point]) -> float:
+def _residual(points: Frame) -> float:
     """Root of the mean squared distance from the line of all points."""
-    rate = slope(points)
-    return math.sqrt(math.fsum((loss - rate * pls) ** 2 for pls, loss in points) / len(points))
+    return math.sqrt(math.fsum((points["y"] - slope(points) * points["x"]) ** 2) / len(points))
 
 
-def _correlation(points: Sequence[Point]) -> float:
-    losses_AP = np.array(points).T
+def _correlation(points: Frame) -> float:
+    losses_AP = points[["x", "y"]].to_numpy().T
     return float(np.corrcoef(losses_AP)[0, 1]) if losses_AP.std(axis=1).all() else math.nan
 
 
@@ -179,17 +158,19 @@ class Healing:
         return float(self.hours_T[last - 1] + part * (self.hours_T[last] - self.hours_T[last - 1]) - self.hours_T[0])
 
 
-def healings(cells: Sequence[Cell]) -> list[Healing]:
+def healings(cells: Frame) -> list[Healing]:
     """Of each strategy and hour, with the seeds that have a run without failures."""
-    done = [cell for cell in cells if cell["status"] == "done"]
-    reference = {cell["seed"]: _points(cell) for cell in done if cell["strategy"] == BASELINE}
+    is_reference = cells["strategy"] == BASELINE
+    reference = {seed: _points(path) for seed, path in cells.loc[is_reference, ["seed", "path"]].to_numpy().tolist()}
+    lossy = cells[~is_reference & cells["seed"].isin([*reference])]
     found: list[Healing] = []
-    for name in sorted({cell["strategy"] for cell in done} - {BASELINE}, key=strategy_order):
-        for law in values_of(done, _LAW):
-            own = [c for c in done if (c["strategy"], c[_LAW]) == (name, law) and c["seed"] in reference]
-            if not own:
+    for name in sorted(lossy["strategy"].unique(), key=strategy_order):
+        for law in values_of(lossy, _LAW):
+            own = matching(lossy, {"strategy": name, _LAW: law})
+            if own.empty:
                 continue
-            job_h, curves = own[0]["job_h"], [(_points(cell), reference[cell["seed"]]) for cell in own]
+            job_h = float(own["job_h"].iloc[0])
+            curves = [(_points(path), reference[seed]) for seed, path in own[["seed", "path"]].to_numpy().tolist()]
             hour = float(hour_of(law))
             total = max(curves[0][0])
             after = [at for at in sorted(curves[0][0]) if job_h * at / total > hour]
@@ -198,13 +179,13 @@ def healings(cells: Sequence[Cell]) -> list[Healing]:
     return found
 
 
-def _points(cell: Cell) -> dict[int, float]:
+def _points(path: str) -> dict[int, float]:
     """AUC of a run by the samples before the evaluation."""
-    events = EventLog.of(RunDir(Path(cell["path"]))).events
+    events = EventLog.of(RunDir(Path(path))).events
     return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
 
 
-def healing(cells: Sequence[Cell]) -> list[Row]:
+def healing(cells: Frame) -> list[Row]:
     """How long it takes until half of the loss after a failure is gone."""
     rows: list[Row] = []
     for each in healings(cells):

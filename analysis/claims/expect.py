@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from analysis.claims.measures import Measure, Model, Names, matches
+from analysis.claims.measures import Measure, Model, Names, matching
 from analysis.claims.rows import (
     NO_RUN,
     UNPUBLISHED,
@@ -24,7 +24,7 @@ from analysis.claims.rows import (
     study,
     within,
 )
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats import BASELINE, Estimate, estimate
 
 FLAT = 0.1
@@ -40,7 +40,7 @@ class Scope:
     ``results``: finished cells, or what a benchmark wrote. ``names``: of values of the key, by their text.
     """
 
-    results: Sequence[Cell]
+    results: Frame
     measures: Mapping[str, Measure]
     by: str | None = None
     words: str = ""
@@ -54,15 +54,13 @@ class Scope:
     @property
     def strategies(self) -> list[str]:
         """All but ``none``, in the order of the results."""
-        return [
-            *dict.fromkeys(each["strategy"] for each in self.results if each.get("strategy") not in (None, BASELINE))
-        ]
+        found = self.results.reindex(columns=["strategy"])["strategy"].dropna().unique()
+        return [each for each in found if each != BASELINE]
 
-    def at(self, strategy: str | None, value: Any, where: Mapping[str, Any] | None = None) -> list[Cell]:
+    def at(self, strategy: str | None, value: Any) -> Frame:
         """Results of a strategy at one value of the key, if there is a key."""
-        own = {**(where or {}), **({} if strategy is None else {"strategy": strategy})}
-        own |= {} if self.by is None else {self.by: value}
-        return [each for each in self.results if matches(each, own)]
+        own = {} if strategy is None else {"strategy": strategy}
+        return matching(self.results, own if self.by is None else {**own, self.by: value})
 
     def text(self, value: Any) -> str:
         """A value of the key in words."""
@@ -84,7 +82,7 @@ class Item(Model):
 
     def within_scope(self, scope: Scope) -> Scope:
         """The scope with the key of this item, and only its results."""
-        own = replace(scope, results=[each for each in scope.results if matches(each, self.where)])
+        own = replace(scope, results=matching(scope.results, self.where))
         return replace(own, by=self.by, words=self.words) if "by" in self.model_fields_set else own
 
 
@@ -105,7 +103,7 @@ class Study(Item):
         measures = [scope.measures[name] for name in self.of]
         for strategy in self.strategy or scope.strategies or [None]:
             for value in (*scope.values, None):
-                if own := scope.at(strategy, value):
+                if len(own := scope.at(strategy, value)):
                     words = [f"`{strategy}`"] if strategy else []
                     words += [] if value is None else [scope.text(value)]
                     ours = "; ".join(filter(None, (measure.text(own, scope.results) for measure in measures)))
@@ -113,13 +111,16 @@ class Study(Item):
                         self.what.format(", ".join(words)), ours, len(own), self._compared(scope, own, measures)
                     )
 
-    def _compared(self, scope: Scope, own: Sequence[Cell], measures: Sequence[Measure]) -> str:
+    def _compared(self, scope: Scope, own: Frame, measures: Sequence[Measure]) -> str:
         """The differences to the reference; empty without one, and for the reference itself."""
         if not self.against:
             return ""
-        same = {} if "strategy" in self.against else {"strategy": own[0]["strategy"]}
-        others = [each for each in scope.results if matches(each, {**same, **self.against})]
-        found = [] if own == others else [(measure, measure.difference(own, others)) for measure in measures]
+        others = matching(scope.results, {"strategy": own["strategy"].iloc[0], **self.against})
+        found = (
+            []
+            if own.index.equals(others.index)
+            else [(measure, measure.difference(own, others)) for measure in measures]
+        )
         return "; ".join(measure.change_text(value) for measure, value in found if value)
 
 
@@ -170,7 +171,7 @@ class Provided(Model):
     of: str
     below: float
 
-    def holds(self, scope: Scope, own: Sequence[Cell]) -> bool | None:
+    def holds(self, scope: Scope, own: Frame) -> bool | None:
         """Whether; None where it cannot be told. Results that are the measure's reference meet it."""
         value = scope.measures[self.of].mean(own, scope.results)
         if value is None:
@@ -198,29 +199,27 @@ class Within(Expected):
     noise_below: float = -math.inf
 
     def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
-        found = {value: own for value in self._at(scope) if (own := scope.at(strategy, value))}
+        found = {value: scope.at(strategy, value) for value in self._at(scope)}
         if self.best or self.provided:
-            yield self._best_row(scope, strategy, measure, found)
+            yield self._best_row(scope, strategy, measure, {value: own for value, own in found.items() if len(own)})
             return
-        for value in self._at(scope):
+        for value, own in found.items():
             what = self._what(strategy, measure, "" if value is None else scope.text(value))
-            also = (scope.measures[name].text(found.get(value, []), scope.results) for name in self.also)
-            yield self._row(scope, what, measure, found.get(value, []), joined(*also, self.why))
+            also = (scope.measures[name].text(own, scope.results) for name in self.also)
+            yield self._row(scope, what, measure, own, joined(*also, self.why))
 
-    def _row(self, scope: Scope, what: str, measure: Measure, own: Sequence[Cell], why: str) -> Row:
+    def _row(self, scope: Scope, what: str, measure: Measure, own: Frame, why: str) -> Row:
         low, high = self.within
-        if not own or "status" in own[0]:
-            value = measure.mean(own, scope.results) if own else None
+        if own.empty or "status" in own:
+            value = measure.mean(own, scope.results) if len(own) else None
             return within(what, self.paper, value, low, high, digits=measure.digits, why=why)
-        values = measure.rounds(own, scope.results)
+        values = measure.values(own, scope.results).to_list()
         row = measured(what, self.paper, values, low, high, digits=measure.digits, why=why)
         is_noise = bool(values) and min(values) < self.noise_below and row.verdict != "study"
         noise = f"a round is below {self.noise_below:g}: the machine was not quiet"
         return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
 
-    def _best_row(
-        self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Sequence[Cell]]
-    ) -> Row:
+    def _best_row(self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Frame]) -> Row:
         """The row of the best value among those that are shown to keep the side condition.
 
         What only others reach is said, with the least that does: it cannot be told where one of them may keep the
@@ -232,7 +231,7 @@ class Within(Expected):
         order = sorted((v for v in found if points[v]), key=lambda v: sign * (points[v] or (0,))[0], reverse=True)
         best = next((value for value in order if kept[value]), None)
         what = self._what(strategy, measure, "" if best is None else scope.text(best))
-        row = self._row(scope, what, measure, [] if best is None else found[best], self.why)
+        row = self._row(scope, what, measure, scope.results[:0] if best is None else found[best], self.why)
         if row.verdict == "reproduced" or self.provided is None:
             return row
         rows = {value: self._row(scope, "", measure, found[value], "") for value in order}
@@ -264,7 +263,9 @@ class Less(Expected):
                 for value in self._at(scope):
                     at = "" if value is None else scope.text(value)
                     text = self._what(strategy, measure, at, against=self.than)
-                    other = scope.at(self.than, value) or scope.at(self.than, None)
+                    other = next(
+                        (own for each in (value, None) if len(own := scope.at(self.than, each))), scope.results[:0]
+                    )
                     change = _difference(measure, scope.at(strategy, value), other, scope.results)
                     if change is None:
                         yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
@@ -292,7 +293,7 @@ class Trend(Expected):
                 end if given is None else given for end, given in ((values[0], self.since), (values[-1], last))
             )
             change = _difference(measure, scope.at(strategy, until), scope.at(strategy, since), scope.results)
-            text = spaced(f"{label};", scope.words, f"{until} less {since}")
+            text = spaced(f"{label};", scope.words, f"{text_of(until)} less {text_of(since)}")
             if change is None:
                 yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
             elif self.trend == "stays" and self.paper != UNPUBLISHED:
@@ -321,12 +322,9 @@ EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "t
 """By the key that only this kind has."""
 
 
-def _difference(
-    measure: Measure, own: Sequence[Cell], others: Sequence[Cell], cells: Sequence[Cell]
-) -> Estimate | None:
+def _difference(measure: Measure, own: Frame, others: Frame, results: Frame) -> Estimate | None:
     """``own`` less ``others``, paired by seed; None without a common seed."""
-    left, right = measure.by_seed(own, cells), measure.by_seed(others, cells)
-    return estimate([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
+    return estimate((measure.by_seed(own, results) - measure.by_seed(others, results)).dropna())
 
 
 def _flat(change: Estimate) -> tuple[Verdict, str]:
@@ -339,9 +337,9 @@ def _flat(change: Estimate) -> tuple[Verdict, str]:
     return "cannot be told", f"flat: within {FLAT}, and the interval lies in part outside"
 
 
-def values_of(results: Sequence[Cell], key: str) -> list[Any]:
+def values_of(results: Frame, key: str) -> list[Any]:
     """The values of ``key``, in order."""
-    return sorted({each[key] for each in results if each.get(key) is not None}, key=_natural)
+    return sorted(results.reindex(columns=[key])[key].dropna().unique().tolist(), key=_natural)
 
 
 def _natural(value: Any) -> tuple[float, str]:

@@ -11,16 +11,16 @@ import numpy as np
 
 from analysis.claims.cpr import slope
 from analysis.claims.expect import text_of, values_of
-from analysis.claims.measures import MEASURES, Measure, Model, Names, matches
+from analysis.claims.measures import MEASURES, Measure, Model, Names, matching
 from analysis.figures import INK, THEMES, colour, log_scale
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats import BASELINE, STRATEGIES, strategy_order
 from harness.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Draw = Callable[[Sequence["Axes"], Sequence[Cell]], None]
+Draw = Callable[[Sequence["Axes"], Frame], None]
 """Draws into two axes, side by side."""
 
 LETTERS = 9
@@ -95,22 +95,20 @@ class Figure(Panel):
 def drawn(figure: Figure, measures: Mapping[str, Measure], by: str | None, names: Mapping[str, str]) -> Draw:
     """Draws a figure; ``by`` and ``names``: the claim's key, and words for its values."""
 
-    def draw(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
-        done = [each for each in results if each.get("status", "done") == "done"]
+    def draw(axes: Sequence["Axes"], results: Frame) -> None:
         panels = [panel for _, panel in figure.places]
         for number, panel in enumerate(panels[: len(axes)]):
             x = panel.x or by or "strategy"
-            _Drawing(axes[number], panel, done, measures, x, names).draw(is_first=number == 0)
+            _Drawing(axes[number], panel, results, measures, x, names).draw(is_first=number == 0)
         if panels and not (panels[0].flat and panels[0].x == panels[0].group):
             common_legend(axes)
 
     return draw
 
 
-def draw_panel(axes: "Axes", panel: Panel, results: Sequence[Cell]) -> None:
+def draw_panel(axes: "Axes", panel: Panel, results: Frame) -> None:
     """A panel of the project's measures, without a legend."""
-    done = [each for each in results if each.get("status", "done") == "done"]
-    _Drawing(axes, panel, done, MEASURES, str(panel.x), {}).draw(is_first=True)
+    _Drawing(axes, panel, results, MEASURES, str(panel.x), {}).draw(is_first=True)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class _Series:
 
     label: str
     measure: Measure
-    results: Sequence[Cell]
+    results: Frame
     mark: str
     hue: str
 
@@ -130,7 +128,7 @@ class _Drawing:
 
     axes: "Axes"
     panel: Panel
-    done: Sequence[Cell]
+    done: Frame
     measures: Mapping[str, Measure]
     x: str
     names: Mapping[str, str]
@@ -157,15 +155,22 @@ class _Drawing:
             _draw_published(axes, line)
 
     @property
+    def _shown(self) -> Frame:
+        """The results of all series."""
+        labels = [label for series in self.series for label in series.results.index]
+        return self.done.loc[[*dict.fromkeys(labels)]]
+
+    @property
     def series(self) -> list[_Series]:
         """One for each group and measure."""
         panel = self.panel
-        shown = [e for e in self.done if matches(e, panel.where) and e.get("strategy") not in panel.without]
-        groups: list[Any] = [*dict.fromkeys(each.get(panel.group) for each in shown)]
-        groups = sorted((each for each in groups if each not in (BASELINE, None)), key=lambda g: strategy_order(str(g)))
+        shown = matching(self.done, panel.where)
+        shown = shown[~shown.reindex(columns=["strategy"])["strategy"].isin(panel.without)]
+        groups: list[Any] = shown.reindex(columns=[panel.group])[panel.group].dropna().unique().tolist()
+        groups = sorted((each for each in groups if each != BASELINE), key=lambda g: strategy_order(str(g)))
         found: list[_Series] = []
         for group in groups or [None]:
-            own = [each for each in shown if group is None or each.get(panel.group) == group]
+            own = shown if group is None else shown[shown[panel.group] == group]
             for name in panel.y:
                 measure, place = self.measures[name], len(found)
                 label = measure.name if group is None else str(group)
@@ -176,8 +181,8 @@ class _Drawing:
                 found.append(_Series("" if is_alone else label, measure, own, symbol, hue))
         return found
 
-    def _at(self, series: _Series, value: Any) -> list[Cell]:
-        return [each for each in series.results if each.get(self.x) == value]
+    def _at(self, series: _Series, value: Any) -> Frame:
+        return matching(series.results, {self.x: value})
 
     def _name(self, value: Any) -> str:
         if self.panel.scale == "category":
@@ -189,7 +194,7 @@ class _Drawing:
         panel, x = self.panel, self.measures[self.x]
         if panel.means is not None:
             for value in values_of(series.results, panel.means):
-                own = [each for each in series.results if each[panel.means] == value]
+                own = matching(series.results, {panel.means: value})
                 across, up = x.point(own, self.done), series.measure.point(own, self.done) or (0.0, 0.0, 0.0)
                 if across is not None:
                     errors: dict[str, Any] = {"xerr": _errors([across]), "yerr": _errors([up])}
@@ -199,11 +204,10 @@ class _Drawing:
                         self.names.get(text_of(value), text_of(value)), (across[0], up[0]), fontsize=LETTERS, **place
                     )
             return
-        both = zip(x.each(series.results, self.done), series.measure.each(series.results, self.done), strict=True)
-        points = [point for (_, xs), (_, ys) in both for point in zip(xs, ys, strict=False)]
-        if not points:
+        points = _by_round({"x": x, "y": series.measure}, series.results, self.done)
+        if points.empty:
             return
-        xs_P, ys_P = np.array(points).T
+        xs_P, ys_P = points["x"].to_numpy(), points["y"].to_numpy()
         line = {"ls": "-" if panel.fit or panel.joined else "none", "color": series.hue, "label": series.label or None}
         if panel.joined:
             self.axes.plot(xs_P, ys_P, series.mark, markersize=5, linewidth=1, **line)
@@ -218,13 +222,13 @@ class _Drawing:
     def _draw_columns(self) -> None:
         """The values of the key from left to right; points of categories are not joined."""
         axes, panel = self.axes, self.panel
-        values = values_of([each for series in self.series for each in series.results], self.x)
+        values = values_of(self._shown, self.x)
         places = _places(values, panel.scale)
         room = _SPREADS[panel.scale] * min((after - before for before, after in pairwise(places)), default=1.0)
         for each in self.series:
             if (reference := each.measure.point(self._at(each, None), self.done)) is not None:
                 axes.axhline(reference[0], color=each.hue, linestyle="--", label=f"{each.label} (dashed)")
-        swept = [each for each in self.series if any(self._at(each, value) for value in values)]
+        swept = [each for each in self.series if each.results.reindex(columns=[self.x])[self.x].notna().any()]
         for number, series in enumerate(swept):
             at = [place + room * apart(number, len(swept)) for place in places]
             points = [series.measure.point(self._at(series, value), self.done) for value in values]
@@ -242,7 +246,7 @@ class _Drawing:
             middles = [point[0] for _, point in known]
             axes.errorbar([x for x, _ in known], middles, yerr=_errors([p for _, p in known]), **look, **line)
             for x, value in zip(at, values, strict=True) if panel.runs else ():
-                runs = [*series.measure.by_seed(self._at(series, value), self.done).values()]
+                runs = series.measure.by_seed(self._at(series, value), self.done).to_list()
                 axes.plot(_beside(runs, x + 0.1 * room), runs, ".", color=series.hue, alpha=0.6)
         labels = [*map(self._name, values)]
         axes.set_xticks(places, labels, rotation=20 if sum(map(len, labels)) > _MOST_LETTERS else 0)
@@ -252,8 +256,7 @@ class _Drawing:
     def _draw_lines(self, *, is_first: bool) -> None:
         """A line for each value of the key, the first on top; groups at one value are below each other."""
         axes, panel, series = self.axes, self.panel, self.series
-        results = [each for one in series for each in one.results]
-        values = sorted({each.get(self.x) for each in results}, key=lambda value: strategy_order(str(value)))
+        values = sorted(values_of(self._shown, self.x) or [None], key=lambda value: strategy_order(str(value)))
         has_bands = self.x != panel.group
         for number, each in enumerate(series):
             offset = 0.75 * apart(number, len(series)) if has_bands else 0.0
@@ -284,6 +287,18 @@ class _Drawing:
             symlog(axes, name, log, label)
             if name == "x":
                 axes.set_xlim(-0.02, 1.5 * axes.get_xlim()[1])  # dots at both ends are whole
+
+
+def _by_round(measures: Mapping[str, Measure], own: Frame, done: Frame) -> Frame:
+    """The values of measures side by side, of each result and round that has all."""
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    values = {name: measure.values(own, done) for name, measure in measures.items()}
+    rounds = {
+        name: each.to_frame(name).set_index(each.groupby(level=0).cumcount(), append=True)
+        for name, each in values.items()
+    }
+    return pd.concat([*rounds.values()], axis=1, join="inner")
 
 
 def _draw_published(axes: "Axes", line: Line) -> None:

@@ -4,11 +4,11 @@ A result is a finished cell, or an entry of what a benchmark wrote; the latter h
 """
 
 import difflib
-import itertools
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from statistics import fmean, median
+from statistics import fmean
 from types import CodeType
 from typing import Annotated, Any, Literal
 
@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from analysis.claims.rows import middle, shown
-from analysis.load import Cell
-from analysis.stats import BASELINE, DRAWN, Estimate, Pair, Partners, estimate, estimate_pairs, setting_keys
+from analysis.load import COLUMNS, Frame
+from analysis.stats import BASELINE, SETTING, Estimate, estimate, estimate_pairs, paired, setting_keys
 from harness.core.errors import ConfigError
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*")
@@ -37,31 +37,57 @@ def _compiled(formula: str) -> tuple[CodeType, Sequence[str]]:
         raise ConfigError(f"{formula!r}: expected arithmetic on columns, such as 100 * save_h / job_h") from None
 
 
-def value_of(formula: str, result: Cell) -> Any:
-    """The value of a formula in ``result``: a number, or one of each round; None where a column is unknown.
+def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
+    """Results as claims take them: the finished cells of a frame, paired with ``none``; or what a benchmark wrote.
 
-    ``a.b`` is a column of that name, or the entry ``b`` of column ``a``. Raises ConfigError if it is no formula.
+    Entries of nested mappings are columns ``a.b``.
     """
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    frame: Frame = given if isinstance(given, pd.DataFrame) else pd.json_normalize([*map(dict, given)])
+    if frame.empty:
+        frame = frame.reindex(columns=COLUMNS)
+    if "status" not in frame:
+        return frame
+    needed = ("strategy", "seed", "auc", *SETTING)
+    return paired(frame.reindex(columns=[*dict.fromkeys((*frame, *needed))])[frame["status"] == "done"])
+
+
+def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
+    """The results with these values of columns; a list stands for any of its values, None for an unknown one."""
+    for key, value in values.items():
+        column, known = results.reindex(columns=[key])[key], value if isinstance(value, list) else [value]
+        results = results[column.isin([each for each in known if each is not None]) | (column.isna() & (None in known))]
+    return results
+
+
+def value_of(formula: str, results: Frame) -> Any:
+    """The value of a formula for each result: a number, an array of one for each round, or NaN where it is unknown.
+
+    Raises ConfigError if it is no formula.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
     code, columns = _compiled(formula)
-    values = {name: _column(name, result) for name in columns}
-    if any(value is None for value in values.values()):
-        return None
-    arrays = {name: np.array(value) if isinstance(value, list) else value for name, value in values.items()}
-    return eval(code, {"__builtins__": {}}, {"c": arrays})  # arithmetic alone, by the check above
+    values = {name: _arrays(results.reindex(columns=[name])[name]) for name in columns}
+    return pd.Series(eval(code, {"__builtins__": {}}, {"c": values}), results.index)  # arithmetic, by the check above
 
 
-def _column(name: str, result: Cell) -> Any:
-    if name in result:
-        return result[name]
-    first, dot, rest = name.partition(".")
-    return _column(rest, result[first]) if dot and isinstance(result.get(first), Mapping) else None
+def _arrays(column: Any) -> Any:
+    """A column with arrays for lists, and NaN for what is unknown."""
+    if column.dtype != object:
+        return column.astype(float)
+    return column.map(
+        lambda value: np.array(value) if isinstance(value, list) else math.nan if value is None else value
+    )
 
 
-def check_columns(formula: str, results: Sequence[Cell]) -> None:
-    """Raise ConfigError for a column that none of ``results`` has."""
-    known = {*itertools.chain(*results)}
+def check_columns(formula: str, columns: Iterable[str]) -> None:
+    """Raise ConfigError for a name that is none of ``columns``."""
+    known = {*columns}
     for name in _compiled(formula)[1]:
-        if not any(name in each or name.partition(".")[0] in each for each in results):
+        first = name.partition(".")[0]
+        if not any(name == each or first == each.partition(".")[0] for each in known):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
             raise ConfigError(f"{name}: no such column of the results; {hint}")
@@ -93,85 +119,77 @@ class Measure(Model):
     reference: Mapping[str, Any] = {}
     change: Literal["difference", "more", "less"] = "difference"
 
-    def each(self, own: Iterable[Cell], cells: Sequence[Cell] = ()) -> Iterator[tuple[Cell, list[float]]]:
-        """Yield each result of ``own``, a part of ``cells``, with its values; an empty list if they are unknown."""
-        reference_of = self._references(cells)
-        for result in own:
-            values: list[float] = []
-            reference = reference_of(result) if self.reference else None
-            for formula in self.of:
-                value = value_of(formula, result)
-                if self.reference and value is not None:
-                    value = None if reference in (None, result) else self._changed(value, value_of(formula, reference))
-                values += [] if value is None else np.atleast_1d(value).tolist()
-            yield result, values
+    def values(self, own: Frame, results: Frame) -> Any:
+        """The known values of ``own``, a part of ``results``: a series by labels, which rounds repeat."""
+        import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    def _references(self, cells: Sequence[Cell]) -> Callable[[Cell], Cell | None]:
-        """Finds the result with the values of ``reference``, and otherwise those of the given one, or none."""
+        found = [value_of(formula, own) for formula in self.of]
+        if self.reference:
+            partner = self._partners(own, results)
+            others = [value_of(formula, results).reindex(partner).set_axis(partner.index) for formula in self.of]
+            found = [self._changed(value[partner.index], other) for value, other in zip(found, others, strict=True)]
+        return pd.concat([value.explode() for value in found]).dropna().astype(float)
+
+    def _partners(self, own: Frame, results: Frame) -> Any:
+        """The label of the result that each is compared with, where there is one: it has the values of ``reference``,
+        and otherwise those of the given one, or none.
+        """
         if self.reference == _OF_NONE:
-            return Partners(cells).of  # none depends on fewer keys
-        keys = [key for key in setting_keys(cells) if key not in self.reference]
-        others = [each for each in cells if matches(each, self.reference)]
-
-        def find(result: Cell) -> Cell | None:
-            same_seed = (each for each in others if each.get("seed") == result.get("seed"))
-            return next((each for each in same_seed if all(each.get(k) in (result.get(k), None) for k in keys)), None)
-
-        return find
+            found = own["partner"].where(own["partner"].isin(results.index))  # none depends on fewer keys
+        else:
+            keys = ["seed", *(setting_keys(results) if "status" in results else [])]
+            keys = [key for key in keys if key not in self.reference]
+            left, right = (each.reindex(columns=keys) for each in (own, matching(results, self.reference)))
+            pairs = left.reset_index(names="own").merge(right.reset_index(names="partner"), on="seed")
+            for key in keys[1:]:
+                pairs = pairs[(pairs[f"{key}_x"] == pairs[f"{key}_y"]) | pairs[f"{key}_y"].isna()]
+            found = pairs.groupby("own")["partner"].first().reindex(own.index)
+        return found[found.notna() & (found != found.index)]
 
     def _changed(self, value: Any, other: Any) -> Any:
-        if other is None or (self.change != "difference" and not np.all(other)):
-            return None
         if self.change == "difference":
             return value - other
+        other = other.where(other != 0)
         return 100 * (value / other - 1 if self.change == "more" else 1 - value / other)
 
-    def rounds(self, own: Iterable[Cell], cells: Sequence[Cell] = ()) -> list[float]:
-        """All values of :meth:`each`."""
-        return [value for _, values in self.each(own, cells) for value in values]
-
-    def mean(self, own: Iterable[Cell], cells: Sequence[Cell]) -> Estimate | None:
-        """Of ``own``, finished cells among ``cells``; one whose reference was not run is left out."""
+    def mean(self, own: Frame, results: Frame) -> Estimate | None:
+        """Of ``own``, a part of ``results``; one whose reference was not run is left out."""
+        values = self.values(own, results)
         if self.reference != _OF_NONE:
-            return estimate(self.rounds(own, cells))
-        traces = ((tuple(cell.get(key) for key in ("trace", *DRAWN)), cell, v) for cell, v in self.each(own, cells))
-        return estimate_pairs([Pair(cell["seed"], trace, value) for trace, cell, values in traces for value in values])
+            return estimate(values)
+        return estimate_pairs(own[["seed", "draw"]].join(values.rename("value"), how="inner"), "value")
 
-    def by_seed(self, own: Iterable[Cell], cells: Sequence[Cell]) -> dict[int, float]:
-        """As :meth:`mean`, the mean of the cells of each seed; only where it is known."""
-        found: dict[int, list[float]] = {}
-        for cell, values in self.each(own, cells):
-            if values:
-                found.setdefault(cell["seed"], []).extend(values)
-        return {seed: fmean(values) for seed, values in found.items()}
+    def by_seed(self, own: Frame, results: Frame) -> Any:
+        """As :meth:`mean`, a series of the means of the cells of each seed; only where it is known."""
+        values = self.values(own, results)
+        return values.groupby(values.index.map(own.reindex(columns=["seed"])["seed"])).agg(fmean)
 
-    def differences(self, own: Sequence[Cell], others: Sequence[Cell]) -> dict[int, float]:
+    def differences(self, own: Frame, others: Frame) -> Any:
         """``own`` less ``others`` by seed, means of the cells of each, without a reference of their own."""
         plain = self.model_copy(update={"reference": {}})
-        left, right = (plain.by_seed(both, both) for both in (own, others))
-        return {seed: left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())}
+        return (plain.by_seed(own, own) - plain.by_seed(others, others)).dropna()
 
-    def difference(self, own: Sequence[Cell], others: Sequence[Cell]) -> Estimate | None:
+    def difference(self, own: Frame, others: Frame) -> Estimate | None:
         """The mean of ``differences``; None without a common seed."""
-        return estimate(self.differences(own, others).values())
+        return estimate(self.differences(own, others))
 
-    def point(self, own: Sequence[Cell], cells: Sequence[Cell]) -> tuple[float, float, float] | None:
+    def point(self, own: Frame, results: Frame) -> tuple[float, float, float] | None:
         """Middle, low end and high end of an error bar.
 
         Of runs: the mean and its 95 % interval. Of a benchmark's rounds: the median, the least and the greatest value.
         """
-        if own and "status" not in own[0]:
-            values = self.rounds(own, cells)
-            return (median(values), min(values), max(values)) if values else None
-        value = self.mean(own, cells) if own else None
+        if "status" not in results:
+            values = self.values(own, results)
+            return (float(values.median()), values.min(), values.max()) if len(values) else None
+        value = self.mean(own, results)
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
-    def text(self, own: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    def text(self, own: Frame, results: Frame) -> str:
         """The words, with the mean and half of its interval; for a benchmark's rounds, median, least and greatest."""
-        if own and "status" not in own[0]:
-            values = self.rounds(own, cells)
+        if "status" not in results:
+            values = self.values(own, results).to_list()
             return self.words.format(middle(values, self.digits)) if values else ""
-        value = self.mean(own, cells)
+        value = self.mean(own, results)
         return "" if value is None else self.words.format(shown(value, digits=self.digits))
 
     def change_text(self, value: Estimate) -> str:
@@ -189,11 +207,6 @@ class Measure(Model):
     def label(self) -> str:
         """The name of an axis."""
         return self.axis or self.name
-
-
-def matches(result: Cell, values: Mapping[str, Any]) -> bool:
-    """Whether a result has these values of columns; a list stands for any of its values."""
-    return all(result.get(key) in (value if isinstance(value, list) else [value]) for key, value in values.items())
 
 
 OVERHEAD = Measure(of=["100 * overhead_frac"], words="overhead {} %", axis="overhead, % of the job")

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.claims.expect import values_of
+from analysis.claims.expect import text_of, values_of
 from analysis.claims.measures import (
     HOURS,
     LOSS,
@@ -20,19 +21,18 @@ from analysis.claims.measures import (
     PLS,
     WRITTEN,
     Measure,
-    matches,
+    matching,
 )
 from analysis.claims.rows import UNPUBLISHED, Row, between, joined, shown, signed, study
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats import (
     BASELINE,
     REPLICATE_KEYS,
     Estimate,
-    condition,
+    conditions,
     estimate,
     pairs_for_power,
     pairs_for_width,
-    pairs_of,
     rounding_of,
     strategy_order,
 )
@@ -60,28 +60,27 @@ _PARTS = {
 """Places in ``spreads``."""
 
 
-def arms_of(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
-    """The finished cells of all strategies but ``none`` by name, such as ``differential (bits 8)``, in tables' order.
+def arms_of(cells: Frame) -> Mapping[str, Frame]:
+    """The cells of all strategies but ``none`` by name, such as ``differential (bits 8)``, in tables' order.
 
     An option is named where it has several values within the strategy.
     """
-    done = [cell for cell in cells if cell["status"] == "done" and cell["strategy"] != BASELINE]
-    found: dict[str, list[Cell]] = {}
-    for strategy in sorted({cell["strategy"] for cell in done}, key=strategy_order):
-        own = [cell for cell in done if cell["strategy"] == strategy]
-        keys = [key for key in own[0] if key.startswith("strategy.") and len({cell[key] for cell in own}) > 1]
-        for cell in own:
-            options = ", ".join(f"{key.removeprefix('strategy.')} {cell[key]}" for key in keys)
-            found.setdefault(f"{strategy} ({options})" if options else strategy, []).append(cell)
+    found: dict[str, Frame] = {}
+    for strategy in sorted({*cells["strategy"]} - {BASELINE}, key=strategy_order):
+        own = cells[cells["strategy"] == strategy]
+        keys = [key for key in own if key.startswith("strategy.") and own[key].nunique(dropna=False) > 1]
+        for values, arm in own.groupby(keys, dropna=False, sort=False) if keys else [((), own)]:
+            options = (f"{key.removeprefix('strategy.')} {text_of(v)}" for key, v in zip(keys, values, strict=True))
+            found[f"{strategy} ({', '.join(options)})" if keys else strategy] = arm
     return found
 
 
-def _means(text: str, own: Sequence[Cell], cells: Sequence[Cell], measures: Sequence[Measure], why: str = "") -> Row:
+def _means(text: str, own: Frame, cells: Frame, measures: Sequence[Measure], why: str = "") -> Row:
     """A row of the means of ``own``, which are among ``cells``."""
     return study(text, "; ".join(filter(None, (measure.text(own, cells) for measure in measures))), len(own), why)
 
 
-def dominates(left: Sequence[Cell], right: Sequence[Cell], measures: Sequence[Measure]) -> bool:
+def dominates(left: Frame, right: Frame, measures: Sequence[Measure]) -> bool:
     """Whether paired 95 % intervals show ``left`` below ``right`` in a measure, and above in none is possible.
 
     Of each measure the interval of the difference ends at 0 or below; of one at least, below 0.
@@ -95,16 +94,15 @@ def _upper_end(value: Estimate | None) -> float:
     return float("inf") if value is None or value.interval is None else value.interval[1]
 
 
-def pareto(cells: Sequence[Cell]) -> list[Row]:
+def pareto(cells: Frame) -> list[Row]:
     """A row for each strategy, with those that dominate it in all measures, and in overhead and one loss alone."""
     arms = arms_of(cells)
-    done = [cell for cell in cells if cell["status"] == "done"]
     rows: list[Row] = []
     for name, own in arms.items():
         found = {part: dominating(name, arms, measures) for part, measures in _DOMINATED.items()}
         why = [f"dominated {part} by {', '.join(map(_quoted, names))}" for part, names in found.items() if names]
         measures = (HOURS, NODE_HOURS, WRITTEN, MEMORY, LOST, LOSS)
-        rows.append(_means(_quoted(name), own, done, measures, "; ".join(why) or "not dominated"))
+        rows.append(_means(_quoted(name), own, cells, measures, "; ".join(why) or "not dominated"))
     return rows
 
 
@@ -113,16 +111,15 @@ def _quoted(name: str) -> str:
     return f"`{strategy}`{space}{options}"
 
 
-def dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequence[Measure]) -> list[str]:
+def dominating(name: str, arms: Mapping[str, Frame], measures: Sequence[Measure]) -> list[str]:
     """Arms that dominate the one of this name."""
     return [other for other, own in arms.items() if other != name and dominates(own, arms[name], measures)]
 
 
-def tracker_part(cells: Sequence[Cell]) -> list[Row]:
+def tracker_part(cells: Frame) -> list[Row]:
     """The losses of each strategy at equal bytes; then the gain over saving all rows, in two parts."""
-    done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
-    rows = [_means(f"`{name}`", own, done, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
+    rows = [_means(f"`{name}`", own, cells, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
     if not {_ALL, _RANDOM} <= arms.keys():
         return rows
     for measure in (LOST_TRACKED, LOSS):
@@ -137,9 +134,7 @@ def tracker_part(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _gain(
-    text: str, own: Sequence[Cell], others: Sequence[Cell], measure: Measure, paper: str = UNPUBLISHED
-) -> list[Row]:
+def _gain(text: str, own: Frame, others: Frame, measure: Measure, paper: str = UNPUBLISHED) -> list[Row]:
     """A row of the paired gain: the loss of ``others`` minus that of ``own``. Empty without pairs."""
     value = measure.difference(others, own)
     if value is None:
@@ -148,12 +143,12 @@ def _gain(
     return [signed(what, paper, value, sign=1)]
 
 
-def _share(part: Mapping[int, float], whole: Mapping[int, float]) -> str:
+def _share(part: Any, whole: Any) -> str:
     """The tracker's share of a gain that is shown to be one; over 100 % where random rows lose more than all rows."""
-    gain = estimate(whole.values())
+    gain = estimate(whole)
     if gain is None or gain.interval is None or gain.interval[0] <= 0:
         return "the gain is not shown"
-    value = ratio([part[seed] for seed in whole], [*whole.values()])
+    value = ratio(part[whole.index].to_list(), whole.to_list())
     return f"the tracker's share: {shown(value, 100, 0)} % of the whole gain"
 
 
@@ -166,20 +161,18 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     return found
 
 
-def traces(cells: Sequence[Cell]) -> list[Row]:
+def traces(cells: Frame) -> list[Row]:
     """Two rows for each trace: the least overhead of strategies that save, and the least lost updates of the lossy."""
     rows: list[Row] = []
-    for trace, own in _by_trace(cells).items():
-        arms: dict[str, list[Cell]] = {}
-        for cell in own:
-            if cell["strategy"] not in _COPIES:
-                arms.setdefault(cell["strategy"], []).append(cell)
-        lossy = {name: each for name, each in arms.items() if any(LOST.rounds(each))}
+    law = conditions(cells, ["trace"])["trace"]
+    for trace, own in cells.groupby(law, sort=False):
+        arms = dict([*own[~own["strategy"].isin(_COPIES)].groupby("strategy", sort=False)])
+        lossy = {name: each for name, each in arms.items() if LOST.values(each, cells).any()}
         rows += [*_best(f"`{trace}`: least", arms, OVERHEAD), *_best(f"`{trace}`: fewest", lossy, LOST)]
     return rows
 
 
-def _best(text: str, arms: Mapping[str, Sequence[Cell]], measure: Measure) -> Iterator[Row]:
+def _best(text: str, arms: Mapping[str, Frame], measure: Measure) -> Iterator[Row]:
     means = {name: value for name, own in arms.items() if (value := measure.mean(own, own)) is not None}
     if len(means) < 2:
         return
@@ -201,16 +194,7 @@ def _text(value: Estimate | None) -> str:
     return "–" if value is None else shown(value, digits=3)
 
 
-def _by_trace(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
-    """Finished cells by trace, without its draw."""
-    found: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell["status"] == "done":
-            found.setdefault(condition(cell, "trace"), []).append(cell)
-    return found
-
-
-def seeds(cells: Sequence[Cell]) -> list[Row]:
+def seeds(cells: Frame) -> list[Row]:
     """The spread of differences by origin, and the numbers of pairs; none without a finished cell of every pair."""
     table_ST = table_of(cells)
     if table_ST is None or min(table_ST.shape) < 3:
@@ -241,16 +225,11 @@ def _groups(table_ST: F64) -> str:
     return f"{table_ST.shape[0]} seeds, each under {table_ST.shape[1]} traces"
 
 
-def table_of(cells: Sequence[Cell]) -> F64 | None:
+def table_of(cells: Frame) -> F64 | None:
     """Paired differences of AUC of one strategy from ``none``, (S seeds, T traces); None unless every pair has run."""
-    done = [cell for cell in cells if cell["status"] == "done"]
-    pairs = pairs_of([cell for cell in done if cell["strategy"] == PAIRED_STRATEGY], done, "auc")
-    by_place = {(pair.seed, pair.trace): pair.difference for pair in pairs}
-    seeds_S = sorted({seed for seed, _ in by_place})
-    traces_T = sorted({trace for _, trace in by_place}, key=str)
-    if not by_place or len(by_place) < len(seeds_S) * len(traces_T):
-        return None
-    return np.array([[by_place[seed, trace] for trace in traces_T] for seed in seeds_S])
+    own = cells[(cells["strategy"] == PAIRED_STRATEGY) & cells["auc_difference"].notna()]
+    table = own.pivot_table("auc_difference", "seed", "draw")
+    return None if table.empty or table.isna().any(axis=None) else table.to_numpy()
 
 
 def spreads(table_ST: F64) -> tuple[float, float, float, float]:
@@ -285,14 +264,13 @@ def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
     return Estimate(num, whole, found.half_width, found.standard_error, found.degrees)
 
 
-def _rounding(cells: Sequence[Cell]) -> list[Row]:
+def _rounding(cells: Frame) -> list[Row]:
     """The spread of a difference between two runs of ``none`` that differ in the order of sums alone."""
-    families: dict[int, dict[tuple[object, ...], float]] = {}
-    done = [cell for cell in cells if (cell["strategy"], cell["status"]) == (BASELINE, "done")]
-    for cell in done:
-        families.setdefault(cell["seed"], {})[tuple(cell.get(key) for key in REPLICATE_KEYS)] = cell["auc"]
-    several = [[*values.values()] for values in families.values() if len(values) > 1]
-    floor = rounding_of(done, cells)
+    own = cells[cells["strategy"] == BASELINE]
+    varied = [key for key in REPLICATE_KEYS if key in own]
+    families = [family["auc"] for _, family in own.drop_duplicates(["seed", *varied], keep="last").groupby("seed")]
+    several = [family.to_list() for family in families if len(family) > 1]
+    floor = rounding_of(own, cells)
     if floor is None or len(several) < 3 or len({len(values) for values in several}) > 1:
         return []
     value = _jackknife(np.array(several), lambda table: math.sqrt(2 * float(table.var(axis=1, ddof=1).mean())))
@@ -302,18 +280,17 @@ def _rounding(cells: Sequence[Cell]) -> list[Row]:
     return [study(what, _spread_text(value), sum(map(len, several)), why)]
 
 
-def spread(cells: Sequence[Cell]) -> list[Row]:
+def spread(cells: Frame) -> list[Row]:
     """How much the ranks of a placement differ in what their failure loses.
 
     How far a failure is from the median one, as in Brown and Forsythe's test of variances.
     """
-    done = [cell for cell in cells if cell["status"] == "done"]
     rows: list[Row] = []
     for name in ("cpr_vanilla", "cpr_mfu"):
         for measure in (PLS, LOST):
-            for value in values_of(done, _PLACEMENT):
-                own = [cell for cell in done if matches(cell, {"strategy": name, _PLACEMENT: value})]
-                found = [*measure.by_seed(own, done).values()]
+            for value in values_of(cells, _PLACEMENT):
+                own = matching(cells, {"strategy": name, _PLACEMENT: value})
+                found = measure.by_seed(own, cells).to_list()
                 distance = estimate([abs(each - median(found)) for each in found])
                 if distance is not None:
                     what = (

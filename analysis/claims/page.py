@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape as markup_escape
 from rich.table import Table
 
 from analysis.claims.claim import PARTS, Claim
 from analysis.claims.figures import Draw
+from analysis.claims.measures import results_of
 from analysis.claims.rows import Row, verdict_of
 from analysis.figures import style, to_svg
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.report import figure_html, page
 from analysis.tables import Heading, Html, html_table, markdown_table, rich_table
 from harness.files import store_errors
@@ -70,14 +71,14 @@ class Finding:
         return f"{self.claim.section.caption} Command: {self.claim.command}.".strip()
 
 
-def finding(claim: Claim, results: Sequence[Cell], machine: str = "") -> Finding:
+def finding(claim: Claim, given: Frame | Sequence[Mapping[str, Any]], machine: str = "") -> Finding:
     """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there is something."""
-    has_results = any(result.get("status", "done") == "done" for result in results)
-    drawn = None if claim.draw is None or not has_results else _drawn(claim.draw, results)
+    results = results_of(given)
+    drawn = None if claim.draw is None or results.empty else _drawn(claim.draw, results)
     return Finding(claim, claim.rows(results), drawn, machine)
 
 
-def _drawn(draw: Draw, results: Sequence[Cell]) -> "Figure":
+def _drawn(draw: Draw, results: Frame) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
 
     with style():

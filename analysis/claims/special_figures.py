@@ -1,16 +1,16 @@
 """Figures that a claim cannot describe: a Pareto front, curves after a failure, numbers of pairs, simulated jobs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from analysis.claims.cpr import healings, hour_of
 from analysis.claims.figures import LETTERS, Panel, apart, common_legend, draw_panel, mark, symlog
-from analysis.claims.measures import HOURS, LOSS, LOST, WRITTEN
+from analysis.claims.measures import HOURS, LOSS, LOST, WRITTEN, matching
 from analysis.claims.own import PAIRED_STRATEGY, arms_of, dominating, spreads, table_of
 from analysis.figures import INK, THEMES, colour, log_scale, whole_ticks
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats import Estimate, estimate, pairs_for_power, pairs_for_width
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FURTHER_MARKS = "dH81"  # of further arms of a strategy
 _STEP_PT = 5.0
 
 
-def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
+def front(axes: Sequence["Axes"], cells: Frame) -> None:
     """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are hollow.
 
     A line is the front of the means: no other strategy has both a lower cost and a lower loss. Arms of one cost are
@@ -35,13 +35,12 @@ def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     figure = axes[0].get_figure(root=True)
     assert figure is not None, "axes are drawn into a figure"
     figure.set_figheight(5.2)
-    done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
     marks = _marks(arms)
     for panel, (cost, loss) in enumerate(_PANELS):
         points: dict[str, tuple[Estimate, Estimate]] = {}
         for name, own in arms.items():
-            x, y = (measure.mean(own, done) for measure in (cost, loss))
+            x, y = (measure.mean(own, cells) for measure in (cost, loss))
             if x is not None and y is not None and not (loss is LOSS and name == "never_save"):
                 points[name] = (x, y)
         moved_pt = _moved_pt({name: x.mean for name, (x, _) in points.items()})
@@ -104,7 +103,7 @@ def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def hours(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
+def hours(axes: Sequence["Axes"], cells: Frame) -> None:
     """AUC loss at the end by the hour of the failure, and against the hours since it."""
     panel = Panel(x="trace.law", label="hour of the failure", y=["auc_loss"], scale="linear")
     draw_panel(axes[0], panel, cells)
@@ -131,7 +130,7 @@ def _legend_above(axes: "Axes") -> None:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, fontsize=LETTERS, frameon=False)
 
 
-def planning(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
+def planning(axes: Sequence["Axes"], cells: Frame) -> None:
     """Each pair's loss by trace; and the numbers of pairs by the difference that is asked for."""
     table_ST = table_of(cells)
     if table_ST is None:
@@ -155,14 +154,13 @@ def planning(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     common_legend(axes)
 
 
-def draw_production(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
+def draw_production(axes: Sequence["Axes"], results: Frame) -> None:
     """The distribution of overhead over jobs by strategy, and the P90 of full recovery by the spread of costs."""
-    drawn = [each for each in results if each["what"] == "population"]
-    lengths = dict.fromkeys(each["length_h"] for each in drawn)
-    for length_h, line in zip(lengths, _LINES, strict=False):
-        for name in dict.fromkeys(each["strategy"] for each in drawn):
-            own = [each for each in drawn if (each["length_h"], each["strategy"]) == (length_h, name)]
-            over_J = np.sort(100 * np.concatenate([each["overheads"] for each in own]))
+    drawn = results[results["what"] == "population"]
+    for length_h, line in zip(drawn["length_h"].unique(), _LINES, strict=False):
+        for name in drawn["strategy"].unique():
+            own = matching(drawn, {"length_h": length_h, "strategy": name})
+            over_J = np.sort(100 * np.concatenate([*own["overheads"]]))
             label = f"{name}, jobs of {length_h:g} h"
             axes[0].plot(
                 over_J, 100 * np.arange(1, len(over_J) + 1) / len(over_J), line, color=colour(name), label=label
@@ -171,16 +169,12 @@ def draw_production(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     axes[0].set_xlim(0, 200)
     axes[0].plot([30], [90], "x", color=_INK, markeredgewidth=2, linestyle="none", label="published P90", zorder=3)
     axes[0].set_ylabel("jobs with at most this overhead, %")
-    for length_h, line in zip(dict.fromkeys(each["length_h"] for each in results), _LINES, strict=False):
-        own = [each for each in results if (each["what"], each["length_h"]) == ("search", length_h)]
-        axes[1].plot(
-            [e["sigma"] for e in own],
-            [100 * e["p90"] for e in own],
-            f"o{line}",
-            color=colour("full"),
-            label=f"full, jobs of {length_h:g} h",
-        )
-        if own and (best := max(own, key=lambda e: e["p90"])):
+    for length_h, line in zip(results["length_h"].unique(), _LINES, strict=False):
+        own = matching(results, {"what": "search", "length_h": length_h})
+        look: dict[str, Any] = {"color": colour("full"), "label": f"full, jobs of {length_h:g} h"}
+        axes[1].plot(own["sigma"], 100 * own["p90"], f"o{line}", **look)
+        if len(own):
+            best = own.loc[own["p90"].idxmax()]
             ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": _INK, "linestyle": "none"}
             axes[1].plot([best["sigma"]], [100 * best["p90"]], "o", **ring)
     axes[1].axhline(30, color=_INK, linestyle=":", label="published P90: over 30 %")

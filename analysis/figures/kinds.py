@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.figures.curves import Curve, curve, mean_curve
 from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
 from analysis.figures.panels import SMALL, Data, Kind, legend, look_of, others
+from analysis.load import Frame
 from analysis.stats import BASELINE, Block, Line, Verdict, strategy_order, verdicts
 from harness.core.events import BUCKETS
 
@@ -71,8 +72,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
     axes.axvline(0, color=THEMES[BASELINE][0], linewidth=1)
     for place, line in enumerate(lines):
         assert line.auc_difference is not None
-        seeds = [1e3 * auc for _, auc in _pairs(line, data)]
-        for seed in seeds:
+        for seed in 1e3 * _pairs(line)["auc_difference"]:
             marker = "<" if seed < low else ">" if seed > high else "."
             look = {"color": colour(line.strategy), "alpha": 0.6, "clip_on": marker == "."}
             axes.plot(min(max(seed, low), high), place - 0.28, marker, **look)
@@ -93,14 +93,9 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
     axes.set_xlabel("AUC − AUC of none, 10⁻³ (right is better)")
 
 
-def _pairs(line: Line, data: Data) -> list[tuple[float, float]]:
-    """PLS, and AUC minus that of the cell's ``none``, of each cell that has both."""
-    pairs = [(cell, data.partners.of(cell)) for cell in line.cells]
-    return [
-        (cell["pls"], cell["auc"] - partner["auc"])
-        for cell, partner in pairs
-        if partner is not None and None not in (cell["pls"], cell["auc"], partner["auc"])
-    ]
+def _pairs(line: Line) -> Frame:
+    """The cells whose PLS and AUC minus that of their ``none`` are known."""
+    return line.pairs[line.pairs["pls"].notna()]
 
 
 def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
@@ -121,14 +116,14 @@ def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
     legend(axes)
 
 
-def _pls_against_auc(axes: "Axes", block: Block, data: Data) -> None:
+def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
     """PLS of each cell against its AUC minus that of its ``none``: one point per seed and strategy."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
-        if known := _pairs(line, data):
-            losses, differences = zip(*known, strict=True)
-            percent, thousandths = [100 * pls for pls in losses], [1e3 * auc for auc in differences]
-            axes.plot(percent, thousandths, linestyle="", markersize=6, alpha=0.85, **look_of(line))
+        known = _pairs(line)
+        if len(known):
+            look: dict[str, Any] = {"linestyle": "", "markersize": 6, "alpha": 0.85, **look_of(line)}
+            axes.plot(100 * known["pls"], 1e3 * known["auc_difference"], **look)
     axes.set_xlabel("PLS, %")
     axes.set_ylabel("AUC − AUC of none, 10⁻³")
     legend(axes)
@@ -137,7 +132,7 @@ def _pls_against_auc(axes: "Axes", block: Block, data: Data) -> None:
 def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
     """Smoothed training loss of each strategy, with its kills."""
     for line in block.lines:
-        runs = [run for cell in line.cells if (run := data.losses(cell))]
+        runs = [run for label in line.cells.index if (run := data.losses(label))]
         _draw_curves(axes, line, [each for run in runs if (each := curve(run, max_points=_FEW_POINTS))])
     axes.set_ylabel("training loss")
     _finish_curves(axes)
@@ -147,9 +142,8 @@ def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
     """As ``_loss_curves``, each minus the loss of ``none`` at the same step of the same seed."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
-        pairs = [(data.losses(cell), data.partners.of(cell)) for cell in line.cells]
-        both = [(run, data.losses(partner)) for run, partner in pairs if run and partner]
-        _draw_curves(axes, line, [each for run, other in both if other and (each := curve(run, other))])
+        both = [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]
+        _draw_curves(axes, line, [each for run, other in both if run and other and (each := curve(run, other))])
     axes.set_ylabel("loss − loss of none")
     _finish_curves(axes)
 

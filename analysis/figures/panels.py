@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures.curves import Losses, losses_of
 from analysis.figures.look import colour
-from analysis.load import Cell
-from analysis.stats import BASELINE, Block, Line, Partners, strategy_order
+from analysis.load import Frame
+from analysis.stats import BASELINE, Block, Line, strategy_order
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
 
@@ -29,14 +28,9 @@ class Data:
     """The data of figures. ``margin``: the loss of AUC that verdicts accept."""
 
     blocks: Sequence[Block]
-    cells: Sequence[Cell]
+    cells: Frame
     margin: float
     _losses: dict[str, Losses | None] = field(default_factory=dict)
-
-    @cached_property
-    def partners(self) -> Partners:
-        """The cells of ``none`` that others are compared with."""
-        return Partners(self.cells)
 
     @property
     def auc_range(self) -> tuple[float, float]:
@@ -51,9 +45,9 @@ class Data:
         space = 0.08 * (high - low)
         return low - space, high + space
 
-    def losses(self, cell: Cell) -> Losses | None:
-        """The losses of a run; its record is read once."""
-        path = str(cell["path"])
+    def losses(self, label: Any) -> Losses | None:
+        """The losses of the run with this label in ``cells``; its record is read once."""
+        path = self.cells.loc[label, "path"]
         if path not in self._losses:
             self._losses[path] = losses_of(EventLog.of(RunDir(Path(path))))
         return self._losses[path]

@@ -4,7 +4,7 @@ A config names data and trace by path. If a file changes under its path, cells o
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 Frame = Any
@@ -63,11 +63,6 @@ def name_laws(frame: Frame) -> None:
     for key, own in names:
         unique = (each[key] for each in (short, shared) if [*each.values()].count(each[key]) == 1)
         frame.loc[own.index, "trace_law"] = next(unique, f"{shared[key]} (law {(key[0] or str(None))[:_DIGITS]})")
-
-
-def contents_agree(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether two cells may be compared: what either's folder tells its cells apart by is equal."""
-    return all(left[column] == right[column] for key, column in CONTENTS.items() if left.get(key) or right.get(key))
 
 
 def content_notes(frame: Frame) -> list[str]:

@@ -24,9 +24,6 @@ despite a DONE file.
 ``copy``: another folder holds the same cell, which counts once.
 """
 
-Cell = Mapping[str, Any]
-"""One row of the frame, by column; a missing value is None."""
-
 _CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes", "clock_bytes")
 """Entries of ``Finished.cache`` that have a column."""
 _TYPES: dict[str, str] = {
@@ -133,10 +130,9 @@ def _mark_copies(frame: Frame) -> None:
                 frame.loc[label, ["status", "failure"]] = ["copy", f"the same cell as {newest['cell']}{other}"]
 
 
-def cells_of(frame: "pd.DataFrame") -> list[Cell]:
-    """The rows of a frame made by :func:`load`, with None for missing values."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in plain.to_dict("records")]
+def plain(frame: Frame) -> Frame:
+    """A frame of objects, with None for missing values."""
+    return frame.astype(object).where(frame.notna(), None)
 
 
 def swept_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme, to_svg, write_figure
-from analysis.load import STATUSES, Cell, cells_of, load
-from analysis.stats import DEFAULT_MARGIN, Block, regimes, setting_text, strategy_order, summarise
+from analysis.load import STATUSES, Frame, load, plain
+from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of, setting_text, strategy_order
 from analysis.tables import (
     FORMATS,
     UNKNOWN,
@@ -50,8 +50,7 @@ def report(
     """
     root = Path(path)
     frame = load(root) if frame is None else frame
-    cells = cells_of(frame)
-    blocks = summarise(cells)
+    blocks, found = blocks_of(frame), regimes_of(frame)
     title = ", ".join(frame["name"].dropna().unique()) or root.name
     counts = {status: [*frame["status"]].count(status) for status in STATUSES}
     counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -59,16 +58,16 @@ def report(
         "report.html",
         title=title,
         theme=theme,
-        counts=f"{len(cells)} cells: {counted}. Report of {now():%Y-%m-%d %H:%M} UTC.",
+        counts=f"{len(frame)} cells: {counted}. Report of {now():%Y-%m-%d %H:%M} UTC.",
         missing=missing(frame),
-        tradeoff=_tradeoff(Data(regimes(cells), cells, margin)),
-        verdicts=[*verdict_tables(regimes(cells), margin)],
+        tradeoff=_tradeoff(Data(found, frame, margin)),
+        verdicts=[*verdict_tables(found, margin)],
         reading=reading(margin),
-        sections=_sections(Data(blocks, cells, margin)),
+        sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
-        traces=_trace_sections(cells),
-        cells=_cells_table(root, cells),
-        facts=_provenance(cells),
+        traces=_trace_sections(frame),
+        cells=_cells_table(root, frame),
+        facts=_provenance(frame["path"]),
     )
     write_text(root / "report.html", text)
     return root / "report.html"
@@ -91,9 +90,8 @@ def write_files(
     Raises StoreError as ``load`` does, and if a file cannot be written.
     """
     frame, target = load(path) if frame is None else frame, Path(folder)
-    cells = cells_of(frame)
-    data = Data(summarise(cells), cells, margin)
-    drawn = [(TRADEOFF, Data(regimes(cells), cells, margin)), *((kind, data) for kind in KINDS)]
+    data = Data(blocks_of(frame), frame, margin)
+    drawn = [(TRADEOFF, Data(regimes_of(frame), frame, margin)), *((kind, data) for kind in KINDS)]
     with store_errors(target, "written"), style():
         target.mkdir(parents=True, exist_ok=True)
         for kind, source in drawn:
@@ -166,13 +164,13 @@ def _svgs(kind: Kind, data: Data) -> dict[int, str]:
     }
 
 
-def _trace_sections(cells: Sequence[Cell]) -> Iterable[str]:
+def _trace_sections(frame: Frame) -> Iterable[str]:
     """Sections on the failure traces, if any cell has one."""
-    if all(cell["trace"] is None for cell in cells):
+    if frame["trace"].isna().all():
         return ()
     from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
 
-    return trace_sections(cells)
+    return trace_sections(frame)
 
 
 _CELL_COLUMNS = (
@@ -193,20 +191,21 @@ _CELL_COLUMNS = (
 """Column, title and format of a value (text if empty)."""
 
 
-def _cells_table(root: Path, cells: Sequence[Cell]) -> dict[str, Any]:
+def _cells_table(root: Path, frame: Frame) -> dict[str, Any]:
     """A row for each cell, with a link to its folder."""
-    swept = tuple((key, key, "") for key in cells[0] if "." in key)
+    swept = tuple((key, key, "") for key in frame if "." in key)
     columns = (*_CELL_COLUMNS[:4], *swept, *_CELL_COLUMNS[4:])
     headings = [
         Heading("cell"),
         *(Heading(title, is_text=not form, is_key=name == "overhead_frac") for name, title, form in columns),
     ]
+    cells = plain(frame).to_dict("records")
     ordered = sorted(cells, key=lambda cell: (str(cell["engine"]), strategy_order(str(cell["strategy"])), cell["cell"]))
     rows = ([_link(root, cell), *(_text(cell[name], form) for name, _, form in columns)] for cell in ordered)
     return {"columns": headings, "rows": [*rows]}
 
 
-def _link(root: Path, cell: Cell) -> Html:
+def _link(root: Path, cell: Mapping[str, Any]) -> Html:
     target = Path(cell["path"]).relative_to(root).as_posix()
     return Html(f'<a href="{escape(target)}/">{escape(cell["cell"])}</a>')
 
@@ -215,10 +214,10 @@ def _text(value: Any, form: str) -> str:
     return UNKNOWN if value is None else format(int(value) if form == "d" else value, form)
 
 
-def _provenance(cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
+def _provenance(paths: Iterable[str]) -> Mapping[str, Sequence[str]]:
     """Versions and machines from the cells' env.json files; different values are all listed. Empty if none is read."""
     envs: list[dict[str, Any]] = []
-    for file in (RunDir(Path(cell["path"])).env for cell in cells):
+    for file in (RunDir(Path(path)).env for path in paths):
         with suppress(StoreError):  # what cannot be read is unknown
             envs.append(read_json(file))
     times = sorted(str(env.get("time")) for env in envs)

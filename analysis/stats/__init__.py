@@ -7,19 +7,16 @@ from analysis.stats.blocks import (
     Block,
     Line,
     blocks_of,
-    regimes,
     regimes_of,
     setting_text,
     strategy_order,
-    summarise,
 )
 from analysis.stats.estimates import (
     BASELINE,
     DRAWN,
     SETTING,
     Estimate,
-    Pair,
-    condition,
+    conditions,
     estimate,
     estimate_pairs,
     own_options,
@@ -38,6 +35,6 @@ from analysis.stats.inference import (
     pairs_for_power,
     pairs_for_width,
 )
-from analysis.stats.partners import Partners, cells_text, pairs_of, seeds_text
+from analysis.stats.partners import cells_text, paired, seeds_text
 from analysis.stats.rounding import REPLICATE_KEYS, Rounding, rounding_of, rounding_text, without_replicates
 from analysis.stats.verdict import DEFAULT_MARGIN, Verdict, in_thousandths, verdicts

@@ -1,27 +1,24 @@
 """Finished cells by setting and strategy, with estimates over their seeds."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-from analysis.load import CONTENTS, Cell, cells_of
+from analysis.load import CONTENTS, Frame
 from analysis.stats.estimates import (
     BASELINE,
     Estimate,
-    Pair,
     Split,
-    condition,
+    conditions,
     estimate,
     estimate_pairs,
     setting_keys,
     split,
 )
-from analysis.stats.partners import Partners, reason
+from analysis.stats.partners import paired, reasons
 from analysis.stats.rounding import Rounding, rounding_of, without_replicates
 from harness.core import strategies
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STRATEGIES = strategies.BUILT_IN
 
@@ -29,28 +26,44 @@ _DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
 """Keys of a setting whose values are digests, and what they are digests of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
-    """One strategy under one setting: its finished cells, and estimates over their seeds by column.
+    """One strategy under one setting: its finished cells with their partners (``paired``), and estimates over seeds.
 
     ``label`` is the strategy, followed by the engine in brackets if its cells ran on another engine than the block's.
     """
 
     strategy: str
     label: str
-    cells: list[Cell]
-    auc_difference: Estimate | None
-    estimates: Mapping[str, Estimate | None]
-    split: Split | None = None
-    """Spread of the differences of AUC between traces and between seeds, where it can be told."""
-    pairs: Sequence[Pair] = ()
-    """The differences of AUC: one for each cell that has a partner."""
+    cells: Frame
     unpaired: Sequence[tuple[int, str]] = ()
     """Seed of each cell without a pair, and why it has none."""
+    _estimates: dict[str, Estimate | None] = field(default_factory=dict)
+
+    @cached_property
+    def pairs(self) -> Frame:
+        """The cells that have a difference of AUC to their partner."""
+        return self.cells[self.cells["auc_difference"].notna()]
+
+    @cached_property
+    def auc_difference(self) -> Estimate | None:
+        """The mean difference of AUC to ``none``."""
+        return estimate_pairs(self.pairs)
+
+    @property
+    def split(self) -> Split | None:
+        """Spread of the differences of AUC between traces and between seeds, where it can be told."""
+        return split(self.pairs)
+
+    def estimate(self, name: str) -> Estimate | None:
+        """The estimate of a column over the cells; None where it is unknown for all."""
+        if name not in self._estimates:
+            self._estimates[name] = estimate(self.cells[name].dropna())
+        return self._estimates[name]
 
     def mean(self, name: str) -> float:
         """Mean of column ``name`` over the line's cells; 0 if the column has no estimate."""
-        value = self.estimates[name]
+        value = self.estimate(name)
         return 0.0 if value is None else value.mean
 
 
@@ -71,50 +84,47 @@ def strategy_order(strategy: str) -> tuple[int, str]:
     return (names.index(strategy) if strategy in names else len(names), strategy)
 
 
-def blocks_of(frame: "pd.DataFrame") -> list[Block]:
-    """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy."""
-    return summarise(cells_of(frame))
+def blocks_of(frame: Frame) -> list[Block]:
+    """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy.
 
-
-def regimes_of(frame: "pd.DataFrame") -> list[Block]:
-    """As ``blocks_of``, but without a split by engine: copies of a cell on several engines are one result."""
-    return regimes(cells_of(frame))
-
-
-def summarise(cells: Sequence[Cell]) -> list[Block]:
-    """As ``blocks_of``. A block also holds the reference cells (strategy ``none``) that its cells are paired with.
-
-    A block of reference cells only, all of which appear in other blocks, is left out; so are replicates of references
+    A block also holds the reference cells (strategy ``none``) that its cells are paired with. A block of reference
+    cells only, all of which appear in other blocks, is left out; so are replicates of references
     (``analysis.stats.rounding``). Cells that differ only in the draw of their trace are in one block. A strategy
     without a swept option stands in every setting of that option.
     """
-    return _blocks(cells, setting_keys(cells))
+    return _blocks(frame, setting_keys(frame))
 
 
-def regimes(cells: Sequence[Cell]) -> list[Block]:
-    """As ``regimes_of``."""
-    keys = [key for key in setting_keys(cells) if key != "engine"]
-    results: dict[tuple[Any, ...], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: cell["engine"] or ""):
-        if cell["status"] == "done":
-            results.setdefault((cell["strategy"], cell["seed"], *(cell[key] for key in keys)), cell)
-    return _blocks([*results.values()], keys)
+def regimes_of(frame: Frame) -> list[Block]:
+    """As ``blocks_of``, but without a split by engine: copies of a cell on several engines are one result."""
+    keys = [key for key in setting_keys(frame) if key != "engine"]
+    done = frame[frame["status"] == "done"].sort_values("engine", kind="stable")
+    return _blocks(done.drop_duplicates(["strategy", "seed", *keys]), keys)
 
 
-def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
-    done = without_replicates([cell for cell in cells if cell["status"] == "done"])
-    partners = Partners(done)
-    own = _grouped(done, lambda cell: tuple(condition(cell, key) for key in keys))
-    whole = {values: [*group, *_guests(values, own, keys)] for values, group in own.items()}
-    groups = _without_repeated({values: _with_references(group, partners) for values, group in whole.items()}, own)
+def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
+    """The blocks of finished cells. ``cells``: all, also those that are not finished."""
+    done = paired(without_replicates(cells[cells["status"] == "done"]))
+    own: _Groups = {}
+    for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
+        own.setdefault(values, []).append(label)
+    strategy = done["strategy"].to_dict()
+    partner = done["partner"].dropna().to_dict()
+    whole = {values: [*group, *_guests(values, own, keys, strategy)] for values, group in own.items()}
+    # References of other settings come along with the cells that are paired with them.
+    whole = {
+        values: [*dict.fromkeys((*group, *(partner[label] for label in group if label in partner)))]
+        for values, group in whole.items()
+    }
+    groups = _without_repeated(whole, own, strategy)
     differing = [place for place in range(len(keys)) if len({values[place] for values in groups}) > 1]
     blocks: list[Block] = []
     for values in sorted(groups, key=lambda values: [str(value) for value in values]):
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
-        references = [cell for cell in groups[values] if cell["strategy"] == BASELINE]
-        lines = _lines(setting, groups[values], partners, cells)
-        blocks.append(Block(setting, title, lines, rounding_of(references, cells)))
+        group = done.loc[groups[values]]
+        rounding = rounding_of(group[group["strategy"] == BASELINE], cells)
+        blocks.append(Block(setting, title, _lines(setting, group, cells), rounding))
     return blocks
 
 
@@ -130,84 +140,42 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     )
 
 
-def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
-    groups: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(key(cell), []).append(cell)
-    return groups
+_Groups = dict[tuple[Any, ...], list[Any]]
+"""Labels of cells by the values of a setting."""
 
 
-_Groups = Mapping[tuple[Any, ...], list[Cell]]
-"""Cells by the values of a setting."""
-
-
-def _guests(setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str]) -> Iterator[Cell]:
+def _guests(setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str], strategy: Mapping[Any, str]) -> list[Any]:
     """Cells of other groups whose strategies lack the options in which their setting differs from ``setting``."""
     options = {place for place, key in enumerate(keys) if key.startswith("strategy.")}
+    guests: list[Any] = []
     for values, group in groups.items():
         differing = {place for place in range(len(keys)) if values[place] != setting[place]}
         if differing and differing <= options and all(values[place] is None for place in differing):
-            others = [cells for each, cells in groups.items() if any(each[place] is not None for place in differing)]
-            has_option = {BASELINE, *(cell["strategy"] for cells in others for cell in cells)}
-            yield from (cell for cell in group if cell["strategy"] not in has_option)
+            others = [own for each, own in groups.items() if any(each[place] is not None for place in differing)]
+            has_option = {BASELINE, *(strategy[label] for own in others for label in own)}
+            guests += [label for label in group if strategy[label] not in has_option]
+    return guests
 
 
-def _without_repeated(groups: _Groups, own: _Groups) -> _Groups:
+def _without_repeated(groups: _Groups, own: _Groups, strategy: Mapping[Any, str]) -> _Groups:
     """The groups without those whose ``own`` cells all stand in others, as references or for want of an option."""
 
     def order(values: tuple[Any, ...]) -> tuple[bool, int]:
-        return _has_references_only(own[values]), values.count(None)
+        return all(strategy[label] == BASELINE for label in own[values]), values.count(None)
 
-    kept: dict[tuple[Any, ...], list[Cell]] = {}
-    seen: set[int] = set()
+    kept: _Groups = {}
+    seen: set[Any] = set()
     for values in sorted(groups, key=order):
-        if any(id(cell) not in seen for cell in own[values]):
+        if not seen.issuperset(own[values]):
             kept[values] = groups[values]
-            seen.update(map(id, groups[values]))
+            seen.update(groups[values])
     return kept
 
 
-def _with_references(group: list[Cell], partners: Partners) -> list[Cell]:
-    """``group``, and those reference cells of other settings that its cells are paired with."""
-    references = [partner for cell in group if (partner := partners.of(cell)) is not None]
-    return [*{id(cell): cell for cell in (*group, *references)}.values()]
-
-
-def _has_references_only(group: Sequence[Cell]) -> bool:
-    return all(cell["strategy"] == BASELINE for cell in group)
-
-
-def _lines(setting: Mapping[str, Any], group: Sequence[Cell], partners: Partners, cells: Sequence[Cell]) -> list[Line]:
-    """``cells``: all, also those that are not finished."""
+def _lines(setting: Mapping[str, Any], group: Frame, cells: Frame) -> list[Line]:
     lines: list[Line] = []
-    by_strategy = _grouped(group, lambda cell: cell["strategy"])
-    for strategy in sorted(by_strategy, key=strategy_order):
-        own = by_strategy[strategy]
-        paired = [(cell, partners.pairs([cell], "auc")) for cell in own]
-        pairs = [pair for _, found in paired for pair in found]
-        others = sorted({cell["engine"] for cell in own} - {setting["engine"]}) if "engine" in setting else []
-        lines.append(
-            Line(
-                strategy=strategy,
-                label=" ".join([strategy, *(f"({engine})" for engine in others)]),
-                cells=own,
-                auc_difference=estimate_pairs(pairs),
-                estimates=_Estimates(own),
-                split=split(pairs),
-                pairs=pairs,
-                unpaired=[(cell["seed"], reason(cell, cells)) for cell, found in paired if not found],
-            )
-        )
+    for strategy, own in sorted(group.groupby("strategy"), key=lambda item: strategy_order(item[0])):
+        engines = sorted({*own["engine"]} - {setting["engine"]}) if "engine" in setting else []
+        label = " ".join([strategy, *(f"({engine})" for engine in engines)])
+        lines.append(Line(strategy, label, own, [*reasons(own[own["auc_difference"].isna()], cells)]))
     return lines
-
-
-class _Estimates(dict[str, Estimate | None]):
-    """Estimates over cells by column, made when they are first asked for."""
-
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        super().__init__()
-        self._cells = cells
-
-    def __missing__(self, name: str) -> Estimate | None:
-        self[name] = estimate(cell[name] for cell in self._cells)
-        return self[name]

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from analysis.load import Cell
+from analysis.load import Frame, plain
 
 CONFIDENCE = 0.95
 BASELINE = "none"
@@ -45,15 +44,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A cell's value minus that of its reference cell. ``trace``: the trace and the seed that it was drawn with."""
-
-    seed: int
-    trace: tuple[Any, ...]
-    difference: float
-
-
-@dataclass(frozen=True)
 class Split:
     """Standard deviations of paired differences: between traces, and between the seeds of one trace."""
 
@@ -62,9 +52,9 @@ class Split:
     between_seeds: float
 
 
-def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """The estimate from the values that are not None; None if there is no such value."""
-    known = [float(value) for value in values if value is not None]
+def estimate(values: Iterable[float]) -> Estimate | None:
+    """The estimate from known values; None if there is none."""
+    known = [*map(float, values)]
     if not known:
         return None
     if len(known) == 1:
@@ -79,42 +69,44 @@ def _estimate(values: Sequence[float], error: float, degrees: int) -> Estimate:
     return Estimate(len(values), _mean(values), quantile * error, error, degrees)
 
 
-def estimate_pairs(pairs: Sequence[Pair]) -> Estimate | None:
+def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | None:
     """The mean of paired differences; its interval holds for new seeds and, with several traces, for new traces.
+
+    ``pairs``: columns ``seed``, ``draw`` (of the trace) and ``column``.
 
     Pairs of one seed, or of one trace, are not independent. If several pairs share a seed or a trace, the squared
     standard error is the sum of two: that of the means by seed and that of the means by trace. The degrees of freedom
     are those of the smaller number of means. The interval is then rather too wide than too narrow (with
     Satterthwaite's degrees of freedom 8 % of the claims were wrong: docs/log/statistics.md).
     """
-    groupings = [_by_seed(pairs), _by_trace(pairs)]
+    groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
     shared = [[_mean(group) for group in groups] for groups in groupings if 1 < len(groups) < len(pairs)]
-    values = [pair.difference for pair in pairs]
+    values = pairs[column].to_list()
     if not shared:
         return estimate(values)
     error = math.sqrt(sum(_variance(means) / len(means) for means in shared))
     return _estimate(values, error, min(len(means) for means in shared) - 1)
 
 
-def split(pairs: Sequence[Pair]) -> Split | None:
+def split(pairs: Frame) -> Split | None:
     """The spread between and within traces (analysis of variance, one way); None unless some trace has two seeds."""
-    groups = _by_trace(pairs)
+    groups = _by(pairs, "draw", "auc_difference")
     num, degrees = len(pairs), len(pairs) - len(groups)
     if len(groups) < 2 or degrees < 1:
         return None
     within = sum(_variance(group) * (len(group) - 1) for group in groups if len(group) > 1) / degrees
-    total = _mean([pair.difference for pair in pairs])
+    total = _mean(pairs["auc_difference"].to_list())
     between = sum(len(group) * (_mean(group) - total) ** 2 for group in groups) / (len(groups) - 1)
     size = (num - sum(len(group) ** 2 for group in groups) / num) / (len(groups) - 1)
     return Split(len(groups), math.sqrt(max(0.0, (between - within) / size)), math.sqrt(within))
 
 
-def _by_seed(pairs: Sequence[Pair]) -> list[list[float]]:
-    return [[pair.difference for pair in pairs if pair.seed == seed] for seed in {pair.seed for pair in pairs}]
-
-
-def _by_trace(pairs: Sequence[Pair]) -> list[list[float]]:
-    return [[pair.difference for pair in pairs if pair.trace == trace] for trace in {pair.trace for pair in pairs}]
+def _by(pairs: Frame, key: str, column: str) -> list[list[float]]:
+    """The values of ``column`` for each value of ``key``."""
+    groups: dict[float, list[float]] = {}
+    for group, value in zip(pairs[key].to_list(), pairs[column].to_list(), strict=True):
+        groups.setdefault(group, []).append(value)
+    return [*groups.values()]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -126,30 +118,30 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def setting_keys(cells: Sequence[Cell]) -> list[str]:
+def setting_keys(cells: Frame) -> list[str]:
     """``SETTING`` and the swept keys: what must be equal for two cells to be compared.
 
     An option that has one value for each strategy belongs to the strategy, and its cells are compared with those of
     others.
     """
-    return [*SETTING, *(key for key in cells[0] if "." in key and key not in own_options(cells))] if cells else []
+    own = {*own_options(cells)}
+    return [*SETTING, *(key for key in cells if "." in key and key not in own)]
 
 
-def own_options(cells: Sequence[Cell]) -> list[str]:
+def own_options(cells: Frame) -> list[str]:
     """Keys of the strategy group that differ between strategies, and within none."""
-    keys = [key for key in cells[0] if key.startswith("strategy.")]
-    found = {key: {(cell["strategy"], cell[key]) for cell in cells} for key in keys}
-    return [key for key, values in found.items() if len({strategy for strategy, _ in values}) == len(values)]
+    keys = [key for key in cells if key.startswith("strategy.")]
+    return [key for key in keys if cells[["strategy", key]].drop_duplicates()["strategy"].is_unique]
 
 
-def condition(cell: Cell, key: str) -> Any:
-    """The value of a setting's key in ``cell``, equal for all draws of the same conditions.
+def conditions(cells: Frame, keys: Sequence[str]) -> Frame:
+    """The values of a setting's keys, equal for all draws of the same conditions; missing ones are None.
 
     Of a trace it is the name of its law; of a key of ``DRAWN`` None.
     """
-    if key in DRAWN:
-        return None
-    return cell.get("trace_law" if key == "trace" else key)
+    found = plain(cells.reindex(columns=["trace_law" if key == "trace" else key for key in keys]))
+    found.columns = [*keys]
+    return found.assign(**{key: None for key in DRAWN if key in keys})
 
 
 def relevant_to_none(keys: Iterable[str]) -> list[str]:

@@ -1,68 +1,54 @@
 """The cell that each cell is compared with; cells that are compared with nothing, and why."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
-from analysis.load import Cell
-from analysis.stats.estimates import BASELINE, DRAWN, Pair, relevant_to_none, setting_keys
+from analysis.load import Frame
+from analysis.stats.estimates import BASELINE, DRAWN, relevant_to_none, setting_keys
 
 
-class Partners:
-    """Finds of each cell its reference among ``cells``: the finished one of strategy ``baseline`` with equal seed and
-    setting.
+def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
+    """``cells`` with columns ``partner``, ``auc_difference`` (AUC minus that of the partner) and ``draw``.
+
+    ``partner`` is the label of the finished cell of strategy ``baseline`` with equal seed and setting. ``draw`` numbers
+    the traces, with the seeds that they were drawn with. Missing is NaN.
 
     The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
     profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
     ``none`` that differs only in these is the partner. Candidates that differ in their AUC leave none.
     """
-
-    def __init__(self, cells: Sequence[Cell], baseline: str = BASELINE) -> None:
-        keys = setting_keys(cells)
-        self._indexes: list[tuple[list[str], dict[tuple[Any, ...], list[Cell]]]] = [(keys, {})]
-        if baseline == BASELINE:
-            self._indexes.append((relevant_to_none(keys), {}))
-        for cell in cells:
-            if (cell["strategy"], cell["status"]) == (baseline, "done"):
-                for index_keys, index in self._indexes:
-                    index.setdefault(_place(cell, index_keys), []).append(cell)
-
-    def of(self, cell: Cell) -> Cell | None:
-        """The partner of ``cell``; None if there is none."""
-        for keys, index in self._indexes:
-            if matches := index.get(_place(cell, keys)):
-                return matches[0] if len({other["auc"] for other in matches}) == 1 else None
-        return None
-
-    def pairs(self, group: Iterable[Cell], column: str) -> list[Pair]:
-        """``column`` of each cell of ``group`` minus that of its partner; left out where either is unknown."""
-        partners = [(cell, self.of(cell)) for cell in group]
-        return [
-            Pair(cell["seed"], tuple(cell.get(key) for key in ("trace", *DRAWN)), cell[column] - partner[column])
-            for cell, partner in partners
-            if partner is not None and cell[column] is not None and partner[column] is not None
-        ]
+    keys = setting_keys(cells)
+    bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
+    found = None
+    for own in [*([relevant_to_none(keys)] if baseline == BASELINE else []), keys]:  # the last one that is met counts
+        place = cells.groupby(["seed", *own], dropna=False, sort=False).ngroup()
+        matches = bases["auc"].groupby(place[bases.index])
+        partner = bases.index.to_series().groupby(place[bases.index]).first().astype("Int64")
+        of_place = place.map(partner.where(matches.nunique(dropna=False) == 1)).astype("Int64")
+        found = of_place if found is None else of_place.where(place.isin(partner.index), found)
+    assert found is not None
+    drawn = ["trace", *(key for key in DRAWN if key in cells)]
+    return cells.assign(
+        partner=found,
+        auc_difference=cells["auc"] - found.map(bases["auc"]).astype(float),
+        draw=cells.groupby(drawn, dropna=False, sort=False).ngroup(),
+    )
 
 
-def _place(cell: Cell, keys: Sequence[str]) -> tuple[Any, ...]:
-    return cell["seed"], *(cell[key] for key in keys)
-
-
-def pairs_of(group: Iterable[Cell], cells: Sequence[Cell], column: str, baseline: str = BASELINE) -> list[Pair]:
-    """As :meth:`Partners.pairs`, of partners among ``cells``."""
-    return Partners(cells, baseline).pairs(group, column)
-
-
-def reason(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> str:
-    """Why a finished cell has no difference to ``baseline`` among ``cells``, finished or not; without the seed."""
-    if cell["auc"] is None:
-        return "its own AUC is unknown"
-    same_seed = [other for other in cells if (other["strategy"], other["seed"]) == (baseline, cell["seed"])]
-    if not same_seed:
-        return f"{baseline} has no result"
-    if states := sorted({other["status"] for other in same_seed} - {"done", "copy"}):
-        return f"{baseline} has no result ({', '.join(states)})"
-    return f"{baseline} has no result, or several, of the same setting"
+def reasons(unpaired: Frame, cells: Frame) -> Iterator[tuple[int, str]]:
+    """Seed of each finished cell without a difference to ``none`` among ``cells``, finished or not, and why."""
+    if unpaired.empty:
+        return
+    states = {seed: {*own} for seed, own in cells[cells["strategy"] == BASELINE].groupby("seed")["status"]}
+    for seed, auc in zip(unpaired["seed"], unpaired["auc"].isna(), strict=True):
+        if auc:
+            yield seed, "its own AUC is unknown"
+        elif seed not in states:
+            yield seed, f"{BASELINE} has no result"
+        elif others := sorted(states[seed] - {"done", "copy"}):
+            yield seed, f"{BASELINE} has no result ({', '.join(others)})"
+        else:
+            yield seed, f"{BASELINE} has no result, or several, of the same setting"
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
@@ -73,9 +59,7 @@ def seeds_text(seeds: Iterable[int]) -> str:
     return f"seed{'' if len(ordered) == 1 else 's'} {text}"
 
 
-def cells_text(cells: Iterable[Cell]) -> str:
+def cells_text(cells: Frame) -> str:
     """Cells by strategy: ``full seeds 0–2, partial seed 1``."""
-    seeds: dict[str, list[int]] = {}
-    for cell in cells:
-        seeds.setdefault(cell["strategy"], []).append(cell["seed"])
-    return ", ".join(f"{strategy} {seeds_text(own)}" for strategy, own in seeds.items())
+    groups = cells.groupby("strategy", sort=False)["seed"]
+    return ", ".join(f"{strategy} {seeds_text(own)}" for strategy, own in groups)

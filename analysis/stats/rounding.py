@@ -1,10 +1,8 @@
 """The floor of rounding: how far runs without failures differ that differ in the order of floating-point sums only."""
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.load import Cell
+from analysis.load import Frame
 from analysis.stats.estimates import BASELINE, relevant_to_none, setting_keys
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
@@ -19,21 +17,21 @@ class Rounding:
     num_seeds: int
 
 
-def rounding_of(references: Sequence[Cell], cells: Sequence[Cell]) -> Rounding | None:
+def rounding_of(references: Frame, cells: Frame) -> Rounding | None:
     """The floor of rounding for the setting of ``references``, from the replicates of all seeds among ``cells``.
 
     None if there are no replicates, or all are equal to the bit, as those of backend `compiled` are: they tell nothing
     about other machines.
     """
-    keys = _fixed_keys(cells)
-    settings = {tuple(cell[key] for key in keys) for cell in references}
-    families = [
-        family
-        for (_, *values), family in _families(cells, ["seed", *keys]).items()
-        if tuple(values) in settings and len({tuple(cell.get(key) for key in REPLICATE_KEYS) for cell in family}) > 1
-    ]
-    largest = max((_range(family) for family in families), default=0.0)
-    return Rounding(largest, len(families)) if largest else None
+    if not (varied := [key for key in REPLICATE_KEYS if key in cells]):
+        return None
+    keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
+    own = cells[(cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()]
+    own = own.merge(references[keys].drop_duplicates(), on=keys)
+    families = own.assign(variant=own.groupby(varied, dropna=False).ngroup()).groupby(["seed", *keys], dropna=False)
+    auc = families["auc"].agg(["min", "max"])[families["variant"].nunique() > 1]
+    largest = float((auc["max"] - auc["min"]).max()) if len(auc) else 0.0
+    return Rounding(largest, len(auc)) if largest else None
 
 
 def rounding_text(rounding: Rounding | None) -> str:
@@ -47,27 +45,11 @@ def rounding_text(rounding: Rounding | None) -> str:
     )
 
 
-def without_replicates(cells: Sequence[Cell]) -> list[Cell]:
+def without_replicates(cells: Frame) -> Frame:
     """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no other strategy ran with."""
-    keys = [key for key in REPLICATE_KEYS if cells and key in cells[0]]
-    in_use = {tuple(cell[key] for key in keys) for cell in cells if cell["strategy"] != BASELINE}
-    if not in_use:
-        return list(cells)
-    return [cell for cell in cells if tuple(cell[key] for key in keys) in in_use]
-
-
-def _fixed_keys(cells: Sequence[Cell]) -> list[str]:
-    return [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
-
-
-def _families(cells: Sequence[Cell], keys: Sequence[str]) -> dict[tuple[object, ...], list[Cell]]:
-    """The finished cells of ``none`` by their values of ``keys``."""
-    families: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        if cell["strategy"] == BASELINE and cell["status"] == "done" and cell["auc"] is not None:
-            families.setdefault(tuple(cell[key] for key in keys), []).append(cell)
-    return families
-
-
-def _range(family: Sequence[Cell]) -> float:
-    return max(abs(left["auc"] - right["auc"]) for left, right in itertools.combinations(family, 2))
+    keys = [key for key in REPLICATE_KEYS if key in cells]
+    is_other = cells["strategy"] != BASELINE
+    if not keys or not is_other.any():
+        return cells
+    place = cells.groupby(keys, dropna=False).ngroup()
+    return cells[place.isin(place[is_other])]

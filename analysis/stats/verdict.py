@@ -89,9 +89,8 @@ def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
 
 def _is_equal(verdict: Verdict) -> bool:
     """Whether no cell lost a sample or an update, as far as they are counted, and no AUC differs."""
-    loss, lost = verdict.loss, ("pls", "update_pls", "lost_dense_frac")
-    loses = any(cell.get(name) for cell in verdict.line.cells for name in lost)
-    return loss.mean == 0 and not loss.standard_error and not loses
+    loss, lost = verdict.loss, verdict.line.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
+    return loss.mean == 0 and not loss.standard_error and not lost.fillna(0.0).any(axis=None)
 
 
 def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:

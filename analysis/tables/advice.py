@@ -96,8 +96,7 @@ def _shown(found: Sequence[Verdict]) -> Iterator[str]:
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
     """Numbers of seeds and of traces of the line that has the fewest; None if no line has a pair."""
-    sizes = [(len({p.seed for p in line.pairs}), len({p.trace for p in line.pairs})) for line in lines if line.pairs]
-    return min(sizes, default=None)
+    return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.pairs)), default=None)
 
 
 def _over(*lines: Line) -> str:
@@ -115,7 +114,7 @@ def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     sample = _sample(*(each.line for each in found))
     if sample is not None and sample[0] < LEAST_SEEDS:
         parts.append(f"{_counted(sample[0], 'seed')} of {_counted(sample[1], 'trace')} say little of others")
-    auc = next((line.estimates["auc"] for line in block.lines if line.strategy == BASELINE), None)
+    auc = next((line.estimate("auc") for line in block.lines if line.strategy == BASELINE), None)
     if auc is not None and auc.mean < LEAST_AUC:
         learned = "the model has hardly learned, so losses are small for that reason"
         parts.append(f"AUC of {BASELINE} is {auc.mean:.2f}: {learned}")

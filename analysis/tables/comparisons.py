@@ -1,7 +1,7 @@
 """Paired differences between folders: keys that vary inside the folders are matched."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analysis.load import CONTENTS, Cell, cells_of, content_notes, contents_agree, load, swept_keys
-from analysis.stats import SETTING, Estimate, cells_text, condition, estimate, seeds_text, setting_text, strategy_order
+from analysis.load import CONTENTS, Frame, content_notes, load, plain, swept_keys
+from analysis.stats import SETTING, Estimate, cells_text, conditions, estimate, seeds_text, setting_text, strategy_order
 from analysis.tables.builder import HINT, Heading, Shown, latex_table, markdown_table, rich_table, show_interval
 from analysis.tables.strategies import Format, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
@@ -33,29 +33,26 @@ METRICS: dict[str, tuple[str, float, int]] = {
 }
 """Column: heading, scale and digits."""
 
-_EQUAL = ("seed", *SETTING)  # columns in which a cell and its partner in the same folder are equal
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
 _LEGEND = (
     "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
     "standard errors."
 )
 
-Pair = tuple[Cell, Cell]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """Differences of folder ``other`` from folder ``base``: a pair is a cell of each with equal seed and ``group``.
 
-    ``group``: the strategy, and the values of the other keys that vary in the folders.
+    ``group``: the strategy, and the values of the other keys that vary in the folders. ``pairs``: the columns of
+    ``load`` of the other cell, and those of the base with names that end in `` base``.
     """
 
     base: str
     other: str
     group: str
-    num_pairs: int
+    pairs: Frame
     differences: dict[str, Estimate | None]
-    pairs: tuple[Pair, ...] = ()
 
 
 def show_comparison(dirs: Sequence[Path | str], *, explain: bool = False) -> Shown:
@@ -69,11 +66,10 @@ def show_comparison(dirs: Sequence[Path | str], *, explain: bool = False) -> Sho
         parts.append(_table(items, title))
         parts.append(Text(_config_difference(items), style="dim"))
         of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
-        pairs = [pair for item in items for pair in item.pairs]
-        for place, (folder, frame) in enumerate(of_both):
-            paired = {pair[place]["path"] for pair in pairs}
+        for column, (folder, frame) in zip(("path base", "path"), of_both, strict=True):
             done = _done(frame)
-            if alone := [cell for cell in done if cell["path"] not in paired]:
+            alone = done[~done["path"].isin([path for item in items for path in item.pairs[column]])]
+            if len(alone):
                 parts.append(Text(f"{folder}: {len(alone)} of {len(done)} cells have no partner: {cells_text(alone)}."))
     return Shown(*parts, _legend(explain), *_left_out(frames))
 
@@ -98,7 +94,7 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
     headings = [*texts, Heading("n"), *(Heading(title) for title, _, _ in METRICS.values())]
     rows = [
         [
-            *(item.base, item.other, item.group or "seed", str(item.num_pairs)),
+            *(item.base, item.other, item.group or "seed", str(len(item.pairs))),
             *(
                 show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
                 for name, (_, scale, digits) in METRICS.items()
@@ -123,23 +119,22 @@ def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows = [
-        {"base": item.base, "other": item.other, "group": item.group, "num": item.num_pairs}
+        {"base": item.base, "other": item.other, "group": item.group, "num": len(item.pairs)}
         | numbers(item.differences, has_error=True)
         for item in found
     ]
     return pd.DataFrame(rows)
 
 
-def _alone(cells: Sequence[Cell], found: Sequence[Comparison], baseline: str) -> Iterator[str]:
+def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator[str]:
     """A line for each strategy that lacks pairs with ``baseline``: the seeds that either has alone."""
-    pairs = [pair for item in found for pair in item.pairs]
-    base_seeds = {cell["seed"] for cell in cells if cell["strategy"] == baseline}
-    for strategy in sorted({cell["strategy"] for cell in cells} - {baseline}, key=strategy_order):
-        own = [cell for cell in cells if cell["strategy"] == strategy]
-        paired = {cell["path"] for _, cell in pairs}
-        alone = [cell["seed"] for cell in own if cell["path"] not in paired]
+    is_paired = cells["path"].isin([path for item in found for path in item.pairs["path"]])
+    base_seeds = {*cells.loc[cells["strategy"] == baseline, "seed"]}
+    for strategy in sorted({*cells["strategy"]} - {baseline}, key=strategy_order):
+        own = cells[cells["strategy"] == strategy]
+        alone = [*own.loc[~is_paired, "seed"]]
         parts = [f"{baseline} has no result, or several, of the same setting for {seeds_text(alone)}"] if alone else []
-        if lacking := base_seeds - {cell["seed"] for cell in own}:
+        if lacking := base_seeds - {*own["seed"]}:
             parts.append(f"{strategy} has no result for {seeds_text(lacking)}")
         if parts:
             yield f"{strategy}: {len(own) - len(alone)} of {len(own)} cells have a partner: {'; '.join(parts)}."
@@ -160,22 +155,19 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
     frames = frames or [load(path) for path in dirs]
     keys = _matched_keys(frames)
     base, *others = (_done(frame) for frame in frames)
+    matched = [key for key in keys if key in base]
     found: list[Comparison] = []
     for path, frame, cells in zip(dirs[1:], frames[1:], others, strict=True):
-        groups: dict[tuple[str, ...], list[Pair]] = {}
-        by_seed = _grouped(cells, "seed")
-        for left in base:
-            for right in by_seed.get((left["seed"],), ()):
-                if contents_agree(left, right) and all(left[key] == right.get(key) for key in keys if key in left):
-                    group = tuple(_text(condition(right, key)) for key in keys if key != "seed")
-                    groups.setdefault(group, []).append((left, right))
-        if not groups:
+        pairs = _merged(base, cells, matched)
+        if pairs.empty:
             _refuse_damaged(frames[0], frame)
             raise UserError(
                 f"{dirs[0]} and {path}: expected finished cells with equal {', '.join(keys)}; found no pair"
             )
-        named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
-        found += [_compare(str(dirs[0]), str(path), words, pairs) for words, pairs in named]
+        pairs["group"] = [*conditions(pairs, keys[1:]).fillna("null").astype(str).itertuples(index=False, name=None)]
+        groups = [(group, own) for group, own in pairs.groupby("group", sort=False)]
+        groups.sort(key=lambda item: (strategy_order(item[1]["strategy base"].iloc[0]), item[0]))
+        found += [_compare(str(dirs[0]), str(path), words, own) for words, own in groups]
     return found
 
 
@@ -192,55 +184,73 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     """
     frame = load(path) if frame is None else frame
     cells = _done(frame)
-    bases = [cell for cell in cells if cell["strategy"] == baseline]
-    if not bases:
+    bases = cells[cells["strategy"] == baseline]
+    if bases.empty:
         _refuse_damaged(frame)
-        there = ", ".join(sorted({cell["strategy"] for cell in cells}, key=strategy_order)) or "none"
+        there = ", ".join(sorted({*cells["strategy"]}, key=strategy_order)) or "none"
         raise UserError(f"{path}: no finished cell of strategy {baseline}; finished there: {there}")
     if len(bases) == len(cells):
         _refuse_damaged(frame)
         raise UserError(f"{path}: expected a finished cell of another strategy than {baseline}, got none")
-    swept = [key for key in cells[0] if "." in key]
-    has_engines = len({cell["engine"] for cell in cells}) > 1
-    groups: dict[tuple[str, ...], list[Pair]] = {}
-    by_setting = _grouped(bases, *_EQUAL)
-    for cell in cells:
-        candidates = by_setting.get(tuple(cell[key] for key in _EQUAL), ())
-        partners = [base for base in candidates if contents_agree(base, cell)]
-        for partner, option in _nearest(cell, partners, swept) if cell["strategy"] != baseline else ():
-            own = ({key: cell[key]} for key in swept if cell[key] is not None)
-            words = [cell["strategy"], *map(setting_text, own), *option]
-            groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
-    ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
-    return [_compare(f"{baseline} in {path}", str(path), words, pairs) for words, pairs in ordered]
+    swept = [key for key in cells if "." in key]
+    options = [key for key in swept if key.startswith("strategy.")]
+    pairs = _nearest(_merged(bases, cells[cells["strategy"] != baseline], ["seed", *SETTING]), swept, options)
+    has_engines = cells["engine"].nunique() > 1
+    pairs["group"] = [
+        (
+            cell["strategy"],
+            *(setting_text({key: cell[key]}) for key in swept if cell[key] is not None),
+            *([cell["option"]] if cell["option"] else []),
+            *([cell["engine"]] * has_engines),
+        )
+        for cell in pairs.to_dict("records")
+    ]
+    groups = sorted(pairs.groupby("group"), key=lambda item: (strategy_order(item[0][0]), item[0]))
+    return [_compare(f"{baseline} in {path}", str(path), words, own) for words, own in groups]
 
 
-def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Iterator[tuple[Cell, list[str]]]:
-    """The partner with most values of ``keys`` in common; several if they differ in options, with these in words."""
-    common = [sum(partner[key] == cell[key] for key in keys) for partner in partners]
-    nearest = [partner for partner, num in zip(partners, common, strict=True) if num == max(common)]
-    options: list[str] = []
-    if len({partner["auc"] for partner in nearest}) > 1:
-        options = [key for key in keys if key.startswith("strategy.") and cell[key] is None]
-    for same in _grouped(nearest, *options).values():
-        if len({partner["auc"] for partner in same}) == 1:
-            values = {key: same[0][key] for key in options if len({partner[key] for partner in nearest}) > 1}
-            yield same[0], [f"to {setting_text(values)}"] if values else []
+def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
+    """Pairs of a cell of each with equal ``keys`` and contents; columns of ``base`` end in `` base``."""
+    right = other.reindex(columns=[*dict.fromkeys((*other, *base))])
+    pairs = plain(
+        base.astype(object)
+        .add_suffix(" base")
+        .merge(right.astype(object), left_on=[f"{key} base" for key in keys], right_on=[*keys])
+    )
+    for key, column in CONTENTS.items():
+        told = [name for name in (key, f"{key} base") if name in pairs]
+        is_equal = pairs[column].fillna("") == pairs[f"{column} base"].fillna("")
+        pairs = pairs[is_equal | pairs[told].isna().all(axis=1)]
+    return pairs.copy()  # in one piece
 
 
-def _grouped(cells: Sequence[Cell], *keys: str) -> dict[tuple[Any, ...], list[Cell]]:
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(tuple(cell[key] for key in keys), []).append(cell)
-    return groups
+def _nearest(pairs: Frame, keys: Sequence[str], options: Sequence[str]) -> Frame:
+    """Of each cell the pair with most values of ``keys`` in common, with an empty column ``option``.
+
+    Pairs that differ in ``options`` that the cell lacks all stay, with these in words. Others that are as near but
+    differ in their results are left out.
+    """
+    pairs = pairs.assign(common=0)
+    for key in keys:
+        pairs["common"] += pairs[key].eq(pairs[f"{key} base"]) | pairs[[key, f"{key} base"]].isna().all(axis=1)
+    pairs = pairs[pairs["common"] == pairs.groupby("path")["common"].transform("max")]
+    bases = ["auc base", *(f"{key} base" for key in options)]
+    several = pairs.groupby("path")[bases].transform("nunique", dropna=False) > 1
+    told = (
+        several[bases[1:]].to_numpy(bool) & several[["auc base"]].to_numpy() & pairs[[*options]].isna().to_numpy(bool)
+    )
+    values = zip(told.tolist(), pairs[bases[1:]].to_numpy().tolist(), strict=True)
+    words = [
+        setting_text({key: value for key, is_told, value in zip(options, *row, strict=True) if is_told})
+        for row in values
+    ]
+    pairs = pairs.assign(option=[text and f"to {text}" for text in words])
+    same = pairs.groupby(["path", "option"], sort=False)
+    return pairs[(same["auc base"].transform("nunique", dropna=False) == 1) & (same.cumcount() == 0)]
 
 
-def _text(value: object) -> str:
-    return "null" if value is None else str(value)
-
-
-def _done(frame: "pd.DataFrame") -> list[Cell]:
-    return [cell for cell in cells_of(frame) if cell["status"] == "done"]
+def _done(frame: Frame) -> Frame:
+    return frame[frame["status"] == "done"]
 
 
 def _refuse_damaged(*frames: "pd.DataFrame") -> None:
@@ -256,23 +266,17 @@ def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     return ["seed", *keys, *swept]
 
 
-def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair]) -> Comparison:
-    differences = {
-        metric: estimate(
-            right[metric] - left[metric]
-            for left, right in pairs
-            if left[metric] is not None and right[metric] is not None
-        )
-        for metric in METRICS
-    }
-    return Comparison(base, other, ", ".join(group), len(pairs), differences, tuple(pairs))
+def _compare(base: str, other: str, group: Sequence[str], pairs: Frame) -> Comparison:
+    both = {metric: pairs[[metric, f"{metric} base"]].dropna() for metric in METRICS}
+    differences = {metric: estimate(own[metric] - own[f"{metric} base"]) for metric, own in both.items()}
+    return Comparison(base, other, ", ".join(group), pairs, differences)
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     notes = [line for frame in frames for line in content_notes(frame)]
     lines = [f"left out, damaged: {line}" for line in damaged_cells(*frames)]
-    copies = [cell for frame in frames for cell in cells_of(frame) if cell["status"] == "copy"]
-    lines += [f"left out, copy: {cell['path']}: {cell['failure']}" for cell in copies]
+    copies = [frame.loc[frame["status"] == "copy", ["path", "failure"]] for frame in frames]
+    lines += [f"left out, copy: {path}: {why}" for own in copies for path, why in own.itertuples(index=False)]
     return [Text(line, style="red") for line in (*lines, *notes)]
 
 
@@ -281,7 +285,7 @@ def _table(found: Sequence[Comparison], title: str) -> Table:
     rows = (
         [
             item.group or "seed",
-            str(item.num_pairs),
+            str(len(item.pairs)),
             *(_with_ratio(item.differences[name], scale, digits) for name, (_, scale, digits) in METRICS.items()),
         ]
         for item in found
@@ -302,18 +306,18 @@ def _config_difference(found: Sequence[Comparison]) -> str:
     """The config keys in which the cells of pairs differ, except those that vary inside one of the folders."""
     left, right = (_configs(Path(folder)) for folder in (found[0].base, found[0].other))
     inside = {*swept_keys(left), *swept_keys(right), "seed"}
-    pairs = [item.pairs[0] for item in found]
-    both = [[read_config(Path(cell["path"])) for cell in pair] for pair in pairs]
+    pairs = [item.pairs.iloc[0] for item in found]
+    both = [[read_config(Path(pair[column])) for column in ("path base", "path")] for pair in pairs]
     keys = dict.fromkeys(key for one, other in both for key in differing_keys(one, other) if key not in inside)
     names = [*keys, *_changed_contents(pairs)]
     return f"Config keys that differ: {', '.join(names)}." if names else "Their configs are equal."
 
 
-def _changed_contents(pairs: Sequence[Pair]) -> Iterator[str]:
+def _changed_contents(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The inputs (data, trace) that have another content under the same name in some pair."""
     for name in ("data", "trace"):
-        digest = f"{name}_digest"
-        if any(one[name] == other[name] and len({one[digest], other[digest]} - {None}) == 2 for one, other in pairs):
+        digests = f"{name}_digest", f"{name}_digest base"
+        if any(p[name] == p[f"{name} base"] and len({p[each] for each in digests} - {None}) == 2 for p in pairs):
             yield f"the content of {name} (under the same path)"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.text import Text
 
-from analysis.load import Frame, content_notes
+from analysis.load import Frame, content_notes, plain
 from analysis.stats import BASELINE, SETTING, Block, Estimate, Line, blocks_of, own_options, rounding_text, seeds_text
 from analysis.tables.builder import (
     HINT,
@@ -67,7 +67,7 @@ class Column(Heading):
     scale: float = 1
     digits: int = 2
     show: "Callable[[Column, Line], str]" = lambda column, line: show_mean(
-        line.estimates[column.of], scale=column.scale, digits=column.digits
+        line.estimate(column.of), scale=column.scale, digits=column.digits
     )
     key: str = ""
     where: Callable[[Block], bool] = lambda _: True
@@ -81,7 +81,7 @@ class Column(Heading):
 
 def _is_known(name: str, block: Block) -> bool:
     """Whether some strategy of the block has a value in a column."""
-    return any(line.estimates[name] is not None for line in block.lines)
+    return any(line.estimate(name) is not None for line in block.lines)
 
 
 def _is_priced(name: str, block: Block) -> bool:
@@ -93,17 +93,17 @@ def _difference(column: Column, line: Line) -> str:
     """The difference to none; in brackets the number of pairs, where it is not that of the cells."""
     if line.strategy == BASELINE:
         return UNKNOWN
-    num = f" ({len(line.pairs)})" if line.unpaired and line.pairs else ""
+    num = f" ({len(line.pairs)})" if line.unpaired and len(line.pairs) else ""
     return show_interval(line.auc_difference, scale=column.scale, signed=True) + num
 
 
 def _total(column: Column, line: Line) -> str:
     """The overhead, marked if it is longer than the job in some cell."""
-    return show_mean(line.estimates[column.of], scale=column.scale) + " †" * _is_longer_than_the_job(line)
+    return show_mean(line.estimate(column.of), scale=column.scale) + " †" * _is_longer_than_the_job(line)
 
 
 def _is_longer_than_the_job(line: Line) -> bool:
-    return any((cell["overhead_frac"] or 0) > 1 for cell in line.cells)
+    return bool((line.cells["overhead_frac"] > 1).any())
 
 
 _lost = partial(Column, group="lost, %", scale=100)
@@ -124,7 +124,7 @@ COLUMNS = (
         title="AUC",
         group="quality",
         of="auc",
-        show=lambda column, line: show_interval(line.estimates[column.of], digits=5),
+        show=lambda column, line: show_interval(line.estimate(column.of), digits=5),
     ),
     Column(
         title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
@@ -205,7 +205,7 @@ def table(frame: "pd.DataFrame") -> "pd.DataFrame":
             "strategy": line.label,
             "num": len(line.cells),
             "num_pairs": len(line.pairs),
-            **numbers({"auc_difference": line.auc_difference, **{name: line.estimates[name] for name in names}}),
+            **numbers({"auc_difference": line.auc_difference, **{name: line.estimate(name) for name in names}}),
         }
         for block in blocks
         for line in block.lines
@@ -281,10 +281,12 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:
     """Options in which strategies of one table differ."""
-    cells = [cell for block in blocks for line in block.lines for cell in line.cells]
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    cells = plain(pd.concat([line.cells for block in blocks for line in block.lines])) if blocks else pd.DataFrame()
     notes: list[str] = []
-    for key in own_options(cells) if cells else []:
-        values = {cell["strategy"]: cell[key] for cell in cells if cell[key] is not None}
+    for key in own_options(cells):
+        values = cells[["strategy", key]].dropna().set_index("strategy")[key].to_dict()
         if len(set(values.values())) > 1:
             words = (f"{value} for {strategy}" for strategy, value in values.items())
             notes.append(f"{key} differs between strategies: {', '.join(words)}.")

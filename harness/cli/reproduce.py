@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
@@ -23,6 +23,8 @@ from harness.grid.worker import run_assembled
 from harness.record.folder import claim_grid
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.claims.claim import Claim
     from analysis.claims.page import Finding
 
@@ -160,9 +162,8 @@ def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Findi
     """Rows and figure of each claim; a claim that this scale leaves out has none."""
     import analysis
     from analysis.claims.page import Finding, finding
-    from analysis.load import cells_of
 
-    frames = {each.out: _own(each, cells_of(analysis.load(each.out, each.axes))) for each in evidence.unique}
+    frames = {each.out: _own(each, analysis.load(each.out, each.axes)) for each in evidence.unique}
     found: list[Finding] = []
     for name, claim in claims.items():
         if name in evidence.experiments:
@@ -175,10 +176,10 @@ def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Findi
     return found
 
 
-def _own(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
     """The rows of the experiment's cells, by whichever code; other runs of its folder are no evidence."""
     hashes = {cell.hash.partition("-")[0] for cell in experiment.cells}
-    own = [row for row in rows if {*Path(row["path"]).name.split("-")[-2:-1]} & hashes]
+    own = rows.loc[[bool({*Path(path).name.split("-")[-2:-1]} & hashes) for path in rows["path"]]]
     if len(own) < len(rows):
         console.note(f"{experiment.out}: {len(rows) - len(own)} runs of other settings are left out")
     return own

@@ -54,13 +54,11 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
 def _auc_differences(folder: Path) -> dict[Path, float]:
     """AUC of each run minus that of its reference run (same seed), by run directory; runs without one are left out."""
     import analysis
-    from analysis.load import cells_of
-    from analysis.stats import Partners
+    from analysis.stats import paired
 
-    cells = cells_of(analysis.load(folder))
-    partners = Partners(cells)
-    pairs = {Path(cell["path"]): partners.pairs([cell], "auc") for cell in cells if cell["status"] == "done"}
-    return {path: found[0].difference for path, found in pairs.items() if found}
+    frame = paired(analysis.load(folder))
+    differences = frame[frame["status"] == "done"].set_index("path")["auc_difference"].dropna()
+    return {Path(path): difference for path, difference in differences.items()}
 
 
 def _target(options: argparse.Namespace) -> dict[str, str]:

@@ -3,20 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, Block, Estimate, Line, Rounding, Verdict, estimate, verdicts
+from analysis.stats import DEFAULT_MARGIN, Block, Line, Rounding, Verdict, verdicts
 from analysis.tables import advice
 from harness.cli.arguments import parser
-from tests.analysis.shown import shown
 from tests.made_runs import made_config, write_run
 
 
 def line(strategy: str, overhead: float, *differences: float) -> Line:
     """A strategy with its emulated overhead and its paired differences of AUC."""
-    costs: dict[str, Estimate | None] = {"overhead_frac": estimate([overhead] * max(1, len(differences)))}
-    return Line(strategy, strategy, [], estimate(differences), costs)
+    num = range(len(differences))
+    cells = {"seed": num, "draw": num, "overhead_frac": overhead, "auc_difference": differences}
+    return Line(strategy, strategy, pd.DataFrame(cells))
 
 
 def block(*lines: Line) -> Block:
@@ -52,9 +53,8 @@ def test_each_strategy_has_the_verdict_that_its_seeds_show() -> None:
 def test_nothing_that_loses_is_equal_by_construction(what: str) -> None:
     """Law: AUC may be equal by chance; what is not counted is taken as none."""
     for lost in (0.0, None, 0.002):
-        cells = [{"pls": 0.0, "overhead_frac": 0.08, what: lost}]
-        verdict = found(replace(FULL, cells=cells))["full"].verdict
-        assert (verdict == "equal by construction") == (not lost)
+        own = replace(FULL, cells=FULL.cells.assign(**{what: lost}))
+        assert (found(own)["full"].verdict == "equal by construction") == (not lost)
 
 
 def test_the_margin_decides_what_is_harmless() -> None:
@@ -75,14 +75,6 @@ def test_holm_counts_the_strategies_that_are_compared() -> None:
     assert found(close, *equal)["partial"].verdict == "non-inferior"
 
 
-def test_a_difference_of_zero_by_chance_is_not_by_construction(tmp_path: Path) -> None:
-    """Equal AUC of cells that lost samples is undecided."""
-    write_run(tmp_path / "run", made_config("cpr_vanilla"))
-    cells = analysis.blocks_of(analysis.load(tmp_path))[0].lines[0].cells
-    assert cells[0]["pls"] > 0
-    assert found(replace(FULL, cells=cells))["full"].verdict == "open"
-
-
 def test_nothing_within_the_floor_of_rounding_is_called_different() -> None:
     """Neither a gain nor a loss that replicates of `none` have too; non-inferiority calls nothing different."""
     better = line("cpr_random", 0.01, 2e-3, 2.1e-3, 1.9e-3)
@@ -92,19 +84,15 @@ def test_nothing_within_the_floor_of_rounding_is_called_different() -> None:
     assert "floor of rounding" in result["cpr_vanilla"].sentence
 
 
-def test_one_seed_tells_nothing() -> None:
-    """Without a spread a strategy is open, and its sentence says what is missing."""
-    single = found(line("cpr_mfu", 0.1, -5e-3))["cpr_mfu"]
-    assert (single.verdict, single.more_seeds) == ("open", None)
-    assert "one seed" in single.sentence
-
-
 def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
-    """The number is in the sentence; a smaller margin, nearer to the loss, asks for more of them."""
+    """The number is in the sentence; a smaller margin, nearer to the loss, asks for more. One seed has no spread."""
     wide, narrow = (found(WIDE, margin=margin)["cpr_ssu"] for margin in (4e-3, 3e-3))
     assert wide.more_seeds is not None
     assert narrow.more_seeds is None or narrow.more_seeds > wide.more_seeds
     assert f"{wide.more_seeds} more seeds to decide" in wide.sentence
+    single = found(line("cpr_mfu", 0.1, -5e-3))["cpr_mfu"]
+    assert (single.verdict, single.more_seeds) == ("open", None)
+    assert "one seed" in single.sentence
 
 
 def test_the_front_holds_what_no_other_strategy_beats() -> None:
@@ -123,8 +111,7 @@ def test_the_engine_is_no_regime(grid: Path) -> None:
     frame = analysis.load(grid)
     (regime,) = analysis.regimes_of(frame)
     full = next(line for line in regime.lines if line.strategy == "full")
-    assert len(full.cells) == 3
-    assert {cell["engine"] for cell in full.cells} == {"local"}
+    assert [*full.cells["engine"]] == ["local"] * 3
 
 
 def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
@@ -160,10 +147,8 @@ def test_what_is_shown_says_over_how_many_seeds_and_traces(tmp_path: Path) -> No
         for seed in range(num):
             for strategy in ("none", "full", "cpr_vanilla"):
                 write_run(tmp_path / name / f"{strategy}{seed}", made_config(strategy, seed=seed), auc=auc)
-    weak, sound = (advice(analysis.load(tmp_path / name), margin=0.5) for name in ("weak", "sound"))
-    assert weak is not None
-    assert sound is not None
-    assert "Shown over 2 seeds and 1 trace: " in shown(weak)
-    assert "Caution: 2 seeds of 1 trace say little of others; AUC of none is 0.61: the model has hardly" in shown(weak)
-    assert "Shown over 3 seeds and 1 trace: " in shown(sound)
-    assert "Caution" not in shown(sound)
+    weak, sound = (str(advice(analysis.load(tmp_path / name), margin=0.5)) for name in ("weak", "sound"))
+    assert "Shown over 2 seeds and 1 trace: " in weak
+    assert "Caution: 2 seeds of 1 trace say little of others; AUC of none is 0.61: the model has hardly" in weak
+    assert "Shown over 3 seeds and 1 trace: " in sound
+    assert "Caution" not in sound

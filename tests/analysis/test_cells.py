@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from markupsafe import escape
 
 import analysis
-from analysis.load import COLUMNS, cells_of, lost_dense_samples
+from analysis.load import COLUMNS, lost_dense_samples
 from harness.core.errors import StoreError
 from harness.core.events import Finished, Recovered
 from harness.record.event_log import read_events
@@ -20,12 +21,30 @@ from tests.unprivileged import unprivileged
 
 
 def test_every_run_below_is_a_row(grid: Path) -> None:
-    """Runs at any depth are rows, finished or not, and carry their status."""
+    """Runs at any depth are rows, with their status; figures are those of the run's last event, or are missing.
+
+    A key that is asked for is a column also where all cells have one value, or none has the key.
+    """
     frame = analysis.load(grid)
     assert len(frame) == 15
     assert list(frame.columns) == [*COLUMNS]
     assert frame["status"].value_counts().to_dict() == {"done": 13, "failed": 1, "unfinished": 1}
-    assert frame.set_index("cell").loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
+    cells = frame.set_index("cell")
+    assert cells.loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
+    names = ["auc", "log_loss", "pls", "update_pls", "overhead_frac", "save_h", "lost_h", "payload_bytes", "num_saves"]
+    finished = read_events(grid / "full-s1" / "events.jsonl")[-1]
+    assert isinstance(finished, Finished)
+    assert [*cells.loc["full-s1", names]] == [getattr(finished, name) for name in names]
+    stalls = finished.machine["overhead_seconds"]
+    assert cells.loc["full-s1", "measured_lost_s"] == stalls["lost"]
+    assert cells.loc["full-s1", "stall_s"] == pytest.approx(sum(stalls.values()))
+    missing = cells.loc[["failed-s0", "unfinished-s0"], [*names, "stall_s", "seconds"]]
+    assert missing.isna().to_numpy().all()
+    asked = analysis.load(grid, ["model.size", "strategy.r", "strategy.bits", "seed", "profile"])
+    assert set(asked["model.size"]) == {"kaggle"}
+    assert {0.125} < set(asked["strategy.r"]), "strategies without the option have none"
+    assert asked["strategy.bits"].isna().all()
+    assert asked.columns.is_unique
 
 
 @pytest.mark.parametrize(
@@ -53,27 +72,8 @@ def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None
     frame = analysis.load(tmp_path)
     assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 3}
     [line], [alone] = (analysis.blocks_of(analysis.load(path))[0].lines for path in (tmp_path, tmp_path / "a"))
-    assert line.estimates["auc"] == alone.estimates["auc"]
+    assert line.estimate("auc") == alone.estimate("auc")
     assert frame["failure"].dropna().str.startswith("the same cell as ").all()
-
-
-def test_a_row_says_what_the_finished_event_says(grid: Path) -> None:
-    """Figures of a row are those of the run's last event; measured seconds are their own columns."""
-    finished = read_events(grid / "full-s1" / "events.jsonl")[-1]
-    assert isinstance(finished, Finished)
-    row = analysis.load(grid).set_index("cell").loc["full-s1"]
-    for name in ("auc", "log_loss", "pls", "update_pls", "overhead_frac", "save_h", "lost_h", "payload_bytes"):
-        assert row[name] == getattr(finished, name), name
-    stalls = finished.machine["overhead_seconds"]
-    assert row["measured_lost_s"] == stalls["lost"]
-    assert row["stall_s"] == pytest.approx(sum(stalls.values()))
-
-
-def test_missing_is_never_zero(grid: Path) -> None:
-    """A run without a result has no figure at all, though it saved and lost things before it ended."""
-    rows = analysis.load(grid).set_index("cell").loc[["failed-s0", "unfinished-s0"]]
-    names = ["auc", "pls", "overhead_frac", "save_h", "payload_bytes", "num_saves", "stall_s", "seconds"]
-    assert rows[names].isna().all(axis=None)
 
 
 def test_unknown_update_pls_stays_unknown(tmp_path: Path) -> None:
@@ -90,32 +90,23 @@ def test_unknown_update_pls_stays_unknown(tmp_path: Path) -> None:
     assert pd.isna(row["disagreement"])
 
 
-def test_swept_keys_are_columns(tmp_path: Path) -> None:
-    """A config key that differs between cells is a column; what has its own column, or only names a place, is not."""
-    for target in (0.05, 0.1):
-        config = made_config(out=f"runs/{target}", seed=int(target * 100), strategy={"pls_target": target})
-        write_run(tmp_path / f"t{target}", config)
-    frame = analysis.load(tmp_path)
-    assert [key for key in frame.columns if "." in key] == ["strategy.pls_target"]
-    assert list(frame["strategy.pls_target"]) == [0.05, 0.1]
-
-
-def test_a_key_that_is_asked_for_is_a_column_whatever_its_values(grid: Path) -> None:
-    """What is asked for by a key finds it also where all cells have one value, or none has the key."""
-    frame = analysis.load(grid, ["model.size", "strategy.r", "strategy.bits", "seed", "profile"])
-    assert "model.size" not in analysis.load(grid).columns
-    assert set(frame["model.size"]) == {"kaggle"}
-    assert {0.125} < set(frame["strategy.r"]), "strategies without the option have none"
-    assert list(frame["strategy.bits"].dropna()) == []
-    assert frame.columns.is_unique
-
-
-def test_profiles_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Constants of a profile are columns where profiles of the same name differ in them, and only there."""
-    write_run(tmp_path / "a", made_config(profile={"base": "busy", "mtbf_h": 4.0}))
-    write_run(tmp_path / "b", made_config(profile={"base": "busy", "mtbf_h": 5.0}))
-    write_run(tmp_path / "c", made_config(profile="busy"))
-    assert [key for key in analysis.load(tmp_path).columns if "." in key] == ["profile.mtbf_h"]
+@pytest.mark.parametrize(
+    ("cells", "keys"),
+    [
+        ([("cpr_mfu", {"out": f"runs/{r}", "seed": int(8 * r), "strategy": {"r": r}}) for r in (0.125, 0.25)], ["r"]),
+        ([("full", {}), ("cpr_mfu", {}), ("cpr_ssu", {})], []),  # not because others lack it
+        ([("full", {}), ("cpr_mfu", {"strategy": {"r": 0.5}}), ("cpr_ssu", {})], ["r"]),
+        ([("full", {"profile": {"base": "busy", "mtbf_h": each}}) for each in (4.0, 5.0)], ["mtbf_h"]),  # of one name
+        ([("full", {"profile": "busy"}), ("full", {"profile": "cpr56"})], []),
+    ],
+)
+def test_keys_that_differ_between_cells_are_columns(
+    cells: list[tuple[str, dict[str, Any]]], keys: list[str], tmp_path: Path
+) -> None:
+    """Law: what has its own column, or only names a place, is not."""
+    for number, (name, values) in enumerate(cells):
+        write_run(tmp_path / f"{number}", made_config(name, **values))
+    assert [key.partition(".")[2] for key in analysis.load(tmp_path).columns if "." in key] == keys
 
 
 def test_a_lie_marks_its_cell(tmp_path: Path) -> None:
@@ -259,12 +250,12 @@ def test_a_cell_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
         (tmp_path / name).chmod(mode)
     analysis.load(tmp_path)  # all imports
     with unprivileged(tmp_path):
-        cells = {cell["cell"]: cell for cell in cells_of(analysis.load("."))}
-        assert {name: cell["status"] for name, cell in cells.items()} == {
+        cells = analysis.load(".").set_index("cell")
+        assert cells["status"].to_dict() == {
             name: "damaged" if name in ("closed", "names") else "done" for name in rights
         }
         for name in ("closed", "names"):
-            assert "cannot be read: Permission denied" in cells[name]["failure"]
+            assert "cannot be read: Permission denied" in str(cells.loc[name, "failure"])
             with pytest.raises(StoreError, match=f"{name}: cannot be read: Permission denied"):
                 analysis.show(name)
 
@@ -278,16 +269,6 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
         analysis.load(tmp_path / "file")
     with pytest.raises(StoreError, match="no run found"):
         analysis.load(tmp_path)
-
-
-def test_options_of_other_strategies_are_not_swept(tmp_path: Path) -> None:
-    """What only some strategies have is a column where those differ in it, and not because others lack it."""
-    for name, options in (("full", {}), ("cpr_mfu", {}), ("cpr_ssu", {})):
-        write_run(tmp_path / "plain" / name, made_config(name, strategy=options))
-    assert not [key for key in analysis.load(tmp_path / "plain").columns if "." in key]
-    for name, options in (("full", {}), ("cpr_mfu", {"r": 0.5}), ("cpr_ssu", {})):
-        write_run(tmp_path / "swept" / name, made_config(name, strategy=options))
-    assert [key for key in analysis.load(tmp_path / "swept").columns if "." in key] == ["strategy.r"]
 
 
 def test_whole_numbers_of_any_size_make_a_table(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What judges compute: dominance, a tracker's part, other regimes, the best by trace, pairs needed, healing."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from analysis.claims.benchmarks import power
 from analysis.claims.claim import find
 from analysis.claims.cpr import Healing, healing
-from analysis.claims.measures import HOURS, LOSS, WRITTEN
-from analysis.claims.own import arms_of, dominates, pareto, ratio, seeds, spread, spreads, traces, tracker_part
+from analysis.claims.measures import HOURS, LOSS, WRITTEN, results_of
+from analysis.claims.own import dominates, pareto, ratio, seeds, spread, spreads, traces, tracker_part
 from analysis.claims.page import finding, write_figures
+from analysis.claims.rows import Row
 from analysis.stats import pairs_for_power, pairs_for_width
 from harness.core.events import Evaluated
 from harness.record.recorder import Recorder
@@ -19,14 +21,20 @@ from tests.analysis.drawn import figure_of
 from tests.analysis.test_claims import cell, claim
 from tests.made_runs import made_config, made_events
 
+
+def rows_of(judge: Callable[[Any], list[Row]], cells: list[dict[str, Any]]) -> dict[str, Row]:
+    """The rows of a judge by their words."""
+    return {row.what: row for row in judge(results_of(cells))}
+
+
 BYTES: dict[str, Any] = {"payload_bytes": 10**6, "memory_bytes": 0, "node_h": 90.0, "update_pls": 0.1}
 
 
 def test_a_strategy_dominates_only_where_no_measure_may_be_worse() -> None:
     """Equal in one and lower in another is enough; a difference whose interval reaches above 0 is not."""
-    base = [cell("full", seed, overhead_frac=0.1 + 0.01 * seed, **BYTES) for seed in range(4)]
-    cheaper = [c | {"overhead_frac": c["overhead_frac"] - 0.01} for c in base]
-    noisy = [c | {"auc": c["auc"] - 0.001 * (c["seed"] % 2) + 0.0004} for c in cheaper]
+    base = results_of([cell("full", seed, overhead_frac=0.1 + 0.01 * seed, **BYTES) for seed in range(4)])
+    cheaper = base.assign(overhead_frac=base["overhead_frac"] - 0.01)
+    noisy = cheaper.assign(auc=cheaper["auc"] - 0.001 * (base["seed"] % 2) + 0.0004)
     assert dominates(cheaper, base, (HOURS, WRITTEN, LOSS))
     assert not dominates(base, cheaper, (HOURS, WRITTEN, LOSS))
     assert not dominates(base, base, (HOURS, WRITTEN, LOSS))
@@ -41,8 +49,8 @@ def test_a_dominated_strategy_is_named_with_who_dominates_it() -> None:
         for bits, overhead in ((8, 0.1), (32, 0.2)):
             values = {**BYTES, "strategy.bits": bits, "overhead_frac": overhead + 0.001 * seed}
             cells.append(cell("differential", seed, **values))
-    assert [*arms_of(cells)] == ["differential (bits 8)", "differential (bits 32)"]
-    rows = {row.what: row for row in pareto(cells)}
+    rows = rows_of(pareto, cells)
+    assert [*rows] == ["`differential` (bits 8)", "`differential` (bits 32)"]
     assert rows["`differential` (bits 8)"].why == "not dominated"
     assert "dominated in everything by `differential` (bits 8)" in rows["`differential` (bits 32)"].why
     assert "overhead 5.66 ± 0.14 h" in rows["`differential` (bits 8)"].ours
@@ -55,7 +63,7 @@ def test_both_parts_of_a_gain_add_up_to_it() -> None:
         for name, lost in (("cpr_vanilla", 0.10), ("cpr_random", 0.12), ("cpr_mfu", 0.06)):
             shift = 0.001 * seed * (name == "cpr_mfu")
             cells.append(cell(name, seed, **{**BYTES, "update_pls_tracked": lost + shift}))
-    rows = {row.what: row for row in tracker_part(cells)}
+    rows = rows_of(tracker_part, cells)
     unit = "lost updates of tracked tables, %"
     assert rows[f"gain by parts of random rows, `cpr_random` on `cpr_vanilla`: {unit}"].ours == "-2.00 ± 0.00"
     assert rows[f"gain by the tracker, `cpr_mfu` on `cpr_random`: {unit}"].ours.startswith("5.85")
@@ -93,7 +101,7 @@ def test_the_best_strategy_of_a_trace_is_shown_with_the_next() -> None:
         for name, overhead, lost in (("full", 0.3, 0.0), ("cpr_mfu", 0.1, 0.2), ("cpr_ssu", 0.1, 0.3), ("buddy", 0, 0)):
             noise = 0.001 * (seed - 1) * (name == "cpr_ssu")
             cells.append(cell(name, seed, trace_law="busy", overhead_frac=overhead + noise, update_pls=lost))
-    cheap, few = traces(cells)
+    cheap, few = traces(results_of(cells))
     assert cheap.what == "`busy`: least overhead, %"
     assert cheap.ours == "`cpr_mfu` 10.000 ± 0.000"
     assert "not shown to be less than `cpr_ssu`" in cheap.why
@@ -133,7 +141,7 @@ def test_crossed_runs_say_how_many_pairs_are_needed() -> None:
                 "auc": 0.75 - 1.5e-3 * rng.standard_normal(),
             }
             cells.append(cell("cpr_mfu", seed, **values))
-    rows = {row.what: row for row in seeds(cells)}
+    rows = rows_of(seeds, cells)
     low, high = 17, 24
     assert low <= int(rows["pairs for 80 % power for 1·10⁻³"].ours.partition(" ")[0]) <= high
     rounding = next(row for what, row in rows.items() if what.endswith("by rounding"))
@@ -147,7 +155,7 @@ def test_crossed_runs_say_how_many_pairs_are_needed() -> None:
 def test_a_power_is_kept_within_six_points(found: int, verdict: str) -> None:
     """Of 200 studies."""
     study = {"difference": 0.5, "noise": "normal", "spread": "known", "pairs": "34", "studies": 200, "found": found}
-    (row,) = power([study | {"promised": 0.8}])
+    (row,) = power(results_of([study | {"promised": 0.8}]))
     assert row.verdict == verdict
 
 
@@ -220,7 +228,7 @@ def test_a_loss_is_read_from_the_curves_of_a_run_and_its_reference(tmp_path: Pat
                     quality: dict[str, Any] = {"auc": auc, "log_loss": 0.5, "accuracy": 0.7, "num_samples": 100}
                     recorder.record(Evaluated(step=h, samples=100 * h, final=h == 56, **quality))
             cells.append(cell(name, seed, path=str(path), **{"trace.law": "at:13"}))
-    (row,) = healing(cells)
+    (row,) = healing(results_of(cells))
     assert row.what == "`never_save`, failure at:13: hours until half of the loss is gone"
     assert (row.ours, row.num) == ("6.00 ± 0.00", 3)
     assert row.why.startswith("10.00 ± 0.00·10⁻³ at 1.0 h")
@@ -235,7 +243,7 @@ def test_the_spread_of_a_placement_is_that_of_its_failures() -> None:
                 cell(name, seed, pls=pls, update_pls=pls, **{"cluster.placement": value})
                 for name in ("none", "cpr_vanilla", "cpr_mfu")
             ]
-    rows = {row.what: row for row in spread(cells)}
+    rows = rows_of(spread, cells)
     what = "`cpr_mfu`, placement {}: mean distance of failures from the median one; lost updates, %"
     assert rows[what.format("row")].ours == "0.00 ± 0.00"
     assert rows[what.format("table")].ours == "5.00 ± 0.00"

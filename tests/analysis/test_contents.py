@@ -98,9 +98,11 @@ def test_folders_are_compared_by_content(tmp_path: Path) -> None:
     _grid(tmp_path / "both", data=OLD)
     _grid(tmp_path / "both", data=NEW, auc=-0.1)
     _grid(tmp_path / "new", data=NEW, auc=-0.1)
+    said = shown(analysis.show_comparison([_grid(tmp_path / "old", data=OLD), tmp_path / "new"]))
+    assert "Config keys that differ: the content of data (under the same path)." in said
     for dirs in (("both", "new"), ("new", "both")):
         found = comparisons([tmp_path / name for name in dirs])
-        assert [(item.num_pairs, item.differences["auc"]) for item in found] == [(2, estimate([0.0, 0.0]))] * 2
+        assert [(len(item.pairs), item.differences["auc"]) for item in found] == [(2, estimate([0.0, 0.0]))] * 2
 
 
 def test_cells_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_cells_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
     frame = analysis.load(tmp_path)
     lines = [line for block in blocks_of(frame) for line in block.lines]
     (full,) = [line for line in lines if line.strategy == "full" and line.auc_difference]
-    assert [cell["seed"] for cell in full.cells] == [1]
+    assert [*full.pairs["seed"]] == [1]
     said = "2 cells have equal settings but different config hashes and results, and are not paired: full of seed 0"
     assert said in shown(analysis.show_table(frame))
 
@@ -123,13 +125,13 @@ def test_strategies_are_compared_by_content(tmp_path: Path) -> None:
         for strategy in ("full", "partial"):
             write_run(tmp_path / f"{strategy}{seed}{digest}", made_config(strategy, seed=seed), data=digest)
     found = comparisons_to(tmp_path, "full")
-    assert {item.group: item.num_pairs for item in found} == {
+    assert {item.group: len(item.pairs) for item in found} == {
         "partial, data (digest 1a2b3c4d)": 1,
         "partial, data (digest 9f8e7d6c)": 2,
     }
     write_run(tmp_path / "twin", made_config("full", seed=1), data=NEW, auc=-0.1)
     _rehash(tmp_path / "twin")
-    assert [item.num_pairs for item in comparisons_to(tmp_path, "full")] == [1, 1]
+    assert [len(item.pairs) for item in comparisons_to(tmp_path, "full")] == [1, 1]
 
 
 def test_cells_of_equal_settings_and_results_are_copies(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 import analysis
 from analysis.figures import KINDS, PAPER, THEMES, TRADEOFF, Data, Kind, figures, log_scale, style, to_svg, whole_ticks
-from analysis.load import cells_of
 from analysis.report import heading, slug
-from analysis.stats import DEFAULT_MARGIN, Block, regimes_of, summarise
+from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from analysis.trace_figures import trace_svgs
 from harness.traces.statistics import describe
 from tests.analysis.test_trace_show import rich_trace
@@ -47,43 +46,34 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
             write_run(root / f"busy-{strategy}-{seed}", made_config(strategy, seed=seed))
         if strategy != "none":
             write_run(root / f"cpr56-{strategy}", made_config(strategy, profile="cpr56", cluster={"num_ps": 4}))
-    cells = cells_of(analysis.load(root))
-    return Data(summarise(cells), cells, DEFAULT_MARGIN)
+    frame = analysis.load(root)
+    return Data(blocks_of(frame), frame, DEFAULT_MARGIN)
 
 
 @pytest.mark.parametrize("kind", [TRADEOFF, *KINDS], ids=lambda kind: kind.name)
-def test_without_runs_of_none_only_what_needs_no_pairs_is_drawn(kind: Kind, data: Data) -> None:
-    """A strategy's own runs have costs and losses; differences from ``none`` would be empty axes."""
-    cells = [cell for cell in data.cells if cell["strategy"] != "none"]
-    with style():
-        drawn = figures(kind, Data(summarise(cells), cells, DEFAULT_MARGIN))
-    assert bool(drawn) == (kind.name in ("overhead", "loss"))
+def test_settings_share_their_scales_and_the_colours_of_the_themes(kind: Kind, data: Data) -> None:
+    """Axes that are to be compared have the same limits; every colour in a page's figure has a dark counterpart.
 
-
-@pytest.mark.parametrize("kind", [TRADEOFF, *KINDS], ids=lambda kind: kind.name)
-def test_a_figure_has_no_colour_outside_the_themes(kind: Kind, data: Data) -> None:
-    """Every colour in a page's figure is a CSS variable, so that it has a dark counterpart."""
+    Without ``none`` only what needs no pairs is drawn: differences would be empty axes.
+    """
     with style():
-        for _, figure in figures(kind, data):
-            svg = to_svg(figure, "name")
-            assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
-            assert set(re.findall(r"var\(--(\w+)\)", svg)) <= THEMES.keys()
+        drawn = [figure for _, figure in figures(kind, data)]
+        svgs = [to_svg(figure, "name") for figure in drawn]
+    assert len(drawn) == 2
+    for name in kind.shared:
+        assert len({getattr(figure.axes[0], f"get_{name}lim")() for figure in drawn}) == 1
+    for svg in svgs:
+        assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
+        assert set(re.findall(r"var\(--(\w+)\)", svg)) <= THEMES.keys()
+    alone = data.cells[data.cells["strategy"] != "none"]
+    with style():
+        assert bool(figures(kind, Data(blocks_of(alone), alone, DEFAULT_MARGIN))) == (kind.name in ("overhead", "loss"))
 
 
 def test_a_trace_s_figures_have_no_colour_outside_the_themes() -> None:
     """As figures of a grid."""
     for svg in trace_svgs(describe(rich_trace()), "x"):
         assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
-
-
-@pytest.mark.parametrize("kind", [TRADEOFF, *KINDS], ids=lambda kind: kind.name)
-def test_settings_share_their_scales(kind: Kind, data: Data) -> None:
-    """The axes that are to be compared have the same limits in the figures of all settings."""
-    with style():
-        drawn = [figure.axes[0] for _, figure in figures(kind, data)]
-    assert len(drawn) == 2
-    for name in kind.shared:
-        assert len({getattr(axes, f"get_{name}lim")() for axes in drawn}) == 1
 
 
 def test_a_control_does_not_set_the_scale(tmp_path: Path) -> None:
@@ -95,12 +85,12 @@ def test_a_control_does_not_set_the_scale(tmp_path: Path) -> None:
     loss = -1e3 * float(analysis.table(frame).set_index("strategy").loc["never_save", "auc_difference"])
     frame.loc[frame["strategy"] == "never_save", "auc"] -= 1.0
     with style():
-        ((_, figure),) = figures(TRADEOFF, Data(regimes_of(frame), cells_of(frame), DEFAULT_MARGIN))
+        ((_, figure),) = figures(TRADEOFF, Data(regimes_of(frame), frame, DEFAULT_MARGIN))
     assert figure.axes[0].get_ylim()[1] < 1000
     assert [text.get_text() for text in figure.axes[0].texts] == [f"{loss + 1000:+.1f}"]
     (auc,) = [kind for kind in KINDS if kind.name == "auc"]
     with style():
-        ((_, figure),) = figures(auc, Data(regimes_of(frame), cells_of(frame), DEFAULT_MARGIN))
+        ((_, figure),) = figures(auc, Data(regimes_of(frame), frame, DEFAULT_MARGIN))
     low = figure.axes[0].get_xlim()[0]
     edge = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "<"]
     assert edge == [[low], [low]], "its seeds are triangles at the edge"

@@ -2,27 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from analysis.claims.claim import find
 from analysis.claims.page import finding
-from analysis.claims.rows import measured
 from tests.analysis.drawn import figure_of
-
-
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([70.0, 75.0, 80.0], "reproduced"),
-        ([40.0, 42.0, 44.0], "not reproduced"),
-        ([60.0, 70.0], "cannot be told"),
-        ([-90.0, 20.0, 60.0], "cannot be told"),  # one side, but spread wider than the range
-        ([], "cannot be told"),
-    ],
-)
-def test_what_is_measured_lies_in_a_range_or_beside_it(values: list[float], verdict: str) -> None:
-    """All rounds, not the median; a noisy machine decides nothing."""
-    assert measured("part", "75", values, 65, 85).verdict == verdict
 
 
 def share(value: float, num_samples: int, *, is_synthetic: bool) -> dict[str, Any]:

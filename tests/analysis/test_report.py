@@ -66,8 +66,12 @@ def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Pa
     return text, _Page(text)
 
 
-def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> None:
-    """Tags nest, ids are unique over all figures, references inside the page arrive, every kind is drawn."""
+def test_page_is_well_formed_and_needs_nothing_beside_it(page: tuple[str, _Page]) -> None:
+    """Tags nest, ids are unique over all figures, references inside the page arrive, every kind is drawn.
+
+    No script, style sheet or image is fetched; links lead to the run folders alone. Failed and unfinished cells stand
+    at the top, escaped; the command and versions at the end.
+    """
     text, parsed = page
     assert parsed.tags["svg"] == 1 + 2 * 5
     assert [text.count(kind.title) > 1 for kind in (TRADEOFF, *KINDS)] == [True] * 6
@@ -75,28 +79,15 @@ def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> Non
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert {"block-0", "block-1"} < inside, "a link to each setting"
     assert inside <= set(parsed.ids)
-
-
-def test_page_needs_nothing_beside_it(page: tuple[str, _Page]) -> None:
-    """No script, style sheet or image is fetched; links lead to the run folders alone."""
-    text, parsed = page
     assert parsed.tags["link"] == parsed.tags["img"] == 0
-    assert "<script src" not in text
+    assert not any(each in text for each in ("<script src", "@import"))
     outside = {reference for reference in parsed.references if not reference.startswith("#")}
-    assert "full-s1/" in outside
-    assert "deeper/rpc-full-s0/" in outside
+    assert {"full-s1/", "deeper/rpc-full-s0/"} < outside
     assert not any("//" in reference for reference in outside)
-    assert "@import" not in text
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
-
-
-def test_page_names_what_is_missing_and_where_figures_come_from(page: tuple[str, _Page]) -> None:
-    """Failed and unfinished cells stand at the top, escaped; the command and versions at the end."""
-    text, _ = page
     assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in text
     assert text.index("unfinished: unfinished-s0") < text.index("<h2")
-    assert "run.py grid made.yaml" in text
-    assert "torch 2." in text
+    assert all(each in text for each in ("run.py grid made.yaml", "torch 2."))
 
 
 def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> None:
@@ -119,12 +110,22 @@ def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> N
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
-    """A report is a function of its cells and the time it is given."""
-    root = tmp_path / "grid"
-    shutil.copytree(grid, root)
+    """A report, and the files beside it, are functions of the cells: every figure as asked for, the table in three."""
+    for cell in ("full-s0", "none-s0"):
+        shutil.copytree(grid / cell, tmp_path / "grid" / cell)
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    first = analysis.report(root, now=lambda: moment).read_bytes()
-    assert analysis.report(root, now=lambda: moment).read_bytes() == first
+    reports = [analysis.report(tmp_path / "grid", now=lambda: moment).read_bytes() for _ in range(2)]
+    assert reports[0] == reports[1]
+    formats = ("pdf", "png", "svg")
+    first, again = (
+        analysis.write_files(tmp_path / "grid", tmp_path / name, formats=formats) for name in ("first", "again")
+    )
+    names = sorted(path.name for path in first.iterdir())
+    expected = [
+        f"{kind}.{suffix}" for kind in ("above", "auc", "loss", "overhead", "pls", "tradeoff") for suffix in formats
+    ]
+    assert names == sorted([*expected, "table.csv", "table.md", "table.tex"])
+    assert [name for name in names if (first / name).read_bytes() != (again / name).read_bytes()] == []
 
 
 def test_a_grid_without_a_result_has_a_report(grid: Path, tmp_path: Path) -> None:

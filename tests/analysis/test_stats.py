@@ -1,160 +1,175 @@
-"""Means, intervals and pairs."""
+"""Means, intervals, pairs, settings, the floor of rounding, and tests of differences."""
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from analysis import load
-from analysis.load import COLUMNS, cells_of
+import analysis
+from analysis.load import COLUMNS
 from analysis.stats import (
+    ALPHA,
+    POWER,
     Block,
-    Pair,
-    Partners,
+    Estimate,
+    blocks_of,
     estimate,
     estimate_pairs,
+    holm,
+    more_seeds,
     own_options,
-    pairs_of,
-    regimes,
+    p_above,
+    p_below,
+    paired,
+    regimes_of,
+    rounding_of,
+    rounding_text,
     setting_keys,
     split,
-    summarise,
+    without_replicates,
 )
+from tests.made_runs import made_config, unseal, write_run
+
+
+def estimated(*values: float) -> Estimate:
+    """The estimate of these values."""
+    result = estimate(values)
+    assert result is not None
+    return result
 
 
 def test_interval_of_a_known_sample() -> None:
-    """Mean 3 of 1..5: s = sqrt(2.5), t(0.975, 4) = 2.7764451, half-width t s / sqrt(5)."""
-    found = estimate([1, 2, 3, 4, 5])
-    assert found is not None
+    """Mean 3 of 1..5: s = sqrt(2.5), t(0.975, 4) = 2.7764451. Of one value the spread is unknown, of none all is."""
+    found = estimated(1, 2, 3, 4, 5)
     assert (found.num, found.mean) == (5, 3)
     assert found.standard_error == pytest.approx(math.sqrt(0.5), rel=1e-12)
     assert found.half_width == pytest.approx(2.7764451051977987 * math.sqrt(0.5), rel=1e-9)
     assert found.ratio == pytest.approx(3 / math.sqrt(0.5))
-
-
-def test_one_seed_has_no_interval() -> None:
-    """Of one value the spread is unknown, of none the mean too; unknown values count for nothing."""
-    one = estimate([None, 0.5])
-    assert one is not None
+    one = estimated(0.5)
     assert (one.num, one.mean, one.half_width, one.standard_error, one.ratio) == (1, 0.5, None, None, None)
-    assert estimate([None, None]) is None
+    assert estimate([]) is None
 
 
-def test_differences_are_paired_by_seed(grid: Path) -> None:
-    """Each cell is compared with the baseline of its own seed, so what seeds share cancels."""
-    cells = cells_of(load(grid))
-    full = [cell for cell in cells if cell["strategy"] == "full" and cell["engine"] == "local"]
-    auc = {(cell["strategy"], cell["seed"]): cell["auc"] for cell in cells if cell["engine"] == "local"}
-    expected = [auc["full", seed] - auc["none", seed] for seed in range(3)]
-    pairs = pairs_of(full, cells, "auc")
-    assert sorted(pair.difference for pair in pairs) == sorted(expected)
-    assert {pair.seed for pair in pairs} == {0, 1, 2}
+def _pairs(seeds: Sequence[int], draws: Sequence[int], values: Sequence[float]) -> pd.DataFrame:
+    return pd.DataFrame({"seed": seeds, "draw": draws, "auc_difference": values})
 
 
-def _cell(**values: Any) -> dict[str, Any]:
-    cell = {"strategy": "none", "seed": 0, "engine": "local", "trace": "busy", "profile": "busy", "num_ps": 4}
-    return {**cell, "status": "done", "auc": 0.5, "model.size": "tiny", "strategy.r": 0.125} | values
-
-
-def _pairs(seeds: int, traces: int, effect: Callable[[int, int], float]) -> list[Pair]:
-    return [Pair(seed, (trace,), effect(seed, trace)) for seed in range(seeds) for trace in range(traces)]
+def _crossed(seeds: int, draws: int, effect: Callable[[int, int], float]) -> pd.DataFrame:
+    rows = [(seed, draw, effect(seed, draw)) for seed in range(seeds) for draw in range(draws)]
+    return _pairs(*zip(*rows, strict=True))
 
 
 def test_pairs_of_one_seed_and_trace_each_are_independent() -> None:
-    """Seeds with a trace of their own, or under one trace, have the interval of as many independent values."""
+    """Seeds with a trace of their own, or under one trace, have the interval of as many independent values.
+
+    Ten seeds of each of three traces, which alone differ, are three values: the interval is theirs.
+    """
     values = [0.1, 0.3, -0.2]
-    drawn = [Pair(seed, (seed,), value) for seed, value in enumerate(values)]
-    fixed = [Pair(seed, ("busy",), value) for seed, value in enumerate(values)]
-    assert estimate_pairs(drawn) == estimate_pairs(fixed) == estimate(values)
-
-
-def test_pairs_that_share_a_trace_count_once() -> None:
-    """Ten seeds of each of three traces, which alone differ, are three values: the interval is theirs."""
-    shared, alone = estimate_pairs(_pairs(10, 3, lambda _, trace: float(trace))), estimate([0.0, 1.0, 2.0])
+    own, fixed = (estimate_pairs(_pairs(range(3), draws, values)) for draws in (range(3), [0, 0, 0]))
+    assert own == fixed == estimate(values)
+    shared = estimate_pairs(_crossed(10, 3, lambda _, draw: float(draw)))
     assert shared is not None
-    assert alone is not None
-    assert shared.half_width == pytest.approx(alone.half_width)
-    assert shared.degrees == 2
+    assert (shared.half_width, shared.degrees) == (pytest.approx(estimated(0.0, 1.0, 2.0).half_width), 2)
 
 
 def test_the_split_tells_spread_of_traces_from_spread_of_seeds() -> None:
     """Traces two apart and seeds one apart are found as such; with one seed a trace nothing can be told apart."""
-    found = split(_pairs(4, 3, lambda seed, trace: 2.0 * trace + seed))
+    found = split(_crossed(4, 3, lambda seed, draw: 2.0 * draw + seed))
     assert found is not None
     assert found.num_traces == 3
     assert found.between_seeds == pytest.approx(math.sqrt(5 / 3))
     assert found.between_traces == pytest.approx(math.sqrt(4 - 5 / 3 / 4))
-    assert split([Pair(seed, (seed,), float(seed)) for seed in range(5)]) is None
-    assert split(_pairs(5, 1, lambda seed, _: float(seed))) is None
+    assert split(_pairs(range(5), range(5), [1.0] * 5)) is None
+    assert split(_crossed(5, 1, lambda seed, _: float(seed))) is None
+
+
+def _cell(**values: Any) -> dict[str, Any]:
+    cell = {"strategy": "none", "seed": 0, "engine": "local", "trace": "busy", "profile": "busy", "num_ps": 4}
+    made = {**cell, "trace_law": "busy", "status": "done", "auc": 0.5, "model.size": "tiny", "strategy.r": 0.125}
+    return dict.fromkeys(COLUMNS) | made | values
+
+
+def _frame(*cells: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(cells)
+
+
+def _partner(*others: dict[str, Any], baseline: str = "none", **cell: Any) -> int | None:
+    """The number of the partner among ``others`` that a cell finds."""
+    found = paired(_frame(*others, _cell(**{"strategy": "full", "auc": 0.4} | cell)), baseline)["partner"].iloc[-1]
+    return None if pd.isna(found) else int(found)
+
+
+@pytest.mark.parametrize(
+    ("others", "number"),
+    [
+        ([_cell(trace=None), _cell()], 1),  # the very setting is preferred
+        ([_cell(trace=None, engine="rpc", profile="x", **{"strategy.r": 0.5})], 0),  # on these none does not depend
+        ([_cell(seed=1)], None),
+        ([_cell(num_ps=8)], None),
+        ([_cell(status="failed")], None),
+        ([_cell(**{"model.size": "kaggle"}), _cell(seed=1)], None),
+        ([_cell(), _cell(auc=0.6)], None),  # which of both is not known
+        ([_cell(), _cell(engine="rpc")], 0),
+    ],
+)
+def test_a_cell_is_compared_with_none_of_its_seed_and_setting(others: list[dict[str, Any]], number: int | None) -> None:
+    """Law: what matters is never bridged."""
+    assert _partner(*others) == number
+
+
+def test_other_baselines_must_match_in_full() -> None:
+    """What a strategy with failures does depends on the trace: there nothing stands for anything else."""
+    assert _partner(_cell(strategy="full", trace="x"), baseline="full", strategy="cpr_mfu") is None
+    assert _partner(_cell(strategy="full"), baseline="full", strategy="cpr_mfu") == 0
+
+
+def test_differences_are_paired_by_seed(grid: Path) -> None:
+    """Each cell is compared with the baseline of its own seed, so what seeds share cancels."""
+    cells = paired(analysis.load(grid))
+    auc = cells[cells["engine"] == "local"].set_index(["strategy", "seed"])["auc"]
+    found = cells[(cells["strategy"] == "full") & (cells["engine"] == "local")].set_index("seed")["auc_difference"]
+    assert found.to_dict() == {seed: auc["full", seed] - auc["none", seed] for seed in range(3)}
 
 
 def test_draws_of_a_trace_are_one_setting() -> None:
     """Cells under two draws of a law stand in one block, each paired with `none` of its seed; other traces do not."""
     cells = [
-        _cell(strategy=strategy, seed=seed, trace=trace, auc=0.5 - 0.25 * seed * (strategy == "full"), pls=0.0)
-        | {"trace_law": trace.removesuffix("-0").removesuffix("-1")}
+        _cell(strategy=strategy, seed=seed, trace=trace, auc=0.5 - 0.25 * seed * (strategy == "full"), trace_law=law)
         for strategy in ("none", "full")
-        for seed, trace in enumerate(("busy-0", "busy-1", "preset-cpr56"))
+        for seed, (trace, law) in enumerate((("busy-0", "busy"), ("busy-1", "busy"), ("preset", "preset")))
     ]
-    cells = [dict.fromkeys(COLUMNS) | cell for cell in cells]
-    drawn, other = summarise(cells)
+    drawn, other = blocks_of(_frame(*cells))
     assert drawn.setting["trace"] == "busy"
     assert [len(line.cells) for line in (*drawn.lines, *other.lines)] == [2, 2, 1, 1]
     assert drawn.lines[1].auc_difference == estimate([0.0, -0.25])
 
 
-def test_the_very_setting_is_preferred() -> None:
-    """A baseline under the same trace and engine is taken before one that only stands for it."""
-    other, same = _cell(trace=None), _cell()
-    assert Partners([other, same]).of(_cell(strategy="full")) is same
+@pytest.mark.parametrize("work", [blocks_of, regimes_of])
+def test_the_work_of_pairing_grows_with_the_cells(work: Callable[[pd.DataFrame], object]) -> None:
+    """Law: thirty times as many cells take at most fifteen times as long, not nine hundred."""
 
+    def seconds(num_seeds: int) -> float:
+        names, modes = ("none", "full"), ("none", "stale")
+        cells = [
+            _cell(strategy=name, seed=seed, **{"cache.mode": mode})
+            for seed in range(num_seeds)
+            for name in names
+            for mode in modes
+        ]
+        frame, times = _frame(*cells), []
+        for _ in range(3):
+            began = time.process_time()
+            work(frame)
+            times.append(time.process_time() - began)
+        return min(times)
 
-def test_none_stands_for_other_traces_and_engines() -> None:
-    """`none` does not depend on trace, profile, engine or the strategy's keys, so it is a partner all the same."""
-    lone = _cell(trace=None, engine="local", **{"strategy.r": 0.5})
-    assert Partners([lone]).of(_cell(strategy="full", engine="rpc")) is lone
-
-
-@pytest.mark.parametrize("changed", [{"seed": 1}, {"model.size": "kaggle"}, {"status": "failed"}, {"num_ps": 8}])
-def test_what_matters_is_never_bridged(changed: dict[str, Any]) -> None:
-    """Another seed, model or number of ranks, or a run without a result, is no partner."""
-    assert Partners([_cell(**changed)]).of(_cell(strategy="full")) is None
-
-
-def test_other_baselines_must_match_in_full() -> None:
-    """What a strategy with failures does depends on the trace: there nothing stands for anything else."""
-    cells = [_cell(strategy="full", trace="poster50")]
-    assert Partners(cells, baseline="full").of(_cell(strategy="cpr_mfu")) is None
-
-
-class _Counting(dict[str, Any]):
-    """A cell that counts how often a value of any cell is read."""
-
-    num_reads = 0
-
-    def __getitem__(self, key: str) -> Any:
-        _Counting.num_reads += 1
-        return super().__getitem__(key)
-
-
-def _num_reads(work: Callable[[list[_Counting]], object], num_seeds: int) -> int:
-    cells = [
-        _Counting(dict.fromkeys(COLUMNS) | _cell(strategy=name, seed=seed, trace_law="busy", **{"cache.mode": mode}))
-        for seed in range(num_seeds)
-        for name in ("none", "full")
-        for mode in ("none", "stale")
-    ]
-    _Counting.num_reads = 0
-    work(cells)
-    return _Counting.num_reads
-
-
-@pytest.mark.parametrize("work", [summarise, regimes], ids=["blocks", "regimes"])
-def test_the_work_of_pairing_grows_with_the_cells(work: Callable[[list[_Counting]], object]) -> None:
-    """Law: with twice as many cells twice as many values are read, not four times."""
-    assert _num_reads(work, 100) < 2.2 * _num_reads(work, 50)
+    assert seconds(3000) < 15 * seconds(100)
 
 
 def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
@@ -165,27 +180,130 @@ def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
         for name, value in options.items()
         for seed in (0, 1)
     ]
-    assert "strategy.untracked" in own_options(cells)
-    assert "strategy.untracked" not in setting_keys(cells)
-    cells.append(_cell(strategy="cpr_mfu", seed=0, **{"strategy.untracked": "interval"}))
-    assert "strategy.untracked" in setting_keys(cells)
+    assert "strategy.untracked" in own_options(_frame(*cells))
+    assert "strategy.untracked" not in setting_keys(_frame(*cells))
+    swept = _cell(strategy="cpr_mfu", seed=0, **{"strategy.untracked": "interval"})
+    assert "strategy.untracked" in setting_keys(_frame(*cells, swept))
 
 
-@pytest.mark.parametrize("work", [summarise, regimes], ids=["blocks", "regimes"])
+@pytest.mark.parametrize("work", [blocks_of, regimes_of])
 def test_a_strategy_without_the_swept_option_stands_in_every_setting_of_it(
-    work: Callable[[list[dict[str, Any]]], list[Block]],
+    work: Callable[[pd.DataFrame], list[Block]],
 ) -> None:
     """Law: `full` is beside each value of an option that it lacks, and is no setting of its own; one that has it is."""
     values = {"cpr_mfu": (0.1, 0.2), "cpr_ssu": (0.1, None), "full": (None,), "none": (None,)}
     cells = [
-        dict.fromkeys(COLUMNS)
-        | _cell(strategy=name, trace_law="busy", **{"strategy.r": None, "strategy.pls_target": each})
+        _cell(strategy=name, **{"strategy.r": None, "strategy.pls_target": each})
         for name, own in values.items()
         for each in own
     ]
-    found = {block.title: [line.strategy for line in block.lines] for block in work(cells)}
+    found = {block.title: [line.strategy for line in block.lines] for block in work(_frame(*cells))}
     assert found == {
         "strategy.pls_target 0.1": ["none", "full", "cpr_mfu", "cpr_ssu"],
         "strategy.pls_target 0.2": ["none", "full", "cpr_mfu"],
         "strategy.pls_target null": ["none", "full", "cpr_ssu"],
     }
+
+
+# --- the floor of rounding --------------------------------------------------------------------------------------------
+
+
+def _none(backend: str, auc: float, **values: Any) -> dict[str, Any]:
+    return _cell(auc=auc, trace=None) | {"trainer.backend": backend, "trainer.num_threads": 1} | values
+
+
+def test_the_floor_is_the_largest_difference_between_replicates() -> None:
+    """Runs of one seed that differ in backend or threads only, whatever their trace and engine; seeds do not mix.
+
+    Threads change no bit of backend compiled: equal replicates leave the floor unknown, as does a lone reference.
+    """
+    cells = _frame(
+        _none("compiled", 0.5),
+        _none("torch", 0.5001, trace="busy"),
+        _none("torch", 0.4998, **{"trainer.num_threads": 2}),
+        _none("compiled", 0.7, seed=1),
+        _none("torch", 0.7002, seed=1),
+        _none("torch", 0.9, seed=1, status="failed"),
+        _none("torch", 0.6, num_ps=8),
+    )
+    found = rounding_of(cells[:1], cells)
+    assert found is not None
+    assert (found.largest, found.num_seeds) == (pytest.approx(3e-4), 2)
+    equal = _frame(_none("compiled", 0.5), _none("compiled", 0.5, **{"trainer.num_threads": 2}))
+    assert rounding_of(equal[:1], equal) is rounding_of(equal[:1], equal[:1]) is None
+
+
+def test_replicates_are_no_setting_of_their_own() -> None:
+    """References with a backend that nothing else ran with are left out; with one that others use they stay."""
+    cells = _frame(
+        *(_none("compiled", 0.5), _none("torch", 0.5)),
+        *(_none("compiled", 0.4, strategy="full"), _none("torch", 0.4, strategy="full")),
+    )
+    kept = [[*without_replicates(own).index] for own in (cells[:3], cells[:2], cells)]
+    assert kept == [[0, 2], [0, 1], [0, 1, 2, 3]]
+
+
+def test_a_folder_with_replicates_shows_the_floor_in_table_and_verdicts(tmp_path: Path) -> None:
+    """One block, its references counted once a seed, and the floor beside it on the console."""
+    for seed in range(3):
+        for strategy in ("none", "cpr_mfu"):
+            config = made_config(strategy, seed=seed, trainer={"backend": "compiled"})
+            write_run(tmp_path / f"{strategy}{seed}", config)
+        again = tmp_path / f"again{seed}"
+        write_run(again, made_config("none", seed=seed + 3, trainer={"backend": "torch"}))
+        unseal(again)
+        text = (again / "config.yaml").read_text()
+        (again / "config.yaml").write_text(text.replace(f"seed: {seed + 3}", f"seed: {seed}"))
+    frame = analysis.load(tmp_path)
+    (block,) = blocks_of(frame)
+    assert [len(line.cells) for line in block.lines] == [3, 3]
+    assert block.rounding is not None
+    assert block.rounding.num_seeds == 3
+    sentence = rounding_text(block.rounding)
+    assert "unknown" not in sentence
+    assert sentence in str(analysis.show_table(frame))
+    assert sentence in str(analysis.advice(frame))
+
+
+# --- tests of differences ---------------------------------------------------------------------------------------------
+
+
+def test_p_values_are_those_of_the_one_sided_t_test() -> None:
+    """As scipy's test of one sample, on both sides; one value, or values without a spread, reject nothing."""
+    values = (0.3, -0.1, 0.4, 0.2)
+    for alternative, p_value in (("greater", p_above), ("less", p_below)):
+        expected = stats.ttest_1samp(values, 0.1, alternative=alternative)[1]
+        assert p_value(estimated(*values), 0.1) == pytest.approx(expected)
+    assert p_above(estimated(5.0), 0.0) == p_above(estimated(5.0, 5.0), 0.0) == 1.0
+
+
+def test_holm_rejects_step_by_step() -> None:
+    """The k-th smallest p-value is held against ALPHA / (m - k + 1), up to the first that fails."""
+    assert holm([0.2, ALPHA / 3, ALPHA / 2]) == [False, True, True]
+    assert holm([0.04, ALPHA / 3, ALPHA / 2]) == [True, True, True]
+    assert holm([ALPHA / 2 + 1e-9, 0.0, ALPHA / 2 + 2e-9]) == [False, True, False]
+    assert holm([ALPHA / 2, ALPHA / 2, 0.9]) == [False, False, False]
+
+
+def test_more_seeds_follow_the_predictive_distribution() -> None:
+    """With 400 values the spread is known, and the probability of a decision is that of a normal distribution.
+
+    A stricter level asks for more. Unknown without a spread, and where the values lie around the bound.
+    """
+    values = np.random.default_rng(0).normal(0, 1, 400)
+    known = estimated(*(values - values.mean()) / values.std(ddof=1) + 0.08)
+    promised = more_seeds(known, 0.0, 0.05, 0.05)
+
+    def probability(more: int) -> float:
+        num, quantile = 400 + more, float(stats.norm.isf(0.05))
+        law = stats.norm(0.08, (more / 400 / num) ** 0.5)
+        return float(law.sf(quantile / num**0.5) + law.cdf(-quantile / num**0.5))
+
+    expected = next(more for more in range(1, 5000) if probability(more) >= POWER)
+    assert promised == pytest.approx(expected, rel=0.15)
+    few, strict = (more_seeds(estimated(-1.0, 0.0, 1.0), 2.0, level, level) for level in (0.05, 0.01))
+    assert few is not None
+    assert strict is not None
+    assert few < strict
+    assert more_seeds(estimated(1.0), 2.0, 0.05, 0.05) is None
+    assert more_seeds(estimated(*np.linspace(-1, 1, 200)), 0.0, 0.05, 0.05) is None

@@ -1,13 +1,15 @@
-"""The table per strategy, the comparison and the story of a run, as a console shows them."""
+"""The table per strategy and comparisons: on the console, as frames, as text for papers."""
 
+import io
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 import analysis
-from analysis.load import cells_of
-from analysis.stats import blocks_of, estimate
+from analysis.stats import estimate, seeds_text
 from analysis.tables import comparisons, comparisons_to, content, html_table, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
@@ -15,81 +17,158 @@ from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
 
 
 def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
-    """Engines stand apart, strategies are in their fixed order, and unfinished cells are in no line."""
-    blocks = blocks_of(analysis.load(grid))
-    assert [block.title for block in blocks] == ["engine local", "engine rpc"]
-    assert [line.strategy for line in blocks[0].lines] == ["none", "full", "cpr_vanilla", "cpr_mfu"]
-    assert {len(line.cells) for line in blocks[0].lines} == {3}
+    """Engines stand apart, strategies are in their order, unfinished cells are in no line, a mean is over its seeds.
+
+    Where `none` ran under another setting only, the cells that are compared with it bring it along.
+    """
+    local, rpc = analysis.blocks_of(analysis.load(grid))
+    assert [local.title, rpc.title] == ["engine local", "engine rpc"]
+    assert [line.strategy for line in local.lines] == ["none", "full", "cpr_vanilla", "cpr_mfu"]
+    assert {len(line.cells) for line in local.lines} == {3}
+    assert [line.label for line in rpc.lines] == ["none (local)", "full"]
+    assert [*rpc.lines[0].cells["seed"]] == [0]
+    line = local.lines[2]
+    assert line.mean("auc") == pytest.approx(line.cells["auc"].mean(), rel=1e-12)
+    parts = [line.mean(f"{bucket}_frac") for bucket in ("save", "load", "lost", "reschedule")]
+    assert sum(parts) == pytest.approx(line.mean("overhead_frac"), rel=1e-12)
 
 
-def test_the_reference_stands_in_every_block_it_serves(grid: Path) -> None:
-    """Where `none` ran under another setting only, the cells that are compared with it bring it along."""
-    rpc = blocks_of(analysis.load(grid))[1]
-    assert [line.strategy for line in rpc.lines] == ["none", "full"]
-    assert rpc.lines[0].label == "none (local)"
-    assert [cell["seed"] for cell in rpc.lines[0].cells] == [0]
+def test_every_form_of_the_table_has_the_same_numbers(grid: Path) -> None:
+    """Console and Markdown round the frame's estimates; CSV is the frame. What is missing is named below the console's.
+
+    Three seeds have an interval, one shows it as unknown.
+    """
+    frame = analysis.load(grid)
+    lines = [line for block in analysis.blocks_of(frame) for line in block.lines]
+    found, console = analysis.table(frame), str(analysis.show_table(frame))
+    markdown = analysis.table_text(frame, "markdown").splitlines()
+    assert found["strategy"].to_list() == [line.label for line in lines]
+    assert found["engine"].to_list() == ["local"] * 4 + ["rpc"] * 2
+    assert found["num"].to_list() == [3, 3, 3, 3, 1, 1]
+    assert len(markdown) == 2 + 6
+    assert len({line.count("|") for line in markdown}) == 1
+    for number, line in enumerate(lines[:4]):
+        auc, difference, row = line.estimate("auc"), line.auc_difference, found.iloc[number]
+        assert auc is not None
+        assert difference is not None
+        assert (row["auc"], row["auc_half_width"]) == (auc.mean, auc.half_width)
+        assert (row["auc_difference"], row["auc_difference_half_width"]) == (difference.mean, difference.half_width)
+        assert f"{auc.mean:.5f} ± {auc.half_width:.5f}" in markdown[2 + number]
+        assert f"{auc.mean:.5f} ± {auc.half_width:.5f}" in console
+    assert pd.isna(found.iloc[5]["auc_half_width"])
+    assert "± ?" in console
+    assert "failed: failed-s0: RunFailed: ps2 <kept> dying" in console
+    assert "unfinished: unfinished-s0" in console
+    read = pd.read_csv(io.StringIO(analysis.table_text(frame, "csv")))
+    pd.testing.assert_frame_equal(read, found, check_dtype=False, rtol=1e-15)
+    nothing = analysis.table_text(analysis.load(grid / "failed-s0"), "csv")
+    assert nothing == "engine,trace,profile,num_ps,strategy,num,num_pairs\n"
 
 
-def test_means_of_a_line_are_over_its_seeds(grid: Path) -> None:
-    """AUC of a line is the mean of its cells; overhead's four parts add up to its total."""
-    line = blocks_of(analysis.load(grid))[0].lines[2]
-    auc, total = line.estimates["auc"], line.estimates["overhead_frac"]
-    assert auc is not None
-    assert total is not None
-    assert auc.mean == pytest.approx(sum(cell["auc"] for cell in line.cells) / 3, rel=1e-12)
-    parts = [line.estimates[f"{bucket}_frac"] for bucket in ("save", "load", "lost", "reschedule")]
-    assert sum(part.mean for part in parts if part) == pytest.approx(total.mean, rel=1e-12)
+def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
+    """At most eight by default; strategies by other names; with a caption it is a float. A wrong column lists all.
 
-
-def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
-    """Three seeds have an interval, one shows it as unknown; failed and unfinished cells are named below."""
-    shown = _text(analysis.show_table(analysis.load(grid)))
-    auc = blocks_of(analysis.load(grid))[0].lines[1].estimates["auc"]
-    assert auc is not None
-    assert auc.half_width is not None
-    assert f"{auc.mean:.5f} ± {auc.half_width:.5f}" in shown
-    assert "± ?" in shown
-    assert "failed: failed-s0: RunFailed: ps2 <kept> dying" in shown
-    assert "unfinished: unfinished-s0" in shown
+    It is plain ASCII with as many cells in each row as its head has; comparisons too.
+    """
+    frame = analysis.load(grid)
+    plain = analysis.table_text(frame, "latex")
+    for text in (plain, analysis.comparison_text(comparisons_to(grid, "full"), "latex")):
+        assert text.isascii()
+        assert len({line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")}) == 1
+        assert r"cpr\_mfu" in text
+        assert r"$\pm$" in text
+    assert plain.splitlines()[2].count("&") <= 8, "the setting, and eight columns"
+    options: dict[str, Any] = {"columns": ("strategy", "total"), "labels": {"cpr_mfu": "CPR-MFU"}}
+    text = analysis.table_text(frame, "latex", **options, caption="Overhead.")
+    assert text.startswith("\\begin{table}")
+    assert "\\caption{Overhead.}" in text
+    assert "CPR-MFU &" in text
+    assert r"cpr\_mfu" not in text
+    assert "| CPR-MFU |" in analysis.table_text(frame, "markdown", **options)
+    with pytest.raises(UserError, match=r"--columns: expected some of strategy, n, auc, .*; got auk$"):
+        analysis.table_text(frame, "latex", columns=("auk",))
+    with pytest.raises(UserError, match="a CSV file has all columns"):
+        analysis.table_text(frame, "csv", columns=("auc",))
 
 
 def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     """Hits, traffic saved and peak rows of runs with a cache, beside a dash for those without; no such columns else."""
     write_run(tmp_path / "plain", made_config("full"))
-    without = _text(analysis.show_table(analysis.load(tmp_path), explain=True))
+    without = str(analysis.show_table(analysis.load(tmp_path), explain=True))
     write_run(tmp_path / "cached", made_config("partial", cache={"mode": "lookahead"}))
     frame = analysis.load(tmp_path)
-    (cached,) = [cell for cell in cells_of(frame) if cell["strategy"] == "partial"]
-    assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
-    (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
-    assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
-    shown, page = (
-        _text(analysis.show_table(frame, explain=True)),
-        "".join(html_table(*content(block)) for block in blocks_of(frame)),
-    )
-    assert "62.5" in shown
-    assert "1234" in shown
-    assert "traffic saved" in page
-    assert "Cache:" in shown
-    assert "Cache:" not in without
-    assert "peak" not in without
-    assert "1.9 MB at least needed with its lookahead, 8.0 MB with" in _text(analysis.show(tmp_path / "cached"))
+    caches = frame.set_index("strategy")[["cache_hit_rate", "cache_saved_frac", "cache_peak_rows"]]
+    assert [*caches.loc["partial"]] == [0.625, 0.75, 1234]
+    assert caches.loc["full"].isna().all()
+    said = str(analysis.show_table(frame, explain=True))
+    assert all(each in said for each in ("62.5", "1234", "Cache:"))
+    assert not any(each in without for each in ("Cache:", "peak"))
+    assert "traffic saved" in "".join(html_table(*content(block)) for block in analysis.blocks_of(frame))
+    assert "1.9 MB at least needed with its lookahead, 8.0 MB with" in str(analysis.show(tmp_path / "cached"))
+
+
+def test_resources_have_columns_where_the_profile_has_prices(tmp_path: Path) -> None:
+    """Node-hours and bytes of runs on 4 + 2 nodes; no column of zeros, and none at all without a number of trainers."""
+    for name, profile in (("priced", {"base": "busy", "num_trainers": 2}), ("plain", "busy")):
+        for strategy in ("never_save", "full"):
+            write_run(tmp_path / name / strategy, made_config(strategy, profile=profile))
+    full = analysis.load(tmp_path / "priced").set_index("strategy").loc["full"]
+    assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])
+    assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
+    for name, is_priced in (("priced", True), ("plain", False)):
+        frame = analysis.load(tmp_path / name)
+        said = str(analysis.show_table(frame, explain=True))
+        assert (f"{full['node_h']:.2f}" in said, "Resources:" in said) == (is_priced, is_priced)
+        assert "memory" not in said.replace("memory is that", "")
+        assert ({"node_h", "wire_bytes"} <= {*analysis.table(frame)}) is is_priced
+    assert "node-hours" in str(analysis.show(tmp_path / "priced" / "full"))
+
+
+def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
+    """A total of more than the job has a mark and a footnote, in table, story and report; others have none."""
+    write_run(tmp_path / "well" / "run", made_config("full"))
+    write_run(tmp_path / "absurd" / "run", made_config("full", profile={"base": "busy", "o_load_h": 60.0}))
+    for name, is_marked in (("well", False), ("absurd", True)):
+        folder = tmp_path / name
+        looks = (str(analysis.show_table(analysis.load(folder))), analysis.report(folder).read_text())
+        assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
+        assert ("longer than the job itself" in str(analysis.show(folder / "run"))) is is_marked
 
 
 def test_intervals_read_well() -> None:
-    """A true minus sign, a sign where asked for, ± ? for one value, a dash for none."""
+    """A true minus sign, a sign where asked for, ± ? for one value, a dash for none. Seeds in a row are a range."""
     assert show_interval(estimate([-1e-3, -1e-3]), scale=1e3, digits=1, signed=True) == "−1.0 ± 0.0"
     assert show_interval(estimate([0.5]), digits=2, signed=True) == "+0.50 ± ?"
     assert show_interval(None) == "–"
+    assert [seeds_text([3]), seeds_text([5, 0, 2, 1, 1])] == ["seed 3", "seeds 0–2, 5"]
+
+
+def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path) -> None:
+    """Law: notes on the method are below the tables with ``explain`` alone."""
+    frame = analysis.load(grid)
+    looks = {
+        "Means over n seeds": [analysis.show_table(frame, explain=each) for each in (False, True)],
+        "One-sided paired t-tests": [analysis.advice(frame, explain=each) for each in (False, True)],
+        "Paired by seed": [analysis.show_comparison_to(grid, "full", explain=each) for each in (False, True)],
+    }
+    assert all([str(look).count(words) for look in own] == [0, 1] for words, own in looks.items())
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_compare_by_seed(grid: Path) -> None:
-    """Two single runs of one seed differ by exactly the difference of their figures."""
+    """Two single runs of one seed differ by exactly the difference of their figures; other seeds are no pair."""
     cells = analysis.load(grid).set_index("cell")
-    (found,) = comparisons([grid / "full-s1", grid / "cpr_mfu-s1"])
-    assert found.num_pairs == 1
+    dirs = [grid / "full-s1", grid / "cpr_mfu-s1"]
+    (found,) = comparisons(dirs)
     assert found.differences["auc"] == estimate([cells.loc["cpr_mfu-s1", "auc"] - cells.loc["full-s1", "auc"]])
-    assert "strategy.name" in _text(analysis.show_comparison([grid / "full-s1", grid / "cpr_mfu-s1"]))
+    assert analysis.compare(dirs)["num"].to_list() == [1]
+    assert "strategy.name" in str(analysis.show_comparison(dirs))
+    with pytest.raises(UserError, match="expected finished cells with equal seed"):
+        comparisons([grid / "full-s1", grid / "full-s2"])
+    with pytest.raises(UserError, match="expected two or more folders"):
+        comparisons([grid / "full-s1"])
 
 
 def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> None:
@@ -97,11 +176,10 @@ def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> N
     for strategy in ("full", "cpr_mfu"):
         for seed in (0, 1):
             write_run(tmp_path / "new" / f"{strategy}-{seed}", made_config(strategy, seed=seed))
-    for strategy in ("full", "cpr_mfu"):
         for seed in range(3):
             shutil.copytree(grid / f"{strategy}-s{seed}", tmp_path / "old" / f"{strategy}-{seed}")
     found = comparisons([tmp_path / "old", tmp_path / "new"])
-    assert [(item.group, item.num_pairs) for item in found] == [("full", 2), ("cpr_mfu", 2)]
+    assert [(item.group, len(item.pairs)) for item in found] == [("full", 2), ("cpr_mfu", 2)]
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
 
 
@@ -111,7 +189,7 @@ def test_draws_of_a_trace_are_compared_together(tmp_path: Path) -> None:
         config = made_config("full", seed=seed, trace={"path": f"failure_traces/poisson-{seed}.csv"})
         for folder in ("old", "new"):
             write_run(tmp_path / folder / str(seed), config)
-    assert [item.num_pairs for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
+    assert [len(item.pairs) for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
 
 
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
@@ -122,7 +200,7 @@ def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(gr
             write_run(tmp_path / "stale" / f"{staleness}-{seed}", config)
         shutil.copytree(grid / f"full-s{seed}", tmp_path / "exact" / f"{seed}")
     found = comparisons([tmp_path / "exact", tmp_path / "stale"])
-    assert [(item.group, item.num_pairs) for item in found] == [("0", 2), ("10", 2)]
+    assert [(item.group, len(item.pairs)) for item in found] == [("0", 2), ("10", 2)]
     with pytest.raises(UserError, match="expected finished cells with equal"):
         comparisons([tmp_path / "stale", tmp_path / "exact"])
 
@@ -133,37 +211,28 @@ def test_each_value_of_an_option_is_a_baseline_of_strategies_without_it(tmp_path
         write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed))
         for r in (0.125, 0.25):
             write_run(tmp_path / f"mfu-{r}-{seed}", made_config("cpr_mfu", seed=seed, strategy={"r": r}), auc=r)
-    found = {item.group: item for item in comparisons_to(tmp_path, "cpr_mfu")}
-    assert found.keys() == {"full, to strategy.r 0.125", "full, to strategy.r 0.25"}
-    assert [item.num_pairs for item in found.values()] == [2, 2]
+    found = {item.group: len(item.pairs) for item in comparisons_to(tmp_path, "cpr_mfu")}
+    assert found == {"full, to strategy.r 0.125": 2, "full, to strategy.r 0.25": 2}
     assert len(comparisons_to(tmp_path, "full")) == 2
 
 
 def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
-    found = comparisons_to(grid, "full")
-    assert "full" not in [item.group for item in found]
-    mfu = next(item for item in found if item.group == "cpr_mfu, local")
-    cells = {(cell["strategy"], cell["seed"]): cell for cell in cells_of(analysis.load(grid))}
-    seeds = sorted(seed for strategy, seed in cells if strategy == "cpr_mfu")
-    differences = [cells["cpr_mfu", seed]["payload_bytes"] - cells["full", seed]["payload_bytes"] for seed in seeds]
-    assert mfu.num_pairs == len(seeds)
-    measured = mfu.differences["payload_bytes"]
-    assert measured is not None
-    assert measured.mean == sum(differences) / len(differences)
-    assert "less full" in _text(analysis.show_comparison_to(grid, "full"))
+    found = {item.group: item for item in comparisons_to(grid, "full")}
+    assert not any(group.startswith("full") for group in found)
+    frame = analysis.load(grid)
+    local = frame[frame["engine"] == "local"]
+    mfu, full = (local.loc[local["strategy"] == name, "payload_bytes"].to_list() for name in ("cpr_mfu", "full"))
+    differences = [float(one - other) for one, other in zip(mfu, full, strict=True)]
+    assert found["cpr_mfu, local"].differences["payload_bytes"] == estimate(differences)
+    table = analysis.compare_to(grid, "full").set_index("group")
+    assert table["num"].to_dict() == {group: len(item.pairs) for group, item in found.items()}
+    assert table.loc["cpr_mfu, local", "payload_bytes"] == sum(differences) / 3
+    assert "less full" in str(analysis.show_comparison_to(grid, "full"))
     with pytest.raises(UserError, match=r"no finished cell of strategy cpr_ssu; finished there: "):
         comparisons_to(grid, "cpr_ssu")
     with pytest.raises(UserError, match=r"full-s0: expected a finished cell of another strategy than full, got none"):
         comparisons_to(grid / "full-s0", "full")
-
-
-def test_nothing_to_compare_is_one_line(grid: Path) -> None:
-    """Runs of different seeds make no pair; one folder makes no comparison."""
-    with pytest.raises(UserError, match="expected finished cells with equal seed"):
-        comparisons([grid / "full-s1", grid / "full-s2"])
-    with pytest.raises(UserError, match="expected two or more folders"):
-        comparisons([grid / "full-s1"])
 
 
 def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> None:
@@ -184,68 +253,60 @@ def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> 
         assert str(caught.value).endswith(" (and 1 more damaged cells)")
 
 
-def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
-    """A total of more than the job has a mark and a footnote, in table, story and report; others have none."""
-    write_run(tmp_path / "well" / "run", made_config("full"))
-    write_run(tmp_path / "absurd" / "run", made_config("full", profile={"base": "busy", "o_load_h": 60.0}))
-    for name, is_marked in (("well", False), ("absurd", True)):
-        folder = tmp_path / name
-        looks = (_text(analysis.show_table(analysis.load(folder))), analysis.report(folder).read_text())
-        assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
-        assert ("longer than the job itself" in _text(analysis.show(folder / "run"))) is is_marked
+# --- cells without a partner ------------------------------------------------------------------------------------------
 
 
-def test_resources_have_columns_where_the_profile_has_prices(tmp_path: Path) -> None:
-    """Node-hours and bytes of runs on 4 + 2 nodes; no column of zeros, and none at all without a number of trainers."""
-    for name, profile in (("priced", {"base": "busy", "num_trainers": 2}), ("plain", "busy")):
-        for strategy in ("never_save", "full"):
-            write_run(tmp_path / name / strategy, made_config(strategy, profile=profile))
-    full = next(row for row in cells_of(analysis.load(tmp_path / "priced")) if row["strategy"] == "full")
-    assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])
-    assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
-    priced, plain = (
-        _text(analysis.show_table(analysis.load(tmp_path / name), explain=True)) for name in ("priced", "plain")
+@pytest.fixture
+def lacking(tmp_path: Path) -> Path:
+    """Three seeds of ``none``, ``full`` and ``partial``; seed 2 is damaged for ``none``, missing for ``partial``."""
+    for strategy in ("none", "full", "partial"):
+        for seed in range(3 - (strategy == "partial")):
+            write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed))
+    (tmp_path / "none-2" / "events.jsonl").unlink()
+    return tmp_path
+
+
+def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
+    """The number of pairs stands beside the difference, and a line names seed and reason, in table and report.
+
+    A seed that only one of two compared strategies has is named below the comparison.
+    """
+    frame = analysis.load(lacking)
+    said = "ΔAUC of full is over 2 of 3 cells: none has no result (damaged) for seed 2."
+    table = _text(analysis.show_table(frame))
+    assert said in table
+    assert said in analysis.report(lacking).read_text()
+    rows = {line.split()[0]: line for line in table.splitlines() if line.strip()}
+    assert " (2) " in rows["full"]
+    assert " (2) " not in rows["partial"]
+    assert "ΔAUC of partial" not in table
+    assert [*analysis.table(frame).set_index("strategy").loc["full", ["num", "num_pairs"]]] == [3, 2]
+    verdicts = {line.split()[0]: line.split() for line in str(analysis.advice(frame)).splitlines() if line.strip()}
+    assert verdicts["full"][1] == "2"
+    said = _text(analysis.show_comparison_to(lacking, "partial"))
+    assert (
+        "full: 2 of 3 cells have a partner: partial has no result, or several, of the same setting for seed 2" in said
     )
-    for said, is_priced in ((priced, True), (plain, False)):
-        assert (f"{full['node_h']:.2f}" in said, "Resources:" in said) == (is_priced, is_priced)
-        assert "memory" not in said.replace("memory is that", "")
-    frames = [analysis.table(analysis.load(tmp_path / name)) for name in ("priced", "plain")]
-    assert [{"node_h", "wire_bytes"} <= {*frame.columns} for frame in frames] == [True, False]
-    assert "node-hours" in _text(analysis.show(tmp_path / "priced" / "full"))
+    said = _text(analysis.show_comparison_to(lacking, "full"))
+    assert "partial: 2 of 2 cells have a partner: partial has no result for seed 2." in said
 
 
-def test_what_was_skipped_is_said_once(tmp_path: Path) -> None:
-    """A manifest that cannot be read is told of in one sentence."""
-    write_run(tmp_path / "run", made_config())
-    (tmp_path / "run" / "checkpoints").mkdir()
-    (tmp_path / "run" / "checkpoints" / "manifest-000014.json").write_text("{")
-    story = _text(analysis.show(tmp_path / "run"))
-    assert "; skipped manifest-000014.json: " in story
+def test_a_strategy_without_any_pair_says_so(tmp_path: Path) -> None:
+    """Without a finished ``none``, one line says why there is no difference."""
+    write_run(tmp_path / "full", made_config("full"))
+    assert "ΔAUC is unknown: there is no finished cell of none." in str(analysis.show_table(analysis.load(tmp_path)))
 
 
-def test_a_run_s_story(grid: Path) -> None:
-    """show tells who was killed, what was restored, and the final figures; a failed run tells why."""
-    story = _text(analysis.show(grid / "full-s1"))
-    assert story.count("all ranks from checkpoint") == 5
-    assert "ps0, ps3 replaced" in story
-    assert "emulated overhead" in story
-    assert "measured stall" in story
-    assert "RunFailed: ps2 <kept> dying" in _text(analysis.show(grid / "failed-s0"))
-    with pytest.raises(StoreError, match="expected a run folder"):
-        analysis.show(grid)
-
-
-def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path) -> None:
-    """Law: notes on the method are below the tables with ``explain`` alone; the text of a table is its ``str``."""
-    frame = analysis.load(grid)
-    looks = {
-        "Means over n seeds": (analysis.show_table(frame), analysis.show_table(frame, explain=True)),
-        "One-sided paired t-tests": (analysis.advice(frame), analysis.advice(frame, explain=True)),
-        "Paired by seed": (
-            analysis.show_comparison_to(grid, "full"),
-            analysis.show_comparison_to(grid, "full", explain=True),
-        ),
-    }
-    for words, (plain, explained) in looks.items():
-        assert [str(look).count(words) for look in (plain, explained)] == [0, 1]
-    assert "cpr_mfu" in str(analysis.show_table(frame))
+def test_comparisons_of_folders_count_what_has_no_partner(lacking: Path, tmp_path: Path) -> None:
+    """Cells of each folder without a partner are counted and named, as are copies; equal strategies do not differ."""
+    other = tmp_path / "other"
+    for name, seed in (("full-1", 1), ("full-7", 7), ("copy", 7)):
+        write_run(other / name, made_config("full", seed=seed))
+    (lacking / "one").mkdir()
+    for name in ("none-0", "partial-0", "full-1"):
+        (lacking / name).rename(lacking / "one" / name)
+    said = _text(analysis.show_comparison([lacking / "one", other]))
+    assert f"{lacking / 'one'}: 2 of 3 cells have no partner: none seed 0, partial seed 0." in said
+    assert f"{other}: 1 of 2 cells have no partner: full seed 7." in said
+    assert "left out, copy: " in said
+    assert "strategy.name" not in said
