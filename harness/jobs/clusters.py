@@ -17,7 +17,7 @@ from harness.config.jobs import ClusterName, JobsConfig
 from harness.core.errors import ConfigError, UserError, printable
 from harness.files import read_file, write_text
 from harness.jobs.arrays import MOST, JobArray
-from harness.processes.child import ROOT, said_by
+from harness.processes.child import ROOT, said_by, search_path
 
 VERSION = "1.5.4"
 """Of submitit, as in requirements-submitit.txt."""
@@ -240,7 +240,7 @@ def _local_executor(folder: Path, settings: JobsConfig) -> Any:
         def _submit_command(self, command: str) -> Any:
             environment = {
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+                "PYTHONPATH": search_path(),
                 "SUBMITIT_EXECUTOR": "local",
                 "SUBMITIT_LOCAL_COMMAND": command,
                 "SUBMITIT_LOCAL_TIMEOUT_S": str(60 * settings.minutes),

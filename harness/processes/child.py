@@ -21,6 +21,12 @@ from harness.processes.pidfd import Pidfd
 ROOT = Path(__file__).resolve().parents[2]
 """The folder of this package."""
 
+
+def search_path() -> str:
+    """``PYTHONPATH`` by which a program finds this package, whatever its working folder."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 _BECOME = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

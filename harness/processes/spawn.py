@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.config.plugins import LOADED, PRELOAD_VARIABLE
 from harness.core.errors import RunFailed
+from harness.processes.child import search_path
 from harness.processes.leash import (
     ENDS_WITH_PARENT_VARIABLE,
     INTERRUPTS,
@@ -27,7 +27,6 @@ from harness.processes.leash import (
     hold_leash,
 )
 
-_ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = ["torch", "harness.run.assemble"]
 
 
@@ -162,7 +161,7 @@ def _environment() -> Iterator[None]:
     """The environment of a new fork server. It has the folder of this package, since the server of Python 3.11 does not
     take over sys.path; the plugins; and whether the thread that starts it lives as long as this process."""
     before = os.environ.copy()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = search_path()
     os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)
     os.environ[ENDS_WITH_PARENT_VARIABLE] = "1" if threading.current_thread() is threading.main_thread() else ""
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.config.model import Config
 from harness.core.errors import StoreError
-from harness.processes.child import ROOT, Child
+from harness.processes.child import Child, search_path
 from harness.processes.leash import INTERRUPTS
 from harness.record.place import Place
 from harness.record.rundir import RunDir
@@ -41,13 +41,12 @@ class Exporter:
     """A process that exports runs (``harness.wandb.export_process``)."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._why = "its process has ended"
         self._child = Child(
             [sys.executable, "-P", "-m", "harness.wandb.export_process"],
             errors=subprocess.DEVNULL,
             ignored=INTERRUPTS,
-            environment=os.environ | {"PYTHONPATH": path},
+            environment=os.environ | {"PYTHONPATH": search_path()},
         )
         self.send = self._child.send
 

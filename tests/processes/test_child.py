@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,12 +61,12 @@ def test_a_log_gets_output_and_errors_at_its_end(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """Law: at once, also by SIGKILL."""
+    """Law: at once, also by SIGKILL, whatever it does by then."""
     note = tmp_path / "pid"
 
     def start() -> None:
-        child = Child(["sleep", "600"], errors=subprocess.DEVNULL)
-        note.with_suffix(".new").write_text(str(child.pid))
+        child = Child(python("print(os.getpid(), flush=True); time.sleep(600)"))
+        note.with_suffix(".new").write_text(str(child.answer()))
         note.with_suffix(".new").rename(note)
         signal.pause()
 
