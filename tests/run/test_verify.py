@@ -34,9 +34,9 @@ class FlippingServer(RankServer):
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path) -> None:
     """Losses, parameters, AUC, PLS and every event, under the failures of the trace and kills around a save."""
     (tmp_path / "trace.csv").write_text("hour,rank\n37.2503,ps1\n")
-    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=160, cluster__num_ps=2)
-    config = changed(config, eval__every_steps=25, cache__lookahead=24, cache__staleness=3, cache__max_rows=300)
-    config = saving_every(changed(config, strategy__name="cpr_ssu"), 40)
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=96, cluster__num_ps=2)
+    config = changed(config, eval__every_steps=10, cache__lookahead=24, cache__staleness=3, cache__max_rows=300)
+    config = saving_every(changed(config, strategy__name="cpr_ssu"), 24)
     assert verify.verify(config, tmp_path) == []
     events = read_events(tmp_path / "cpr_ssu-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
