@@ -405,15 +405,7 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     (example,) = re.findall(r"```yaml\n# fewer_saves.yaml\n(.*?)```", page, re.DOTALL)
     assert example.count("\n") <= 25
     Path("fewer_saves.yaml").write_text(example)
-    words = (
-        "reproduce",
-        "fewer_saves.yaml",
-        "data.path=data",
-        "trainer.batch_size=32",
-        "seed=[0]",
-        "--parallel",
-        "1",
-    )
+    words = ("reproduce", "fewer_saves.yaml", "data.path=data", "trainer.batch_size=32", "seed=[0]", "--parallel", "1")
     first = cli(*words)
     assert first.code == 0
     assert "4 cells: 4 run, 0 done before, 0 failed" in first.errors[-1]
