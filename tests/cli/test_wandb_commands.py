@@ -26,30 +26,32 @@ def grid(tmp_path: Path) -> Path:
     return tmp_path / "grid"
 
 
-def test_sync_sends_a_grid_once(wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All runs land in one group, with their difference from the reference of their seed; a second call sends none."""
-    assert run.main(["sync", str(grid), "--project", "mine"]) == 0
+def test_sync_sends_what_can_be_read(wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Law: a damaged run costs its own line, and the exit code; each other one is sent, and that once.
+
+    All runs land in one group, with their difference from the reference of their seed.
+    """
+    words, project = ["sync", str(grid), "--project", "mine"], f"{wandb_server.url}/someone/mine"
+    events = grid / "full" / "events.jsonl"
+    whole = events.read_bytes()
+    events.write_text("")
+    assert run.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == f"wandb: 2 sent {project}\n"
+    assert err.startswith(f"error: {events}: expected what the run wrote")
+    assert err.count("\n") == 1
+    events.write_bytes(whole)
+    assert run.main(words) == 0
+    assert capsys.readouterr().out == f"wandb: 2 sent before, 1 sent {project}\n"
     assert {sent["displayName"] for sent in wandb_server.runs.values()} == {*_STRATEGIES}
     assert len({sent["groupName"] for sent in wandb_server.runs.values()}) == 1
     summaries = {wandb_server.runs[key]["displayName"]: values for key, values in wandb_server.summary.items()}
     for name, summary in summaries.items():
         assert summary["delta_auc"] == pytest.approx(summary["auc"] - summaries["none"]["auc"]), name
     wandb_server.operations.clear()
-    assert run.main(["sync", str(grid), "--project", "mine"]) == 0
+    assert run.main(words) == 0
     assert wandb_server.operations == []
-    project = f"{wandb_server.url}/someone/mine"
-    assert capsys.readouterr().out == f"wandb: 3 sent {project}\nwandb: 3 sent before {project}\n"
-
-
-def test_sync_sends_what_can_be_read(wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Law: a damaged run costs its own line, and the exit code; the others are sent."""
-    (grid / "full" / "events.jsonl").write_text("")
-    assert run.main(["sync", str(grid)]) == 2
-    assert {sent["displayName"] for sent in wandb_server.runs.values()} == {"none", "cpr_mfu"}
-    out, err = capsys.readouterr()
-    assert out.startswith("wandb: 2 sent")
-    assert err.startswith(f"error: {grid}/full/events.jsonl: expected what the run wrote")
-    assert err.count("\n") == 1
+    assert capsys.readouterr().out == f"wandb: 3 sent before {project}\n"
 
 
 def test_sync_to_a_silent_server_fails_in_one_line(
