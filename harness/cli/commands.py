@@ -8,6 +8,7 @@ torch, pandas and matplotlib are imported by the commands that need them, so tha
 import argparse
 import errno
 import shlex
+import signal
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -37,7 +38,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         console.print_error("error", str(error))
         return BAD_INPUT
     except (RunStopped, KeyboardInterrupt) as end:
-        line, exit_code = _ending(end, rerun)
+        step = end.step if isinstance(end, RunStopped) else None
+        number = None if isinstance(end, RunStopped) else getattr(end, "number", signal.SIGINT)
+        line, exit_code = interrupts.ending(number, None if step is None else f"{rerun} goes on from step {step}")
         console.note(line)
         return exit_code
     except HarnessError as error:
@@ -73,13 +76,6 @@ def _imported(module: str) -> ModuleType:
         case _:
             from harness.cli import run_commands as found
     return found
-
-
-def _ending(end: RunStopped | KeyboardInterrupt, rerun: str) -> tuple[str, int]:
-    """The line that says what has ended the command and how to go on, and the exit code."""
-    if isinstance(end, KeyboardInterrupt):
-        return interrupts.line(end)
-    return interrupts.stopped_line(None if end.step is None else f"{rerun} goes on from step {end.step}")
 
 
 def _rerun(arguments: Sequence[str]) -> str:

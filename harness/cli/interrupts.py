@@ -71,19 +71,14 @@ def stoppable(grace_s: float) -> Iterator[StopRequest]:
         stop.close()
 
 
-def line(error: KeyboardInterrupt) -> tuple[str, int]:
-    """The line about the interrupt, and the exit code. Call it once, where the line is written."""
-    return _ending(error.number if isinstance(error, Interrupted) else signal.SIGINT, _State.hint)
+def ending(number: int | None = None, hint: str | None = None) -> tuple[str, int]:
+    """The line about the end of a command by a signal, and the exit code. Call it once, where the line is written.
 
-
-def stopped_line(hint: str | None) -> tuple[str, int]:
-    """As :func:`line`, for a command that stopped on request. ``hint``: how to resume, if not by the same command."""
-    return _ending(_State.stopped_by, _State.hint if hint is None else hint)
-
-
-def _ending(number: int, hint: str) -> tuple[str, int]:
+    ``number``: of the signal; None: of the one that has asked to stop. ``hint``: as of :func:`begin`, if it is another.
+    """
     _State.is_said = True
-    return _line(number, hint), 128 + number
+    number = _State.stopped_by if number is None else number
+    return _line(number, _State.hint if hint is None else hint), 128 + number
 
 
 def _line(number: int, hint: str) -> str:
