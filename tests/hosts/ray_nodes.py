@@ -6,16 +6,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness.config.model import Config
 from tests.hosts.emulated import SUPERVISOR, Emulation, address_of, give_own_folder, processes
 
-_PORT = 26379
+_ADDRESS = f"{SUPERVISOR}:26379"
 _PATIENCE_S = 90.0
-_START = ["start", "--block", "--disable-usage-stats", "--object-store-memory=80000000", "--num-cpus=0"]
 OURS = (b"harness.run.agent", b"ray::agent", b"from multiprocessing")
 """Parts of the command lines of agents, ranks, tasks and fork servers."""
 
@@ -24,65 +23,75 @@ OURS = (b"harness.run.agent", b"ray::agent", b"from multiprocessing")
 def ray_on(hosts: Emulation) -> Iterator[None]:
     """While it is entered, a Ray runs on all hosts."""
     folder = Path(tempfile.mkdtemp(prefix="ray"))  # short: paths of sockets are
-    head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
+    inside = ["nsenter", "--target", str(hosts.bridge), "--net"]
     started: list[subprocess.Popen[bytes]] = []
     try:
-        started.append(_start(["--net"], hosts.bridge, [*head, f"--node-ip-address={SUPERVISOR}"]))
+        started.append(start_head(inside, _ADDRESS, folder, "--num-cpus=0"))
         for host in hosts.hosts:
             give_own_folder(host, folder)
-            where = [f"--address={SUPERVISOR}:{_PORT}", f"--node-ip-address={address_of(hosts, host)}"]
-            started.append(_start(["--net", "--pid", "--mount"], host, where))
-        _await_nodes(hosts, started, 1 + len(hosts.hosts))
+            where = [f"--address={_ADDRESS}", f"--node-ip-address={address_of(hosts, host)}", "--num-cpus=0"]
+            started.append(_start(["nsenter", "--target", host, "--net", "--pid", "--mount"], where))
+        await_nodes(inside, _ADDRESS, started)
         yield
     finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            end(process)
-        shutil.rmtree(folder, ignore_errors=True)
+        end(started, folder)
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a process that was asked to end has ended; with patience for a busy machine, then it is killed."""
-    try:
-        process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def start_head(
+    prefix: Sequence[str], address: str, folder: Path, *options: str, **variables: str
+) -> "subprocess.Popen[bytes]":
+    """Start the head of a Ray at ``address``, with its files in ``folder``, by a command after ``prefix``."""
+    host, port = address.split(":")
+    where = [f"--node-ip-address={host}", f"--port={port}", f"--temp-dir={folder}"]
+    return _start(prefix, ["--head", "--include-dashboard=false", *where, *options], **variables)
 
 
-def _start(namespaces: list[str], holder: int | str, options: list[str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "ray.scripts.scripts", *_START, *options]
+def _start(prefix: Sequence[str], options: Sequence[str], **variables: str) -> "subprocess.Popen[bytes]":
+    command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    null = subprocess.DEVNULL
+    patient = {"RAY_health_check_timeout_ms": "60000"}  # of a busy machine
     return subprocess.Popen(
-        ["nsenter", "--target", str(holder), *namespaces, *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"RAY_health_check_timeout_ms": "60000"},  # of a busy machine
+        [*command, "--object-store-memory=80000000", *options],
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        env=os.environ | patient | variables,
     )
 
 
-_COUNT = (
-    "import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='error'); "
-    "print('nodes', sum(node['Alive'] for node in ray.nodes()))"
-)
-
-
-def _await_nodes(hosts: Emulation, started: list["subprocess.Popen[bytes]"], num: int) -> None:
-    """Wait until so many nodes live."""
-    code = _COUNT.format(address=f"{SUPERVISOR}:{_PORT}")
-    command = ["nsenter", "--target", str(hosts.bridge), "--net", sys.executable, "-c", code]
-    ends_s = time.monotonic() + _PATIENCE_S
-    while f"nodes {num}" not in (said := subprocess.run(command, capture_output=True, text=True, check=False)).stdout:
+def await_nodes(prefix: Sequence[str], address: str, started: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Wait until each of ``started`` is a living node, where Ray's own programs look for it."""
+    code = (
+        f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='error'); "
+        "print('nodes', sum(node['Alive'] for node in ray.nodes()))"
+    )
+    command, ends_s = [*prefix, sys.executable, "-c", code], time.monotonic() + _PATIENCE_S
+    while True:
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if f"nodes {len(started)}" in said.stdout:
+            return
         assert all(process.poll() is None for process in started), "a node of Ray has ended"
         assert time.monotonic() < ends_s, said
-        time.sleep(0.5)
+        time.sleep(0.2)
+
+
+def end(started: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
+    """Ask the nodes of a Ray to end, kill those that do not on a busy machine, and remove its files."""
+    for process in started:
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_ray(hosts: Emulation, config: Config, num: int | None = None) -> Config:
     """``config`` with ranks on the first ``num`` hosts, or all, whose agents Ray starts."""
     addresses = tuple(address_of(hosts, host) for host in hosts.hosts[:num])
-    return hosts.config(config, launcher="ray", hosts=addresses, ray_address=f"{SUPERVISOR}:{_PORT}")
+    return hosts.config(config, launcher="ray", hosts=addresses, ray_address=_ADDRESS)
 
 
 def ours(host: str, *parts: bytes) -> list[int]:
