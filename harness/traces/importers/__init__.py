@@ -83,7 +83,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
         raise TraceError(f"format: expected one of {', '.join(FORMATS)}, got {how.format!r}")
     if others := how.model_fields_set - {"format", "strict", *importer.options}:
         accepted = ", ".join(importer.options) or "none"
-        raise TraceError(f"format={how.format}: expected one of its options ({accepted}), got {min(others)}")
+        raise TraceError(f"format {how.format}: expected one of its options ({accepted}), got {min(others)!r}")
     text, checksum = read_text(path)
     found = Findings(str(path), how)
     importer.read(text, found)
