@@ -86,12 +86,22 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """The trace in the CSV file ``path``. Raises TraceError as ``parse_trace``, and for a file that cannot be read."""
+    text, _ = read_utf8(path, "a failure trace (CSV)")
+    return parse_trace(text.splitlines(), str(path))
+
+
+def read_utf8(path: Path, expected: str) -> tuple[str, bytes]:
+    """The file's text, UTF-8 with or without a byte order mark, and its bytes.
+
+    Raises TraceError, which names what was ``expected``.
+    """
+    if not path.is_file():
+        raise TraceError(
+            f"{path}: expected {expected}, got {'a folder or device' if path.exists() else 'no such file'}"
+        )
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise TraceError(f"{path}: expected a failure trace (CSV), got no such file") from error
-    except IsADirectoryError as error:
-        raise TraceError(f"{path}: expected a failure trace (CSV), got a folder") from error
+        content = path.read_bytes()
+        return content.decode("utf-8-sig"), content
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
@@ -99,7 +109,6 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(
             f"{path}:{line}: expected UTF-8, got the byte 0x{byte:02x}; convert the file to UTF-8"
         ) from error
-    return parse_trace(text.splitlines(), str(path))
 
 
 def to_text(trace: Trace, *, command: str | None = None) -> str:

@@ -321,8 +321,8 @@ def test_what_cannot_be_asked(tmp_path: Path, format: str, options: dict[str, An
 def test_what_is_no_file(tmp_path: Path) -> None:
     """A path without a file, or of a folder."""
     for path, message in (
-        (tmp_path / "none", "/none: cannot be read (No such file or directory)"),
-        (tmp_path, "expected a regular file, got a folder or device"),
+        (tmp_path / "none", "/none: expected a log of failures, got no such file"),
+        (tmp_path, ": expected a log of failures, got a folder or device"),
     ):
         with pytest.raises(TraceError) as refused:
             read_log(path, LogFormat(format="lanl"))

@@ -1,6 +1,7 @@
 """The trace that a job meets: its hours, its constants, and what does not fit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -15,6 +16,13 @@ from harness.traces.trace import Trace, parse_trace
 
 LOG = "# length_h: 40\n# ranks: 2\nhour,rank,repair_h\n1,ps0,2\n9,ps1,\n21,ps0,3\n22,ps1,\n23,ps1,4\n39,ps0,\n"
 """Six failures in 40 h; the densest 10 h are 20 to 30 (windows start every 0.625 h), the quietest have none."""
+
+
+PHASED = (
+    "# length_h: 40\n# ranks: 2\nhour,rank,repair_h,phase\n1,ps0,2,\n9,ps1,,apply\n21,ps0,3,\n22,ps1,,\n23,ps1,4,save\n"
+    "39,ps0,,\n"
+)
+"""The same, two of them in a phase."""
 
 
 def read(text: str = LOG) -> Trace:
@@ -35,32 +43,32 @@ def said(config: Config, *, total_samples: int = 128_000, is_planned: bool = Fal
     return list(mismatches(config, job_costs(config, total_samples), is_planned=is_planned))
 
 
-def test_a_window_has_the_hours_of_the_job() -> None:
-    """Its first hour is hour 0; entries keep their lines, so that drawn ranks stay; repairs keep their length."""
-    trace = on_job(read(), TraceConfig(window="densest"), job_h=10)
-    first_h = float(trace.header["window_h"].partition("-")[0])
-    assert [entry.line for entry in trace.entries] == [6, 7, 8]
-    assert [entry.hour for entry in trace.entries] == [hour - first_h for hour in (21, 22, 23)]
-    assert [entry.repair_h for entry in trace.entries] == [3, None, 4]
+@pytest.mark.parametrize(
+    ("mapping", "lines", "hours", "repairs_h", "phases"),
+    [
+        ({"window": "densest"}, [6, 7, 8], [7.875, 8.875, 9.875], [3, None, 4], ["boundary", "boundary", "save"]),
+        ({"window": "quietest"}, [], [], [], []),
+        (
+            *({"stretch": True}, [4, 5, 6, 7, 8, 9], [0.25, 2.25, 5.25, 5.5, 5.75, 9.75]),
+            *([0.5, None, 0.75, None, 1, None], ["boundary", "apply", "boundary", "boundary", "save", "boundary"]),
+        ),
+    ],
+)
+def test_a_part_of_a_trace_is_as_long_as_the_job(
+    mapping: Any, lines: list[int], hours: list[float], repairs_h: list[float | None], phases: list[str]
+) -> None:
+    """A window's first hour is hour 0; entries keep their lines, so that drawn ranks stay, phases and further columns.
+
+    Repairs keep their length in a window, and scale with the hours where these are stretched.
+    """
+    whole = read(PHASED)
+    trace = on_job(whole, TraceConfig(**mapping), job_h=10)
+    assert [entry.line for entry in trace.entries] == lines
+    assert [entry.hour for entry in trace.entries] == hours
+    assert [(entry.repair_h, entry.phase) for entry in trace.entries] == [*zip(repairs_h, phases, strict=True)]
+    assert [entry.extra for entry in trace.entries] == [e.extra for e in whole.entries if e.line in lines]
     assert trace.header["length_h"] == "10"
-    assert on_job(read(), TraceConfig(window="quietest"), job_h=10).entries == ()
-
-
-def test_a_stretched_trace_lasts_as_long_as_the_job() -> None:
-    """Hours and repair times scale alike."""
-    trace = on_job(read(), TraceConfig(stretch=True), job_h=10)
-    assert [entry.hour for entry in trace.entries] == [0.25, 2.25, 5.25, 5.5, 5.75, 9.75]
-    assert [entry.repair_h for entry in trace.entries] == [0.5, None, 0.75, None, 1, None]
-    assert on_job(read(), TraceConfig(), job_h=10) == read()
-
-
-def test_a_mapped_trace_keeps_its_phases() -> None:
-    """A part of a trace and a scaled trace have the further columns of their lines."""
-    text = "# length_h: 40\nhour,rank,phase,note\n1,ps0,save,a\n21,ps0,apply,b\n22,ps1,,c\n"
-    for mapping, kept in ((TraceConfig(window="densest"), [1, 2]), (TraceConfig(stretch=True), [0, 1, 2])):
-        trace, whole = on_job(read(text), mapping, job_h=10), read(text)
-        assert [entry.phase for entry in trace.entries] == [whole.entries[k].phase for k in kept]
-        assert [entry.extra for entry in trace.entries] == [whole.entries[k].extra for k in kept]
+    assert on_job(whole, TraceConfig(), job_h=10) == whole
 
 
 def test_what_cannot_be_mapped_is_refused() -> None:

@@ -7,7 +7,6 @@ import pytest
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
 from harness.core.faults import PlannedFault, Strike
-from harness.core.plans import ps_index
 from harness.traces.gaps import observe
 from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace, read_trace
@@ -178,23 +177,11 @@ def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None
         assert planned_kill.step == 10 * tenth
 
 
-def test_a_file_that_is_no_text_is_said_with_its_line(tmp_path: Path) -> None:
-    """One line with the byte, as of a log that is imported."""
-    (tmp_path / "t.csv").write_bytes("hour,rank,node\n1,ps0,k\xe9\n".encode("latin-1"))
-    with pytest.raises(TraceError) as caught:
-        read_trace(tmp_path / "t.csv")
-    assert str(caught.value) == f"{tmp_path / 't.csv'}:2: expected UTF-8, got the byte 0xe9; convert the file to UTF-8"
-
-
 def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
     """Ranks in order of their number; a rank named twice dies once, of its first line."""
     (first, second) = schedule(read("hour,rank\n1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n"))
     assert first == PlannedFault(step=2, strikes={"ps0": Strike(1.2, 3), "ps3": Strike(1.1, 2)})
     assert second == PlannedFault(step=5, strikes={"ps1": Strike(5.0, 5)})
-
-
-def test_ranks_are_ordered_by_number_not_by_name() -> None:
-    """ps9 before ps10."""
     (planned_kill,) = schedule(read("hour,rank\n1,ps10\n1,ps9\n"), num_ps=12)
     assert planned_kill.ranks == ("ps9", "ps10")
 
@@ -204,53 +191,34 @@ def test_drawn_ranks_depend_on_seed_and_line_alone() -> None:
     alone = schedule(read("\nhour,rank\n\n9,2\n"))
     among = schedule(read("hour,rank\n1,3\n\n9,2\n10,4\n"))
     assert alone[0] == among[1]
+    assert [len(planned_kill.ranks) for planned_kill in among] == [3, 2, 4]
     many = read("hour,rank\n" + "".join(f"{hour},2\n" for hour in range(1, 21)))
     assert len({planned_kill.ranks for planned_kill in schedule(many)}) > 1
     assert schedule(many, seed=0) == schedule(many, seed=0)
     assert schedule(many, seed=0) != schedule(many, seed=1)
 
 
-def test_a_count_draws_so_many_distinct_ranks() -> None:
-    """Of every count from one to all."""
-    planned_kills = schedule(read("hour,rank\n1,1\n2,2\n3,3\n4,4\n"))
-    assert [len(planned_kill.ranks) for planned_kill in planned_kills] == [1, 2, 3, 4]
-    assert all(len(set(planned_kill.ranks)) == len(planned_kill.ranks) for planned_kill in planned_kills)
-
-
-@pytest.mark.parametrize("name", sorted(TRACES))
-def test_the_traces_are_what_their_script_writes(name: str) -> None:
-    """Byte for byte."""
-    assert (FOLDER / name).read_bytes() == TRACES[name](SEED).encode()
-
-
-def test_the_folder_holds_no_trace_without_a_script() -> None:
-    """Every CSV has its provenance in the script."""
-    assert {path.name for path in FOLDER.glob("*.csv")} == set(TRACES)
-
-
-def load(name: str, *, job_h: float, num_ps: int) -> tuple[PlannedFault, ...]:
-    """The strikes of a trace of the folder, at boundaries a thousandth of the job apart."""
-    trace = parse_trace((FOLDER / name).read_text().splitlines(), name)
-    return schedule(trace, job_h=job_h, num_ps=num_ps, total_samples=10_000, num_steps=1000)
+def test_the_traces_are_what_their_script_writes() -> None:
+    """Byte for byte; every CSV of the folder has its provenance in the script."""
+    found = {path.name: path.read_bytes() for path in FOLDER.glob("*.csv")}
+    assert found == {name: make(SEED).encode() for name, make in TRACES.items()}
 
 
 def test_the_published_schedules_have_the_published_shape() -> None:
-    """Two single failures in 56 h; five of four of 18 ranks in 50 h; none."""
-    assert [len(planned_kill.ranks) for planned_kill in load("two_in_56h.csv", job_h=56, num_ps=8)] == [1, 1]
-    assert [len(planned_kill.ranks) for planned_kill in load("poster50.csv", job_h=50, num_ps=18)] == [4] * 5
-    assert load("empty.csv", job_h=56, num_ps=8) == ()
-
-
-def test_the_busy_trace_has_singles_a_pair_and_a_rank_that_dies_twice_between_saves() -> None:
-    """At least 8 single failures, one of two ranks, all of ps0 … ps3, one rank twice within a CPR interval (4.48 h)."""
-    planned_kills = load("busy.csv", job_h=56, num_ps=4)
-    sizes = [len(planned_kill.ranks) for planned_kill in planned_kills]
-    assert sizes.count(1) >= 8
-    assert sizes.count(2) == 1
-    assert {ps_index(rank) for planned_kill in planned_kills for rank in planned_kill.ranks} == {0, 1, 2, 3}
-    deaths = [
-        (rank, int(hour // 4.48)) for planned_kill in planned_kills for rank, (hour, *_) in planned_kill.strikes.items()
-    ]
+    """Two single failures in 56 h; five of four of 18 ranks in 50 h; none. The busy trace has at least 8 failures of
+    one rank, one of two, all ranks, and one rank twice within a CPR interval (4.48 h).
+    """
+    names = {"two_in_56h": (56, 8), "poster50": (50, 18), "empty": (56, 8), "busy": (56, 4)}
+    kills = {
+        name: schedule(
+            read_trace(FOLDER / f"{name}.csv"), job_h=job_h, num_ps=num_ps, total_samples=10**4, num_steps=1000
+        )
+        for name, (job_h, num_ps) in names.items()
+    }
+    sizes = {name: [len(kill.ranks) for kill in some] for name, some in kills.items()}
+    busy = sizes.pop("busy")
+    assert sizes == {"two_in_56h": [1, 1], "poster50": [4] * 5, "empty": []}
+    assert (busy.count(1) >= 8, busy.count(2)) == (True, 1)
+    assert {rank for kill in kills["busy"] for rank in kill.ranks} == {f"ps{k}" for k in range(4)}
+    deaths = [(rank, int(strike.hour // 4.48)) for kill in kills["busy"] for rank, strike in kill.strikes.items()]
     assert len(deaths) > len(set(deaths))
-    assert planned_kills[0].hour < 4.48
-    assert planned_kills[-1].hour > 50

@@ -5,6 +5,7 @@ for each failure and ``found.drop`` or ``found.change`` with a rule's sentence w
 It has one entry in FORMATS. Overlaps, calendar, counts and ``strict`` are handled here for all importers.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from harness.core.errors import TraceError
 from harness.traces.importers import fta, infinitehbd, intervals, lanl, philly, spot
 from harness.traces.importers.findings import HOUR_S, FailureLog, Findings, LogFormat
-from harness.traces.importers.reading import read_text
+from harness.traces.trace import read_utf8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,9 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     if others := how.model_fields_set - {"format", "strict", *importer.options}:
         accepted = ", ".join(importer.options) or "none"
         raise TraceError(f"format {how.format}: expected one of its options ({accepted}), got {min(others)!r}")
-    text, checksum = read_text(path)
+    text, content = read_utf8(path, "a log of failures")
+    if not text.strip():
+        raise TraceError(f"{path}: expected a log of failures, got an empty file")
     found = Findings(str(path), how)
     importer.read(text, found)
     zero_s, began = found.hour_zero(importer.has_calendar)
@@ -92,7 +95,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
         format=how.format,
         source=path.name,
         licence=importer.licence,
-        checksum=checksum,
+        checksum=f"sha256:{hashlib.sha256(content).hexdigest()}",
         outages=found.outages(zero_s),
         nodes=tuple(sorted(found.nodes)),
         length_h=(found.last_s - zero_s) / HOUR_S,

@@ -4,13 +4,11 @@ The types of fields: ``Name`` of a node, ``Number``, ``Count``, and dates (``dat
 """
 
 import csv
-import hashlib
 import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -20,26 +18,6 @@ from harness.core.errors import TraceError
 
 _MAX_NAME = 128  # characters of a node's name
 _1970 = datetime(1970, 1, 1)
-
-
-def read_text(path: Path) -> tuple[str, str]:
-    """The file's text, UTF-8 with or without a byte order mark, and its checksum."""
-    if path.exists() and not path.is_file():
-        raise TraceError(f"{path}: expected a regular file, got a folder or device")
-    try:
-        content = path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        byte = error.object[error.start]
-        raise TraceError(
-            f"{path}:{line}: expected UTF-8, got the byte 0x{byte:02x}; convert the file to UTF-8"
-        ) from error
-    if not text.strip():
-        raise TraceError(f"{path}: expected a log of failures, got an empty file")
-    return text, f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 class Record(BaseModel):
