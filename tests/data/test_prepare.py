@@ -43,50 +43,54 @@ def _left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("max_ind_range", [None, 50])
+def _file(folder: Path) -> tuple[int, int]:
+    """Which file the records are, and when they were written."""
+    status = (folder / RECORDS_NAME).stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+SIZES = tuple(range(3, 3 + NUM_TABLES))
+
+
 @pytest.mark.parametrize("chunk_bytes", [700, SMALL_CHUNK, 1 << 22])
-def test_numbered_ids_are_those_of_a_dict(
-    tmp_path: Path, rows: list[Row], max_ind_range: int | None, chunk_bytes: int
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_ind_range": 50},
+        {"categories": "hash", "max_ind_range": 1_000},
+        {"categories": "hash", "table_sizes": SIZES},
+    ],
+)
+def test_records_are_those_of_the_plainest_reading(
+    tmp_path: Path, rows: list[Row], options: dict[str, Any], chunk_bytes: int
 ) -> None:
-    """`number` counts in order of first appearance, after the modulus, across any number of chunks."""
-    source = _write(tmp_path / "a.tsv", to_text(rows))
-    meta = prepare([source], tmp_path / "out", max_ind_range=max_ind_range, chunk_bytes=chunk_bytes)
-    ids, sizes = naive_ids(naive_values(rows)[2], max_ind_range)
-    assert np.array_equal(_words(tmp_path / "out")[:, 14:], ids)
-    assert list(meta.cardinalities) == sizes
+    """`number` counts in order of first appearance, after the modulus; `hash` takes values modulo the table's size.
 
-
-def test_hashed_ids_are_values_modulo_the_range(tmp_path: Path, rows: list[Row]) -> None:
-    """`hash` needs no numbering, and every table has max_ind_range rows."""
-    source = _write(tmp_path / "a.tsv", to_text(rows))
-    meta = prepare([source], tmp_path / "out", categories="hash", max_ind_range=1_000)
-    assert np.array_equal(_words(tmp_path / "out")[:, 14:], np.array(naive_values(rows)[2]) % 1_000)
-    assert meta.cardinalities == (1_000,) * NUM_TABLES
-
-
-def test_hashed_tables_may_have_sizes_of_their_own(tmp_path: Path, rows: list[Row]) -> None:
-    """Each column is taken modulo its size, and the folder is another preparation with other sizes."""
-    source, sizes = _write(tmp_path / "a.tsv", to_text(rows)), tuple(range(3, 3 + NUM_TABLES))
-    meta = prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes)
-    assert np.array_equal(_words(tmp_path / "out")[:, 14:], np.array(naive_values(rows)[2]) % np.array(sizes))
-    assert meta.cardinalities == sizes
-    assert prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes) == meta
-    with pytest.raises(DataError, match="is not this preparation"):
-        prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes[::-1])
-
-
-def test_labels_and_integers(tmp_path: Path, rows: list[Row]) -> None:
-    """Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0."""
-    source = _write(tmp_path / "a.tsv", to_text(rows))
-    (tmp_path / "out").mkdir()
-    meta = prepare([source], tmp_path / "out")
-    labels, integers, _ = naive_values(rows)
-    floats = _words(tmp_path / "out")[:, :14].view(np.float32)
+    Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0. The meta
+    is the one that the folder holds. Asked again, it writes nothing: a source's bytes matter, not its name.
+    """
+    source, out = _write(tmp_path / "a.tsv.gz", gzip.compress(to_text(rows))), tmp_path / "out"
+    meta = prepare([source], out, chunk_bytes=chunk_bytes, **options)
+    labels, integers, categories = naive_values(rows)
+    if "categories" in options:
+        sizes = options.get("table_sizes", (1_000,) * NUM_TABLES)
+        ids = np.array(categories) % np.array(sizes)
+    else:
+        ids, sizes = naive_ids(categories, options.get("max_ind_range"))
+    words = _words(out)
+    floats = words[:, :14].view(np.float32)
+    assert np.array_equal(words[:, 14:], ids)
     assert floats[:, 0].tolist() == labels
-    assert meta.num_positives == sum(labels)
-    assert meta.num_rows == len(rows)
     np.testing.assert_allclose(floats[:, 1:], np.log1p(np.maximum(integers, 0)), rtol=1e-6)
     assert (floats[:, 1:][np.array(integers) <= 0] == 0).all()
+    assert (meta.cardinalities, meta.num_positives, meta.num_rows) == (tuple(sizes), sum(labels), len(rows))
+    assert [(s.name, s.num_bytes) for s in meta.sources] == [("a.tsv.gz", source.stat().st_size)]
+    assert read_meta(out) == meta
+    before = _file(out)
+    assert prepare([source.rename(tmp_path / "b")], out, **options) == meta
+    assert _file(out) == before
+    assert (_left_over(tmp_path), _left_over(out)) == (["b", "out"], [META_NAME, RECORDS_NAME])
 
 
 def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) -> None:
@@ -102,10 +106,17 @@ def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) 
         "crlf": ([to_text(rows, "\r\n")], SMALL_CHUNK),
         "open": ([text.removesuffix(b"\n")], SMALL_CHUNK),
     }
-    digests = set()
+    digests, seen = set(), list[tuple[int, int]]()
     for name, (texts, chunk_bytes) in variants.items():
         sources = [_write(tmp_path / f"{name}{index}", part) for index, part in enumerate(texts)]
-        digests.add(prepare(sources, tmp_path / name / "out", chunk_bytes=chunk_bytes).digest)
+        seen.clear()
+        meta = prepare(
+            sources, tmp_path / name / "out", chunk_bytes=chunk_bytes, progress=lambda *done: seen.append(done)
+        )
+        digests.add(meta.digest)
+        total = sum(source.stat().st_size for source in sources)
+        assert seen == sorted(seen), "bytes on disk, compressed or not"
+        assert seen[-1] == (total, total)
         assert np.array_equal(_words(tmp_path / name / "out"), _words(tmp_path / "whole/out"))
     assert len(digests) == 1
 
@@ -124,28 +135,6 @@ def test_the_digest_tells_data_apart(tmp_path: Path, rows: list[Row]) -> None:
     }
     digests.add(prepare([tmp_path / "a"], tmp_path / "d.out", max_ind_range=50).digest)
     assert len(digests) == 4
-
-
-def test_what_it_returns_is_what_the_folder_says(tmp_path: Path, rows: list[Row]) -> None:
-    """The meta returned equals the one read back, with the sources' names and sizes, and nothing else lies about."""
-    source = _write(tmp_path / "a.tsv.gz", gzip.compress(to_text(rows)))
-    meta = prepare([source], tmp_path / "out")
-    assert read_meta(tmp_path / "out") == meta
-    assert [(s.name, s.num_bytes) for s in meta.sources] == [("a.tsv.gz", source.stat().st_size)]
-    assert _left_over(tmp_path) == ["a.tsv.gz", "out"]
-    assert _left_over(tmp_path / "out") == [META_NAME, RECORDS_NAME]
-
-
-def test_progress_counts_the_bytes_of_the_sources(tmp_path: Path, rows: list[Row]) -> None:
-    """It never goes back and ends at the size of all files on disk, compressed or not."""
-    text = to_text(rows)
-    sources = [_write(tmp_path / "a", text), _write(tmp_path / "b", gzip.compress(text))]
-    total = sum(source.stat().st_size for source in sources)
-    seen: list[tuple[int, int]] = []
-    prepare(sources, tmp_path / "out", chunk_bytes=SMALL_CHUNK, progress=lambda done, all_: seen.append((done, all_)))
-    assert len(seen) > 60
-    assert seen == sorted(seen)
-    assert seen[-1] == (total, total)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -211,17 +200,6 @@ def test_the_next_command_removes_what_a_killed_one_left(
     assert re.fullmatch(rf"note: {left}: removed \(\d\.\d MB\), which a process that was killed had left", line)
 
 
-def test_the_same_preparation_again_is_a_no_op(tmp_path: Path, rows: list[Row]) -> None:
-    """Asked twice, it does not write; the name of a source does not matter, its bytes do."""
-    source = _write(tmp_path / "a", to_text(rows))
-    meta = prepare([source], tmp_path / "out")
-    before = (tmp_path / "out" / RECORDS_NAME).stat()
-    source.rename(tmp_path / "b")
-    assert prepare([tmp_path / "b"], tmp_path / "out") == meta
-    after = (tmp_path / "out" / RECORDS_NAME).stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
 def test_two_at_once_prepare_the_same_data(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: who comes second has what the first one made; another preparation is refused."""
     source = _write(tmp_path / "a.tsv", to_text(rows))
@@ -265,9 +243,13 @@ def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row])
     other = _write(tmp_path / "b", to_text(rows[:-1]))
     prepare([source], tmp_path / "out")
     before = (tmp_path / "out" / META_NAME).read_bytes()
-    for sources, max_ind_range in (([other], None), ([source], 50), ([source, source], None)):
+    flipped = _write(tmp_path / "c", to_text([["1" if rows[0][0] == "0" else "0", *rows[0][1:]], *rows[1:]]))
+    for sources, size in (([other], None), ([flipped], None), ([source], 50), ([source, source], None)):
         with pytest.raises(DataError, match=r"out: exists and is not this preparation"):
-            prepare(sources, tmp_path / "out", max_ind_range=max_ind_range)
+            prepare(sources, tmp_path / "out", max_ind_range=size)
+    prepare([source], tmp_path / "hashed", categories="hash", table_sizes=SIZES)
+    with pytest.raises(DataError, match=r"hashed: exists and is not this preparation"):
+        prepare([source], tmp_path / "hashed", categories="hash", table_sizes=SIZES[::-1])
     assert (tmp_path / "out" / META_NAME).read_bytes() == before
     (tmp_path / "home").mkdir()
     _write(tmp_path / "home/letter.txt", b"dear")
