@@ -96,21 +96,10 @@ class Job:
     clock: FailureClock = "samples"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The cost of one schedule of failures: emulated hours in four buckets, PLS, and the ledger's other currencies."""
+class Outcome(OverheadLedger):
+    """The cost of one schedule of failures: the ledger of its emulated run, and the PLS."""
 
-    save_h: float
-    load_h: float
-    lost_h: float
-    reschedule_h: float
-    overhead_frac: float
-    pls: float
-    num_failures: int
-    num_saves: int
-    payload_bytes: int
-    load_bytes: int
-    node_h: float | None
+    pls = 0.0
 
 
 def saves_of(
@@ -148,7 +137,7 @@ class DueSaves:
     steps: tuple[int, ...]
     sizes: tuple[int, ...]
     closing_steps: tuple[int, ...]
-    charged: OverheadLedger | None
+    charged: Outcome | None
 
     def before(self, kill_step: int) -> int | None:
         """The last save before a kill at boundary ``kill_step``; at one boundary the save comes before the kill."""
@@ -174,7 +163,7 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     charged = None
     has_hours = job.clock == "wall" or (job.costs.num_spares and job.costs.spare_o_res_h is not None)
     if job.costs.snapshot_frac is None and not has_hours:
-        charged = OverheadLedger(job.costs)
+        charged = Outcome(job.costs)
         for size in sizes:
             charged.charge_save(size, job.sizes.full)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
@@ -199,7 +188,7 @@ class _Run:
         self.strategy = strategy
         self.job = job
         self.saves = saves
-        self.overhead = OverheadLedger(job.costs)
+        self.overhead = Outcome(job.costs)
         self._num_charged = 0  # saves that are charged one by one
         if saves.charged:
             self.overhead = copy(saves.charged)
@@ -294,17 +283,5 @@ def simulate(
         else:
             run.kill_planned(planned)
     run.charge_saves_through(job.num_steps)
-    ledger = run.overhead
-    return Outcome(
-        save_h=ledger.save_h,
-        load_h=ledger.load_h,
-        lost_h=ledger.lost_h,
-        reschedule_h=ledger.reschedule_h,
-        overhead_frac=ledger.overhead_frac,
-        pls=run.pls.total,
-        num_failures=ledger.num_failures,
-        num_saves=ledger.num_saves,
-        payload_bytes=ledger.payload_bytes,
-        load_bytes=ledger.load_bytes,
-        node_h=ledger.node_h,
-    )
+    run.overhead.pls = run.pls.total
+    return run.overhead

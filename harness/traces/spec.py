@@ -1,7 +1,6 @@
 """The parameters of generated traces, validated: the words of ``run.py trace generate``."""
 
 import shlex
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -86,50 +85,40 @@ class GeneratorSpec(Parameters):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        _ = self.law
-        for is_right, message in self._rules():
-            if not is_right:
+        def rule(holds: bool, message: str) -> None:
+            if not holds:
                 raise TraceError(message)
-        return self
 
-    def _rules(self) -> Iterator[tuple[bool, str]]:
-        """The rules on combinations of parameters: whether each holds, and the message if it does not."""
-        yield (
-            (self.mtbf_h is None) != (self.node_mtbf_h is None),
-            "mtbf_h, node_mtbf_h: expected exactly one of them, got both or none",
-        )
-        yield (
+        _ = self.law
+        one, both = "expected exactly one of them, got both or none", "expected both or none, got one"
+        rule((self.mtbf_h is None) != (self.node_mtbf_h is None), f"mtbf_h, node_mtbf_h: {one}")
+        rule(
             self.nodes is None or self.mtbf_h is not None,
             "nodes: expected mtbf_h, the MTBF of a system of so many nodes, got none",
         )
-        yield (
-            bool(self.group_sizes) == (self.group_probability > 0),
-            "group_probability, group_sizes: expected both or none, got one",
-        )
-        yield (
+        rule(bool(self.group_sizes) == (self.group_probability > 0), f"group_probability, group_sizes: {both}")
+        rule(
             self.rack_size is None or self.ranks % self.rack_size == 0,
             f"rack_size: expected a divisor of the {self.ranks} ranks, got {self.rack_size}",
         )
         room, largest = self.rack_size or self.ranks, max((size for size, _ in self.group_sizes), default=0)
-        yield largest <= room, f"group_sizes: expected groups of 2 to {room} ranks, got {largest}"
+        rule(largest <= room, f"group_sizes: expected groups of 2 to {room} ranks, got {largest}")
         median_h, mean_h = self.repair_median_h, self.repair_mean_h
-        yield (
-            (median_h is None) == (mean_h is None),
-            "repair_median_h, repair_mean_h: expected both or none, got one",
-        )
-        yield (
+        rule((median_h is None) == (mean_h is None), f"repair_median_h, repair_mean_h: {both}")
+        rule(
             (mean_h or 0) >= (median_h or 0),
             f"repair_mean_h: expected at least the median ({median_h} h), got {mean_h}",
         )
-        yield (
+        rule(
             median_h is None or not self.repairs_h,
             "repair_median_h: expected none, since repair times are drawn from the trace; leave it out",
         )
         num_deaths = self.expected_instants * self.ranks_per_instant
-        yield (
+        rule(
             num_deaths <= MAX_DEATHS,
             f"length_h: expected at most {MAX_DEATHS} deaths, got {num_deaths:.3g}; shorten it or raise the MTBF",
         )
+        return self
 
     @property
     def law(self) -> Law:
