@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         interrupts.install()
     from harness.cli.arguments import parser as make_parser  # noqa: PLC0415 - imports may be interrupted
-    from harness.config.requested_plugins import requested  # noqa: PLC0415
+    from harness.config.plugins import requested  # noqa: PLC0415
 
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)

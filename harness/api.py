@@ -65,7 +65,7 @@ def grid(
 
     Raises UserError as :func:`run` does, before any cell starts.
     """
-    from harness.config.requested_plugins import requested
+    from harness.config.plugins import requested
 
     load_plugins(requested([Path(experiment)], overrides))
     from harness.config.experiment import load_experiment

@@ -3,17 +3,19 @@
 They are imported before configurations are made, since the models of these are made from the tables.
 """
 
+# ruff: noqa: PLC0415 - `requested` runs before every command
+
 import hashlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from harness.core.errors import ConfigError
-from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 
 LOADED: dict[str, Path] = {}
 """File of each module that was loaded, by the name that the user gave."""
@@ -25,6 +27,47 @@ PRELOAD_VARIABLE = "CPR_HARNESS_PLUGINS"
 """Environment variable with the plugins that a new fork server loads, one name a line."""
 
 _MODELS = "harness.config.model"
+_KEY = "plugins"
+
+
+def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
+    """The value of the key ``plugins``: of the overrides, otherwise of the files, and of experiments of their claims.
+
+    Imports nothing heavy. Mistakes in either are ignored here: the configuration is read again, and they are then
+    reported with their place.
+    """
+    for word in reversed(overrides):
+        if word.startswith(f"{_KEY}="):
+            return _names(_parsed(word.removeprefix(f"{_KEY}=")))
+    names: list[str] = []
+    for path in paths:
+        values = _content(path)
+        claim = values.get("claim")
+        beside = claim.get("experiment") if isinstance(claim, dict) else None
+        files = [values, *([_content(path.parent / beside)] if isinstance(beside, str) else [])]
+        names += [name for each in files for name in _names(each.get(_KEY))]
+    return names
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file with plugins, or with a claim on another file; of any other file an empty one."""
+    with suppress(OSError, UnicodeDecodeError):
+        if _KEY in (text := path.read_text(encoding="utf-8")) or "experiment:" in text:
+            return value if isinstance(value := _parsed(text), dict) else {}
+    return {}
+
+
+def _parsed(text: str) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    with suppress(YAMLError):
+        return YAML(typ="safe", pure=True).load(text)
+    return None
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]
 
 
 def load(names: Sequence[str]) -> None:
@@ -37,6 +80,8 @@ def load(names: Sequence[str]) -> None:
 
     Raises ConfigError for a module that cannot be imported, and if it is too late to enter anything.
     """
+    from harness.core.strategies import OPTIONS, STRATEGIES, name_options
+
     for name in names:
         if name in LOADED:
             continue
@@ -51,6 +96,8 @@ def load(names: Sequence[str]) -> None:
 
 def imported(name: str, key: str) -> ModuleType:
     """The module of an entry point, a dotted name or a path. Raises ConfigError that begins with ``key``."""
+    from importlib.metadata import entry_points
+
     is_path = name.endswith(".py")
     if is_path and not Path(name).is_file():
         raise ConfigError(f"{key}: {name}: no such file; a path is relative to the working directory")

@@ -47,7 +47,7 @@ class SourceReader:
         with reading(self.path), self.path.open("rb") as file:
             packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             file.seek(0)
-            tap = cast(IO[bytes], _Tap(file, self._count))
+            tap = cast(IO[bytes], _Tap(file, self.count))
             if packed:
                 with gzip.GzipFile(fileobj=tap, mode="rb") as unpacked:
                     yield from self._lines(unpacked.read, chunk_bytes)
@@ -73,7 +73,8 @@ class SourceReader:
         if rest:
             yield Chunk(rest + b"\n", first_line)
 
-    def _count(self, data: bytes) -> None:
+    def count(self, data: bytes) -> None:
+        """Take the next bytes of the file into account."""
         self._hash.update(data)
         self._num_bytes += len(data)
         self._advance(len(data))
@@ -113,10 +114,8 @@ def total_bytes(paths: list[Path]) -> int:
 
 def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:
     """The Source of a file, without decoding it. Raises DataError if it cannot be read."""
-    digest, num_bytes = xxhash.xxh3_64(), 0
+    reader = SourceReader(path, advance)
     with reading(path), path.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
-            digest.update(piece)
-            num_bytes += len(piece)
-            advance(len(piece))
-    return Source(name=path.name, num_bytes=num_bytes, xxh3=digest.hexdigest())
+            reader.count(piece)
+    return reader.source()

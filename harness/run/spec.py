@@ -35,7 +35,7 @@ from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
-from harness.traces.schedule import planned_faults_of, trace_digest, trace_facts
+from harness.traces.schedule import planned_faults_of, trace_facts
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class RunSpec:
         """All settings that affect results and events, by group of keys. Without the engine, which affects none."""
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
-        content["trace"]["path"] = trace_digest(self.config)
+        content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
         return content

@@ -18,23 +18,19 @@ from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
-def trace_digest(config: Config) -> str | None:
-    """The hash of the trace's content; None without a trace. Raises TraceError for a file that is no trace."""
+def trace_facts(config: Config) -> dict[str, str | None] | None:
+    """For env.json: ``digest``, the hash of the trace's content, and ``law``, ``Trace.law`` of its file; None without
+    a trace. Raises TraceError for a file that is no trace.
+    """
     if config.trace.law is not None:
         trace = job_trace(config)
         assert trace is not None
-        return xxhash.xxh3_64_hexdigest(to_text(trace).encode())
+        return {"digest": xxhash.xxh3_64_hexdigest(to_text(trace).encode()), "law": None}
     if config.trace.path is None:
         return None
-    read_trace(Path(config.trace.path))
-    return xxhash.xxh3_64_hexdigest(Path(config.trace.path).read_bytes())
-
-
-def trace_facts(config: Config) -> dict[str, str | None] | None:
-    """For env.json: ``digest`` as :func:`trace_digest`, ``law`` as ``Trace.law`` of the file; None without a trace."""
-    if (digest := trace_digest(config)) is None:
-        return None
-    return {"digest": digest, "law": None if config.trace.path is None else read_trace(Path(config.trace.path)).law}
+    path = Path(config.trace.path)
+    law = read_trace(path).law
+    return {"digest": xxhash.xxh3_64_hexdigest(path.read_bytes()), "law": law}
 
 
 def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedFault, ...]:
