@@ -48,6 +48,17 @@ def replay(options: argparse.Namespace) -> int:
     return _train(config, options)
 
 
+def plan(options: argparse.Namespace) -> None:
+    """Show the save interval and the recovery that CPR's closed forms recommend."""
+    if options.subject.endswith(".csv"):
+        from harness.traces.trace import read_trace
+
+        read_trace(Path(options.subject))  # or a file that cannot be read is told after all imports
+    from harness.cli.plan import plan as show_plan
+
+    show_plan(options)
+
+
 def grid(options: argparse.Namespace) -> int:
     """Run the cells of an experiment that are not done, then show its table and write its report."""
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)

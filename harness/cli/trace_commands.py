@@ -87,15 +87,6 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def plan(options: argparse.Namespace) -> None:
-    """Show the save interval and the recovery that CPR's closed forms recommend."""
-    if options.subject.endswith(".csv"):
-        read_trace(Path(options.subject))  # or a file that cannot be read is told after all imports
-    from harness.cli.plan import plan as show_plan  # noqa: PLC0415 - torch
-
-    show_plan(options)
-
-
 def _summary(trace: Trace) -> str:
     """One line: the numbers of deaths, instants and ranks, the hours, and hours per failure."""
     length_h, num, num_instants = (
