@@ -305,7 +305,7 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
 @pytest.mark.parametrize(
     ("format", "options", "message"),
     [
-        ("fta", {"unit": "s"}, "format fta: expected one of its options (none), got 'unit'"),
+        ("fta", {"unit": "s"}, "format=fta: expected one of its options (none), got unit"),
         ("lanl", {"system": 2}, "FILE: system: expected one of '20', got 2"),
         ("intervals", {"unit": "y"}, "unit: expected one of ms, s, m, h, d, got 'y'"),
         ("nagios", {}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),

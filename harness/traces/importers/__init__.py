@@ -84,7 +84,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
         raise TraceError(f"format: expected one of {', '.join(FORMATS)}, got {how.format!r}")
     if others := how.model_fields_set - {"format", "strict", *importer.options}:
         accepted = ", ".join(importer.options) or "none"
-        raise TraceError(f"format {how.format}: expected one of its options ({accepted}), got {min(others)!r}")
+        raise TraceError(f"format={how.format}: expected one of its options ({accepted}), got {min(others)}")
     text, content = read_utf8(path, "a log of failures")
     if not text.strip():
         raise TraceError(f"{path}: expected a log of failures, got an empty file")
