@@ -209,11 +209,11 @@ def test_impossible_counts_cost_no_table(tmp_path: Path) -> None:
 
 
 NO_CONFIGS = {
-    "half": ("seed: 1\n", " name: expected text, got nothing"),
+    "half": ("seed: 1\n", " name: expected this key, got the keys 'seed'"),
     "torn": ("{", "1: not YAML: "),
     "deep": ("[" * 3000, "1: nested more than 20 levels deep"),
     "word": ("a", " expected the resolved config of a run (a mapping), got str"),
-    "wrong": (None, " profile.job_h: expected a number > 0, got 'x'"),
+    "wrong": (None, " profile.job_h: expected a valid number, got 'x'"),
 }
 
 
