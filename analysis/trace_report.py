@@ -1,13 +1,12 @@
 """The failure traces of a grid, as sections of its report."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from analysis.load import Frame
-from analysis.tables import figure_html, notes_html
 from analysis.trace_figures import CAPTION, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
@@ -21,8 +20,8 @@ from harness.traces.trace import Trace
 from harness.traces.verdict import verdict
 
 
-def trace_sections(frame: Frame) -> Iterator[str]:
-    """A section for each trace of finished cells, in order of paths."""
+def trace_sections(frame: Frame) -> Iterator[Mapping[str, Any]]:
+    """A section for each trace of finished cells, in order of paths: its title, notes, and panels with a caption."""
     done = frame[frame["trace"].notna() & (frame["status"] == "done")]
     by_trace: dict[_Key, list[Path]] = {}
     for path, trace in zip(map(Path, done["path"]), done["trace"], strict=True):
@@ -31,8 +30,8 @@ def trace_sections(frame: Frame) -> Iterator[str]:
         path, window, is_stretched, job_h, clock = key
         how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
         how += ", on the wall clock" * (clock == "wall")
-        yield f"<h2>Failure trace {escape(Path(path).stem)}{how}</h2>"
-        yield from _section(key, by_trace[key], f"trace{place}")
+        notes, panels = _section(key, by_trace[key], f"trace{place}")
+        yield {"title": f"Failure trace {Path(path).stem}{how}", "notes": notes, "panels": panels, "caption": CAPTION}
 
 
 _Key = tuple[str, str, bool, float, str]
@@ -48,7 +47,8 @@ def _key_of(run: Path, trace: str) -> _Key:
     return path, window, is_stretched, job_h, flat.get("trace.clock") or "samples"
 
 
-def _section(key: _Key, runs: Sequence[Path], prefix: str) -> Iterable[str]:
+def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], list[str]]:
+    """Its notes, and the panels of its figure as SVG."""
     path, *_, clock = key
     try:
         config = Config.model_validate(read_config(runs[0]))
@@ -57,14 +57,12 @@ def _section(key: _Key, runs: Sequence[Path], prefix: str) -> Iterable[str]:
         assert met is not None
         stats = describe(trace)
     except ValidationError:
-        return [f'<p class="note">No statistics: the config of {escape(runs[0].name)} is of another version.</p>']
+        return [f"No statistics: the config of {runs[0].name} is of another version."], []
     except (TraceError, ConfigError) as error:
-        return [f'<p class="note">No statistics: {escape(str(error))}</p>']
+        return [f"No statistics: {error}"], []
     if not _is_as_replayed(met, runs):
-        return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
-    panels = "".join(trace_svgs(stats, prefix))
-    figure = figure_html(panels, caption=CAPTION) if panels else ""
-    return [notes_html(_lines(stats)), f'<div class="panels">{figure}</div>' if figure else ""]
+        return [f"{path} has changed since these runs."], []
+    return [*_lines(stats)], trace_svgs(stats, prefix)
 
 
 def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:

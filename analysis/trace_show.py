@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from analysis.tables import UNKNOWN
+from analysis.tables import UNKNOWN, Heading, rich_table
 from harness.core.plans import ps_rank
 from harness.traces.fits import Fit, Interval
 from harness.traces.statistics import Level, TraceStatistics
@@ -87,20 +86,14 @@ def _counted(num: int, word: str) -> str:
     return f"{num:,} {word}{'' if num == 1 else 's'}"
 
 
-def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
-    """Columns of numbers, aligned right but for those in ``left``."""
-    found = (Column(title, justify="left" if title in left else "right") for title in columns)
-    return Table(*found, box=SIMPLE_HEAD, pad_edge=False)
-
-
 def _often(stats: TraceStatistics) -> Table:
-    columns = "MTBF, h", "95 % if Poisson", "95 % as dispersed", "median gap, h"
-    table = _table("failure of", *columns, left=("failure of",))
+    titles = "MTBF, h", "95 % if Poisson", "95 % as dispersed", "median gap, h"
+    rows: list[tuple[str, ...]] = []
     for name, level in levels_of(stats):
         median_h = float(np.median(level.sample.ended_E)) if level.sample.num_events else None
         intervals = between(level.poisson), between(level.dispersed)
-        table.add_row(LEVELS[name], number(level.mtbf_h), *intervals, number(median_h))
-    return table
+        rows.append((LEVELS[name], number(level.mtbf_h), *intervals, number(median_h)))
+    return rich_table([Heading("failure of", is_text=True), *map(Heading, titles)], rows)
 
 
 def _often_notes(stats: TraceStatistics) -> Iterator[str]:
@@ -120,16 +113,14 @@ def _gaps_title(name: str, level: Level) -> str:
 
 
 def _fits(level: Level) -> Table:
-    table = _table(
-        *("family", "ΔAIC", "mean, h", "distance", "p at most", "parameters (95 %)"),
-        left=("family", "parameters (95 %)"),
-    )
-    least = min(fit.aic for fit in level.fits)
+    texts = Heading("family", is_text=True), Heading("parameters (95 %)", is_text=True)
+    headings = [texts[0], *map(Heading, ("ΔAIC", "mean, h", "distance", "p at most")), texts[1]]
+    least, rows = min(fit.aic for fit in level.fits), []
     for fit in sorted(level.fits, key=lambda fit: fit.aic):
         p = p_value(fit.p).removeprefix("p ").removeprefix("= ")
-        row = fit.family, f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
-        table.add_row(*row, _parameters(fit))
-    return table
+        numbers = f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
+        rows.append((fit.family, *numbers, _parameters(fit)))
+    return rich_table(headings, rows)
 
 
 def _parameters(fit: Fit) -> str:

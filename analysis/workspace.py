@@ -123,77 +123,55 @@ def _packages() -> tuple[Any, Any]:
     return workspaces, panels
 
 
-class _Panels:
-    """Makes panels. Panels of all runs are grouped by strategy: the mean, and a band of one standard deviation."""
+def _sections(ids: Sequence[str]) -> list[Any]:
+    """Panels of all runs are grouped by strategy: the mean, and a band of one standard deviation."""
+    ws, wr = _packages()
+    most = {"max_runs_to_show": _MAX_RUNS}
+    groups = {"groupby": wr.Metric("JobType"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev", **most}
+    hours = _AXIS_TITLES["hours"]
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        _, self._wr = _packages()
-        self._ids = ids
-        self._grouped = {
-            "groupby": self._wr.Metric("JobType"),
-            "groupby_aggfunc": "mean",
-            "groupby_rangefunc": "stddev",
-            "max_runs_to_show": _MAX_RUNS,
-        }
-
-    def curves(self, title: str, key: str) -> list[Any]:
-        """The mean curve of each strategy, by samples and by hours."""
+    def curves(title: str, key: str) -> list[Any]:  # of each strategy, by samples and by hours
         return [
-            self._wr.LinePlot(
-                title=f"{title} by {text.partition(',')[0]}", x=axis, y=[key], title_x=text, **self._grouped
-            )
+            wr.LinePlot(title=f"{title} by {text.partition(',')[0]}", x=axis, y=[key], title_x=text, **groups)
             for axis, text in _AXIS_TITLES.items()
         ]
 
-    def marks(self, title: str, key: str) -> Any:
-        """A point for each kill or recovery of a run."""
-        return self._wr.LinePlot(
-            title=title,
-            x="hours",
-            y=[key],
-            title_x=_AXIS_TITLES["hours"],
-            line_marks={f"{run_id}:{key}": "points" for run_id in self._ids},
-            max_runs_to_show=_MAX_RUNS,
-        )
+    def marks(title: str, key: str) -> Any:  # a point for each kill or recovery of a run
+        points = {f"{run_id}:{key}": "points" for run_id in ids}
+        return wr.LinePlot(title=title, x="hours", y=[key], title_x=hours, line_marks=points, **most)
 
-    def bars(self, title: str, *keys: str) -> Any:
-        """A bar for each strategy and key of the summary."""
-        return self._wr.BarPlot(title=title, metrics=[self._wr.SummaryMetric(key) for key in keys], **self._grouped)
+    def bars(title: str, *keys: str) -> Any:  # for each strategy and key of the summary
+        return wr.BarPlot(title=title, metrics=[*map(wr.SummaryMetric, keys)], **groups)
 
-    def scatter(self, title: str, x: str, y: str) -> Any:
-        """A point for each run."""
-        return self._wr.ScatterPlot(title=title, x=self._wr.SummaryMetric(x), y=self._wr.SummaryMetric(y))
+    def scatter(title: str, x: str, y: str) -> Any:  # a point for each run
+        return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y))
 
-
-def _sections(ids: Sequence[str]) -> list[Any]:
-    ws, _ = _packages()
-    make = _Panels(ids)
     panels = {
         "AUC and loss": [
-            *make.curves("AUC", "eval/auc"),
-            *make.curves("Training loss", "train/loss"),
-            *make.curves("Log loss", "eval/log_loss"),
+            *curves("AUC", "eval/auc"),
+            *curves("Training loss", "train/loss"),
+            *curves("Log loss", "eval/log_loss"),
         ],
         "Overhead and quality": [
-            make.bars("Overhead by bucket, share of the job", *(f"{bucket}_frac" for bucket in BUCKETS)),
-            make.scatter("AUC against overhead", "overhead_frac", "auc"),
-            make.scatter("Difference of AUC from none against overhead", "overhead_frac", "delta_auc"),
-            make.scatter("AUC against PLS", "pls", "auc"),
-            make.scatter("AUC against lost updates", "update_pls", "auc"),
-            make.scatter("Difference of AUC from none against lost updates", "update_pls", "delta_auc"),
+            bars("Overhead by bucket, share of the job", *(f"{bucket}_frac" for bucket in BUCKETS)),
+            scatter("AUC against overhead", "overhead_frac", "auc"),
+            scatter("Difference of AUC from none against overhead", "overhead_frac", "delta_auc"),
+            scatter("AUC against PLS", "pls", "auc"),
+            scatter("AUC against lost updates", "update_pls", "auc"),
+            scatter("Difference of AUC from none against lost updates", "update_pls", "delta_auc"),
         ],
         "Kills and recoveries": [
-            make.marks("Kills: PS rank", "kill/rank"),
-            make.marks("Recoveries: PS rank", "recovery/rank"),
-            make.marks("Recoveries: restored rows", "recovery/rows"),
-            make.marks("Recoveries: latency, measured seconds", "recovery/latency_s"),
-            make.marks("Recoveries: planned (1) or not (0)", "recovery/is_planned"),
-            *make.curves("PLS", "failures/pls"),
+            marks("Kills: PS rank", "kill/rank"),
+            marks("Recoveries: PS rank", "recovery/rank"),
+            marks("Recoveries: restored rows", "recovery/rows"),
+            marks("Recoveries: latency, measured seconds", "recovery/latency_s"),
+            marks("Recoveries: planned (1) or not (0)", "recovery/is_planned"),
+            *curves("PLS", "failures/pls"),
         ],
         "Stall and recovery latency (measured)": [
-            make.bars("Stall, seconds", "measured_stall_s"),
-            make.bars("Stall by bucket, seconds", *(f"measured_{bucket}_s" for bucket in BUCKETS)),
-            make.bars("Recovery latency, seconds", "recovery_latency_s", "max_recovery_latency_s"),
+            bars("Stall, seconds", "measured_stall_s"),
+            bars("Stall by bucket, seconds", *(f"measured_{bucket}_s" for bucket in BUCKETS)),
+            bars("Recovery latency, seconds", "recovery_latency_s", "max_recovery_latency_s"),
         ],
     }
     return [ws.Section(name=name, panels=found, is_open=True) for name, found in panels.items()]

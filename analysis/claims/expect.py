@@ -267,10 +267,7 @@ class Less(Expected):
                         (own for each in (value, None) if len(own := scope.at(self.than, each))), scope.results[:0]
                     )
                     change = _difference(measure, scope.at(strategy, value), other, scope.results)
-                    if change is None:
-                        yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
-                    else:
-                        yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
+                    yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
 
 
 class Trend(Expected):
@@ -294,9 +291,7 @@ class Trend(Expected):
             )
             change = _difference(measure, scope.at(strategy, until), scope.at(strategy, since), scope.results)
             text = spaced(f"{label};", scope.words, f"{text_of(until)} less {text_of(since)}")
-            if change is None:
-                yield Row(text, self.paper, "–", 0, "cannot be told", NO_RUN)
-            elif self.trend == "stays" and self.paper != UNPUBLISHED:
+            if change and self.trend == "stays" and self.paper != UNPUBLISHED:
                 verdict, why = _flat(change)
                 yield Row(text, self.paper, shown(change), change.num, verdict, why)
             else:
@@ -312,10 +307,7 @@ class Signed(Expected):
         for value in self._at(scope):
             what = self._what(strategy, measure, "" if value is None else scope.text(value))
             change = measure.mean(scope.at(strategy, value), scope.results)
-            if change is None:
-                yield Row(what, self.paper, "–", 0, "cannot be told", NO_RUN)
-            else:
-                yield signed(what, self.paper, change, sign=1 if self.signed == "above" else -1, digits=self.digits)
+            yield signed(what, self.paper, change, sign=1 if self.signed == "above" else -1, digits=self.digits)
 
 
 EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "trend": Trend, "signed": Signed}

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup as Html
 from rich.markup import escape as markup_escape
 from rich.table import Table
 
@@ -15,10 +16,9 @@ from analysis.claims.claim import PARTS, Claim
 from analysis.claims.figures import Draw
 from analysis.claims.measures import results_of
 from analysis.claims.rows import Row, verdict_of
-from analysis.figures import style, to_svg
+from analysis.figures import style, theme, to_svg
 from analysis.load import Frame
-from analysis.report import figure_html, page
-from analysis.tables import Heading, Html, html_table, markdown_table, rich_table
+from analysis.tables import Heading, markdown_table, page_html, rich_table
 from harness.files import store_errors
 
 if TYPE_CHECKING:
@@ -146,40 +146,40 @@ def _filled(text: str) -> str:
 
 
 def html(found: Sequence[Finding], machine: str) -> str:
-    """The page as one HTML file without references."""
-    parts = [f"<h1>{TITLE}</h1>", f"<p>{_prose(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
-    parts.append("<nav>")
-    for heading, own in _parts(found):
-        items = (
-            f'<li><a href="#{each.claim.name}">{_prose(each.claim.section.title)}</a>: {escape(_summary(each))}</li>'
-            for each in own
-        )
-        parts.append(f"<b>{escape(heading)}</b><ul>{''.join(items)}</ul>")
-    parts.append("</nav>")
-    return page(TITLE, [*parts, *(part for each in found for part in _html_section(each))])
+    """The page as one HTML file without references (``assets/claims.html``)."""
+    parts = [(heading, [_html_entry(each) for each in own]) for heading, own in _parts(found)]
+    sections = [_html_section(each) for each in found]
+    explanation = _prose(_EXPLANATION)
+    values = {"title": TITLE, "explanation": explanation, "machine": machine, "parts": parts, "sections": sections}
+    return page_html("claims.html", **values, theme=theme)
 
 
-def _html_section(each: Finding) -> Iterator[str]:
-    name, section = each.claim.name, each.claim.section
-    yield f'<h2 id="{name}">{_prose(section.title)}</h2>'
-    yield f"<p>{_marked(each.verdict)}. Source: {_prose(section.source)}. {_prose(section.note)}</p>"
-    yield f"<p><code>{escape(each.claim.command)}</code></p>"
-    if each.machine:
-        yield f'<p class="note">Measured: {escape(each.machine)}.</p>'
-    if each.rows:
-        headings = _headings(each.rows)
-        yield html_table(headings, (_html_cells(row)[: len(headings)] for row in each.rows))
-    else:
-        yield '<p class="note">Not run here.</p>'
+def _html_entry(each: Finding) -> dict[str, Any]:
+    return {"name": each.claim.name, "title": _prose(each.claim.section.title), "summary": _summary(each)}
+
+
+def _html_section(each: Finding) -> dict[str, Any]:
+    section, svg = each.claim.section, ""
     if each.figure is not None:
         with style():
-            svg = to_svg(each.figure, name, section.title)
-        yield figure_html(svg, caption=Html(_prose(each.caption)), is_broad=True)
+            svg = to_svg(each.figure, each.claim.name, section.title)
+    headings = _headings(each.rows)
+    return _html_entry(each) | {
+        "verdict": _marked(each.verdict),
+        "source": _prose(section.source),
+        "note": _prose(section.note),
+        "command": each.claim.command,
+        "machine": each.machine,
+        "columns": headings,
+        "rows": [_html_cells(row)[: len(headings)] for row in each.rows],
+        "svg": svg,
+        "caption": _prose(each.caption),
+    }
 
 
-def _prose(text: str) -> str:
+def _prose(text: str) -> Html:
     """Markdown's code spans as HTML."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
@@ -198,12 +198,12 @@ def _minus(text: str) -> str:
 def _html_cells(row: Row) -> list[str]:
     what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
     ours = ours.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")  # on one line
-    return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, _marked(verdict), why)]
+    return [Html(f'<span class="wraps">{what}</span>'), paper, ours, num, _marked(verdict), why]
 
 
-def _marked(verdict: str) -> str:
+def _marked(verdict: str) -> Html:
     """A verdict in its colour."""
-    return f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>'
+    return Html(f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>')
 
 
 def _summary(found: Finding) -> str:

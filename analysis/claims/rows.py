@@ -59,13 +59,15 @@ def within(
 
 
 def signed(
-    what: str, paper: str, value: Estimate, *, sign: Literal[-1, 1], scale: float = 1.0, digits: int = 2, why: str = ""
+    what: str, paper: str, value: Estimate | None, *, sign: Literal[-1, 1], digits: int = 2, why: str = ""
 ) -> Row:
     """A row: reproduced if our 95 % interval lies on side ``sign`` of 0, not if on the other, else "cannot be told".
 
     ``paper`` ``–``: a study.
     """
-    ours = shown(value, scale, digits)
+    if value is None:
+        return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
+    ours = shown(value, digits=digits)
     if paper == UNPUBLISHED:
         return study(what, ours, value.num, why)
     if value.interval is None:

@@ -2,5 +2,4 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.report.build import heading, page, report, slug, write_files
-from analysis.tables import figure_html
+from analysis.report.build import heading, report, slug, write_files

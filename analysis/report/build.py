@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup as Html
+
 from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme, to_svg, write_figure
 from analysis.load import STATUSES, Frame, load, plain
 from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of, setting_text, strategy_order
@@ -15,7 +17,6 @@ from analysis.tables import (
     FORMATS,
     UNKNOWN,
     Heading,
-    Html,
     content,
     footnotes,
     missing,
@@ -65,7 +66,7 @@ def report(
         reading=reading(margin),
         sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
-        traces=_trace_sections(frame),
+        traces=[*_trace_sections(frame)],
         cells=_cells_table(root, frame),
         facts=_provenance(frame["path"]),
     )
@@ -100,11 +101,6 @@ def write_files(
     for form in FORMATS:
         write_text(target / f"table.{_SUFFIXES[form]}", table_text(frame, form))
     return target
-
-
-def page(title: str, parts: Iterable[str]) -> str:
-    """A page of the ``parts``, which are HTML; empty ones are left out."""
-    return page_html("page.html", title=title, parts=parts, theme=theme)
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -164,7 +160,7 @@ def _svgs(kind: Kind, data: Data) -> dict[int, str]:
     }
 
 
-def _trace_sections(frame: Frame) -> Iterable[str]:
+def _trace_sections(frame: Frame) -> Iterable[Mapping[str, Any]]:
     """Sections on the failure traces, if any cell has one."""
     if frame["trace"].isna().all():
         return ()

@@ -6,11 +6,7 @@ from analysis.tables.advice import advice, reading, verdict_tables
 from analysis.tables.builder import (
     UNKNOWN,
     Heading,
-    Html,
-    figure_html,
-    html_table,
     markdown_table,
-    notes_html,
     page_html,
     rich_table,
     show_interval,

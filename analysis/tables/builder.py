@@ -2,14 +2,13 @@
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup as Html
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Column as RichColumn
@@ -91,27 +90,8 @@ def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], capt
     return f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\label{{tab:strategies}}\n{table}\\end{{table}}\n"
 
 
-def html_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str = "") -> Html:
-    """A table as HTML; the first cell of a row is its heading. A cell of type ``Html`` is not escaped."""
-    return _part("table")(headings, [*rows], caption)
-
-
-def figure_html(svg: str, title: str = "", caption: str = "", *, is_broad: bool = False) -> Html:
-    """A figure with its title and caption below it. ``is_broad``: of two panels."""
-    return _part("figure")(svg, title, caption, is_broad)
-
-
-def notes_html(lines: Iterable[str]) -> Html:
-    """A paragraph of each line."""
-    return _part("notes")([*lines])
-
-
-def _part(name: str) -> Callable[..., Html]:
-    return getattr(_templates().get_template("parts.html").module, name)
-
-
 def page_html(template: str, **values: Any) -> str:
-    """A page by a template of ``assets``."""
+    """A page by a template of ``assets``. A cell of a table of type ``Html`` is not escaped."""
     return _templates().get_template(template).render(values)
 
 

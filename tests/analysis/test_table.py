@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from analysis.stats import estimate, seeds_text
-from analysis.tables import comparisons, comparisons_to, content, html_table, show_interval
+from analysis.tables import comparisons, comparisons_to, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
@@ -103,7 +103,7 @@ def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     said = str(analysis.show_table(frame, explain=True))
     assert all(each in said for each in ("62.5", "1234", "Cache:"))
     assert not any(each in without for each in ("Cache:", "peak"))
-    assert "traffic saved" in "".join(html_table(*content(block)) for block in analysis.blocks_of(frame))
+    assert "traffic saved" in analysis.report(tmp_path, frame=frame).read_text()
     assert "1.9 MB at least needed with its lookahead, 8.0 MB with" in str(analysis.show(tmp_path / "cached"))
 
 
