@@ -13,7 +13,6 @@ from analysis.stats.blocks import (
 )
 from analysis.stats.estimates import (
     BASELINE,
-    DRAWN,
     SETTING,
     Estimate,
     conditions,
@@ -25,7 +24,6 @@ from analysis.stats.estimates import (
 )
 from analysis.stats.inference import (
     ALPHA,
-    MOST_SEEDS,
     POWER,
     claims_of,
     holm,

@@ -1,5 +1,6 @@
 """Finished cells by setting and strategy, with estimates over their seeds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from analysis.stats.estimates import (
     split,
 )
 from analysis.stats.partners import paired, reasons
-from analysis.stats.rounding import Rounding, rounding_of, without_replicates
+from analysis.stats.rounding import Rounding, replicates, rounding_of, without_replicates
 from harness.core import strategies
 
 STRATEGIES = strategies.BUILT_IN
@@ -58,7 +59,8 @@ class Line:
     def estimate(self, name: str) -> Estimate | None:
         """The estimate of a column over the cells; None where it is unknown for all."""
         if name not in self._estimates:
-            self._estimates[name] = estimate(self.cells[name].dropna())
+            values = self.cells[name].to_numpy(float, na_value=math.nan)
+            self._estimates[name] = estimate(values[values == values].tolist())  # noqa: PLR0124 - NaN differs from itself
         return self._estimates[name]
 
     def mean(self, name: str) -> float:
@@ -104,7 +106,7 @@ def regimes_of(frame: Frame) -> list[Block]:
 
 def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
     """The blocks of finished cells. ``cells``: all, also those that are not finished."""
-    done = paired(without_replicates(cells[cells["status"] == "done"]))
+    done, families = paired(without_replicates(cells[cells["status"] == "done"])).copy(), replicates(cells)
     own: _Groups = {}
     for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
         own.setdefault(values, []).append(label)
@@ -123,7 +125,7 @@ def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         group = done.loc[groups[values]]
-        rounding = rounding_of(group[group["strategy"] == BASELINE], cells)
+        rounding = rounding_of(group[group["strategy"] == BASELINE], cells, families)
         blocks.append(Block(setting, title, _lines(setting, group, cells), rounding))
     return blocks
 

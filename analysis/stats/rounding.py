@@ -17,21 +17,29 @@ class Rounding:
     num_seeds: int
 
 
-def rounding_of(references: Frame, cells: Frame) -> Rounding | None:
-    """The floor of rounding for the setting of ``references``, from the replicates of all seeds among ``cells``.
+def rounding_of(references: Frame, cells: Frame, families: Frame = None) -> Rounding | None:
+    """The floor of rounding for the setting of ``references``, from replicates of all seeds among ``cells``.
 
-    None if there are no replicates, or all are equal to the bit, as those of backend `compiled` are: they tell nothing
-    about other machines.
+    ``families``: their ``replicates``, if known. None if there are no replicates, or all are equal to the bit, as those
+    of backend `compiled` are: they tell nothing about other machines.
     """
-    if not (varied := [key for key in REPLICATE_KEYS if key in cells]):
-        return None
-    keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
-    own = cells[(cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()]
-    own = own.merge(references[keys].drop_duplicates(), on=keys)
-    families = own.assign(variant=own.groupby(varied, dropna=False).ngroup()).groupby(["seed", *keys], dropna=False)
-    auc = families["auc"].agg(["min", "max"])[families["variant"].nunique() > 1]
-    largest = float((auc["max"] - auc["min"]).max()) if len(auc) else 0.0
+    families = replicates(cells) if families is None else families
+    keys = [*families.columns.difference(["low", "high"])]
+    auc = families.merge(references[keys].drop_duplicates(), on=keys) if keys else families
+    largest = float((auc["high"] - auc["low"]).max()) if len(auc) else 0.0
     return Rounding(largest, len(auc)) if largest else None
+
+
+def replicates(cells: Frame) -> Frame:
+    """The least and greatest AUC of the replicates of each seed and setting that has several: ``low``, ``high``."""
+    varied = [key for key in REPLICATE_KEYS if key in cells]
+    keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS] if varied else []
+    is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()
+    own = cells.loc[is_own, ["seed", "auc", *keys, *varied]]
+    own["variant"] = own.groupby(varied, dropna=False).ngroup() if varied else 0
+    families = own.groupby(["seed", *keys], dropna=False)
+    found = families["auc"].agg(low="min", high="max")[families["variant"].nunique() > 1]
+    return found.reset_index(keys).reset_index(drop=True)
 
 
 def rounding_text(rounding: Rounding | None) -> str:

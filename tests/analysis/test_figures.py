@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.figures import KINDS, PAPER, THEMES, TRADEOFF, Data, Kind, figures, log_scale, style, to_svg, whole_ticks
+from analysis.figures import KINDS, PAPER, THEMES, TRADEOFF, Data, Kind, figures, log_scale, style, to_svg
 from analysis.report import heading, slug
 from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from analysis.trace_figures import trace_svgs
@@ -103,16 +103,6 @@ def test_a_seed_s_curve_is_faint_behind_the_mean(data: Data) -> None:
         several, single = (figure.axes[0].get_lines() for _, figure in figures(kind, data))
     assert sum((line.get_alpha() or 1) < 0.5 for line in several) == 4 * 3
     assert all((line.get_alpha() or 1) == 1 for line in single)
-
-
-@pytest.mark.parametrize(("limits", "expected"), [((0.9, 3.2), ["1", "2", "3"]), ((-0.2, 1.1), ["0", "1"])])
-def test_counts_have_whole_ticks(limits: tuple[float, float], expected: list[str]) -> None:
-    """An axis of ranks or deaths has no tick between whole numbers."""
-    axes = _axes()
-    axes.set_ylim(limits)
-    whole_ticks(axes.yaxis)
-    shown = [tick for tick in axes.get_yticks() if limits[0] <= tick <= limits[1]]
-    assert [f"{tick:g}" for tick in shown] == expected
 
 
 @pytest.mark.parametrize(

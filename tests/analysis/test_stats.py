@@ -152,7 +152,7 @@ def test_draws_of_a_trace_are_one_setting() -> None:
 
 @pytest.mark.parametrize("work", [blocks_of, regimes_of])
 def test_the_work_of_pairing_grows_with_the_cells(work: Callable[[pd.DataFrame], object]) -> None:
-    """Law: thirty times as many cells take at most fifteen times as long, not nine hundred."""
+    """Law: twenty times as many cells take at most ten times as long, not four hundred."""
 
     def seconds(num_seeds: int) -> float:
         names, modes = ("none", "full"), ("none", "stale")
@@ -169,7 +169,7 @@ def test_the_work_of_pairing_grows_with_the_cells(work: Callable[[pd.DataFrame],
             times.append(time.process_time() - began)
         return min(times)
 
-    assert seconds(3000) < 15 * seconds(100)
+    assert seconds(1000) < 10 * seconds(50)
 
 
 def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
@@ -225,6 +225,7 @@ def test_the_floor_is_the_largest_difference_between_replicates() -> None:
         _none("torch", 0.7002, seed=1),
         _none("torch", 0.9, seed=1, status="failed"),
         _none("torch", 0.6, num_ps=8),
+        _none("torch", 0.6, seed=2),
     )
     found = rounding_of(cells[:1], cells)
     assert found is not None

@@ -216,6 +216,16 @@ def test_each_value_of_an_option_is_a_baseline_of_strategies_without_it(tmp_path
     assert len(comparisons_to(tmp_path, "full")) == 2
 
 
+def test_the_cell_with_most_values_in_common_is_the_partner(tmp_path: Path) -> None:
+    """Of several that are as near, and have equal results, one counts."""
+    for name, staleness in (("full", 0), ("full", 10), ("full", 20), ("partial", 10), ("partial", 30)):
+        config = made_config(name, cache={"mode": "stale", "staleness": staleness})
+        write_run(tmp_path / f"{name}{staleness}", config)
+    found = {item.group: item.pairs for item in comparisons_to(tmp_path, "full")}
+    assert [*found["partial, cache.staleness 10"]["cache.staleness base"]] == [10]
+    assert len(found["partial, cache.staleness 30"]) == 1
+
+
 def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
     found = {item.group: item for item in comparisons_to(grid, "full")}
