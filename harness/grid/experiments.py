@@ -34,7 +34,7 @@ class OpenGrid:
     places: Sequence[Place]
 
     def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
-        """Run the cells that are not done; one outcome a cell, in order, ``damaged`` where its files are not its run's.
+        """Run the cells that are not done, verify the files of all, and return one outcome a cell, in order.
 
         Raises as :func:`run_cells`.
         """
@@ -75,7 +75,7 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
 
 
 def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
-    """Check all cells before any runs; distinct remarks. Raises UserError with every distinct mistake, a line each."""
+    """Apply ``check`` to all cells and return its distinct remarks. Raises UserError, one line per distinct mistake."""
     mistakes: dict[str, None] = {}
     remarks: dict[str, None] = {}
     for cell in cells:
@@ -89,7 +89,7 @@ def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> 
 
 
 def prepared(experiment: Experiment) -> Experiment:
-    """The experiment with a wandb group for its cells, and offline if the server that it wants does not answer."""
+    """The experiment with ``wandb.group`` set, and ``wandb.mode`` set to offline if the server does not answer."""
     changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
     if is_online(experiment) and (problem := server_problem(server_url())):
         _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
@@ -106,5 +106,5 @@ def prepared(experiment: Experiment) -> Experiment:
 
 
 def is_online(experiment: Experiment) -> bool:
-    """Whether a cell wants an online wandb run."""
+    """Whether any cell has ``wandb.mode`` online."""
     return any(cell.config.wandb.mode == "online" for cell in experiment.cells)

@@ -37,8 +37,8 @@ _STOPPED_S = 60.0  # for which a cell may be stopped
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a cell. ``skipped``: it was already done and was not run again. ``stopped``: it was asked to.
-    ``damaged``: its files are not as its run wrote them."""
+    """The result of a cell. ``skipped``: the cell was already done and was not run again. ``stopped``: it ended
+    unfinished because it was asked to stop. ``damaged``: the files of the finished run were changed afterwards."""
 
     cell: Cell
     status: Literal["skipped", "done", "failed", "stopped", "damaged"]
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def is_done(cell: Cell) -> bool:
-    """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
+    """Whether the cell's run is finished. Raises StoreError if its folder holds files of anything else."""
     if inspect(cell.run_dir, cell.hash) is not State.DONE:
         return False
     drop_resume_points(cell.run_dir)
@@ -57,7 +57,7 @@ def is_done(cell: Cell) -> bool:
 
 
 class CellProcess:
-    """The process of a running cell, seen by the grid. ``place``: the cell's folder, held open."""
+    """The grid's handle on the process of a running cell. ``place``: the cell's folder, held open."""
 
     def __init__(self, cell: Cell, place: Place, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
@@ -71,7 +71,7 @@ class CellProcess:
         self._why = ""  # this process has killed the cell's
 
     def receive(self) -> "RunStatus | None":
-        """The cell's next status; None if its result came. Raises EOFError if the process has closed the pipe."""
+        """The next status that the cell sent; None if it sent its result. Raises EOFError if it has closed the pipe."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError as error:
@@ -87,9 +87,10 @@ class CellProcess:
         self._process.send(signal.SIGTERM)
 
     def end_if_stopped(self, now_s: float) -> None:
-        """Kill the process if it has been stopped for ``_STOPPED_S``.
+        """Kill the cell's process if a signal (SIGSTOP) has held it stopped for ``_STOPPED_S``.
 
-        ``now_s``: seconds in which this process has run. Ctrl-Z, which stops both, is thus no reason.
+        ``now_s``: a clock that stands still while the grid's process is stopped. Ctrl-Z stops both processes, so the
+        cell's process survives it.
         """
         if not self._process.is_stopped:
             self._stopped_since_s = None
@@ -100,9 +101,10 @@ class CellProcess:
             self._process.kill()
 
     def outcome(self) -> Outcome:
-        """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt.
+        """Wait for the process to end and return the cell's outcome; a crash is written to the cell's error.txt.
 
-        A cell with DONE whose result came is done, however its process ended: a killed fork server tells no exit code.
+        A cell that has sent its result and written DONE is done, whatever its exit code: that is unknown if the fork
+        server was killed.
         """
         exit_code = self._exit_code()
         self.pipe.close()
@@ -133,7 +135,7 @@ class CellProcess:
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
     def _exit_code(self) -> int | str:
-        """The exit code of the process, which has closed its pipe; or, in words, why that is not known."""
+        """The exit code of the process, or a sentence why it is unknown. Kills a process that does not end."""
         try:
             if not self._process.has_ended(_REAP_S):
                 self._process.kill()
@@ -145,7 +147,7 @@ class CellProcess:
 
 
 class CellStarter:
-    """Starts cell processes from one fork server that has imported what they need, and can end all of them."""
+    """Forks the processes of cells from one fork server, which has imported torch, and can kill them all."""
 
     def __init__(self, run_cell: RunCell) -> None:
         self._run_cell = run_cell
@@ -189,9 +191,9 @@ class CellStarter:
 
 
 def _start(process: ForkServerProcess) -> None:
-    """Start ``process``, by a new fork server if the former has died or is mute.
+    """Start ``process``; by a new fork server if the present one has died or does not answer.
 
-    One that was killed refuses connections for a moment before it counts as dead.
+    A killed fork server refuses connections for a moment before it is found dead, hence the retries.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:

@@ -1,4 +1,4 @@
-"""Runs the unfinished cells of an experiment, in the places of a :class:`CellPool`: processes or jobs.
+"""Runs the unfinished cells of an experiment in a :class:`CellPool`: as processes of this machine or as jobs.
 
 A cell that fails, crashes or is killed has a failed outcome; the other cells continue.
 """
@@ -27,18 +27,18 @@ _LOOK_S = 1.0  # how often the runner looks whether a cell is stopped
 
 
 class GridView(Protocol):
-    """Receiver of the progress of a grid; ``harness.cli.progress`` has one for terminals and one for files."""
+    """Callbacks for the progress of a grid, implemented in ``harness.cli.progress``."""
 
     def started(self, cell: Cell) -> None:
-        """The cell's process has started."""
+        """Called when the cell's process has started."""
         ...
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
-        """The running cell has made progress."""
+        """Called with each new status of a running cell."""
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """The cell has ended, or was already done."""
+        """Called once a cell, when it has ended, or at the start if it was already done."""
         ...
 
 
@@ -46,13 +46,13 @@ class CellPool(Protocol):
     """Where cells run: :class:`LocalPool`, or jobs of a scheduler (``harness.jobs``)."""
 
     def prepare(self) -> None:
-        """To be called once, before this process starts a thread, if a cell is to run."""
+        """Start what must be forked before this process has threads. Called once, only if a cell is to run."""
         ...
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """Run ``cells``; their outcomes as they end.
+        """Run ``cells`` and yield the outcome of each when it ends.
 
-        Once ``stop`` is set, cells without an outcome may be left. Raises StoreError, UserError.
+        Once ``stop`` is set, some cells may get no outcome. Raises StoreError, UserError.
         """
         ...
 
@@ -64,12 +64,12 @@ def run_cells(
     *,
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
-    """Run every cell that is not done in ``pool``.
+    """Run in ``pool`` every cell that is not done; returns one outcome per cell, in the order of ``cells``.
 
-    Returns one outcome per cell, in the order of ``cells``. ``stop``: once it is set, no other cell starts.
+    ``stop``: once it is set, no further cell starts.
 
-    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped where
-    ``stop`` has left cells that are not done.
+    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped if
+    ``stop`` was set and cells are not done.
     """
     kept = [cell for cell in cells if is_done(cell)]
     outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
@@ -89,8 +89,8 @@ def run_cells(
 class LocalPool:
     """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
-    ``jobs``: None starts as many as this process has cores for their threads. If an exception (also KeyboardInterrupt)
-    leaves :meth:`run` or this process is killed, the started cells are ended. When they are asked to stop, so are they.
+    ``jobs``: None runs as many cells at once as there are cores for their threads. The running cells are killed if an
+    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed.
     """
 
     def __init__(self, run_cell: RunCell, jobs: int | None = None) -> None:
@@ -98,7 +98,7 @@ class LocalPool:
         self._jobs = jobs
 
     def prepare(self) -> None:
-        """See CellPool.prepare."""
+        """Start the fork server of the cells (:meth:`CellPool.prepare`)."""
         from harness.run import assemble  # noqa: PLC0415 - torch takes a second to import
 
         assemble.prepare_fork_server()
@@ -141,9 +141,9 @@ class LocalPool:
 
 
 def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | None) -> Iterator[Outcome]:
-    """Wait a moment for messages, or the request to stop, and pass statuses to ``view``.
+    """Wait at most ``_LOOK_S`` for messages of cells or the request to stop; pass statuses to ``view``.
 
-    Yields outcomes of ended cells, which leave ``running``.
+    Yields the outcome of each cell that has ended, and removes the cell from ``running``.
     """
     ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])], _LOOK_S)
     for one in [one for one in running if one.pipe in ready]:
@@ -158,7 +158,7 @@ def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | Non
 
 
 def _slots(jobs: int | None, cell: Cell) -> int:
-    """The number of parallel cells, of ``jobs`` or of the cores, that a cell takes the place of."""
+    """How many of the ``jobs`` parallel places a cell takes; of the cores, if ``jobs`` is None."""
     if cell.config.engine == "rpc":
         return jobs or _num_cores()
     return min(cell.config.trainer.num_threads, _num_cores()) if jobs is None else 1

@@ -1,4 +1,4 @@
-"""One run in the folder that its config names: checks, claim of the folder and resumption, for API and commands."""
+"""One run in the folder that its config names: checked, locked, then trained or resumed; for API and commands."""
 
 # ruff: noqa: PLC0415 - torch takes a second to import
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that was checked, and whose folder ``run_dir`` is claimed unless it is done."""
+    """A checked run. Its folder ``run_dir`` is locked, unless the run is done already."""
 
     config: Config
     run_dir: Path
@@ -54,13 +54,13 @@ class OpenRun:
 
 @contextmanager
 def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
-    """Check a run and claim its folder for the time of the block. A run that is done is verified instead.
+    """Check a run and lock its folder for the time of the block. Of a finished run the files are verified instead.
 
-    An interrupted run goes on from its resume point; without one it starts. ``afresh``: what the folder has of this
-    config, finished or not, by whatever code, is removed first.
+    An interrupted run goes on from its resume point; without one it starts from the beginning. ``afresh``: a run of
+    this config in the folder, finished or not, by whatever code, is removed first.
 
-    Raises UserError if the config, the data, the trace or the folder cannot be used; the latter also if it holds the
-    run by other code.
+    Raises UserError if the config, the data, the trace or the folder cannot be used, or if the folder holds a run of
+    this config that other code computed.
     """
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
@@ -86,7 +86,7 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
 
 
 def _state(run_dir: Path, config: Config, digest: str) -> State:
-    """As :func:`inspect`; where the folder holds another run, the error names what differs."""
+    """As :func:`inspect`; if the folder holds another run, the error names the keys or the code that differ."""
     from harness.run.spec import RunSpec
 
     try:

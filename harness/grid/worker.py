@@ -72,7 +72,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
 
 
 def _stopped_by_sigterm() -> StopRequest:
-    """A stop request that SIGTERM to this process sets."""
+    """The request to stop that SIGTERM sets from now on."""
     stop = StopRequest()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a fork server has it blocked

@@ -1,6 +1,6 @@
 """The audit of a run: quality, PLS, overhead, kills and updates, computed from the events and compared with its result.
 
-Independent of the ledgers in harness.core: it repeats their formulas (docs/CPR.md), so that an error in either shows.
+It computes the formulas of docs/CPR.md again, without the ledgers in harness.core, so that an error in either shows.
 """
 
 import itertools
@@ -31,10 +31,10 @@ _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
 
 def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
-    """The contradictions in a record, one line each, in order; empty if everything it claims follows from its events.
+    """The contradictions in a record, one line each, in order; empty if all its figures follow from its events.
 
-    ``config``: resolved, in plain values, as in config.yaml. The record of an unfinished run is audited as far as it
-    goes. Totals are checked against the Finished event only.
+    ``config``: resolved, in plain values, as in config.yaml. The record of an unfinished run is audited up to its
+    last event; its totals are not, since only the Finished event has any.
     """
     if not events or not isinstance(started := events[0], Started):
         return ["the first event is not `started`"]
@@ -48,7 +48,7 @@ def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
 
 
 def outcome_of(run: RunDir) -> list[str] | None:
-    """As :func:`check`, of what is on disk of a run; None if that cannot be read."""
+    """The contradictions (:func:`check`) in the files of a run; None if they cannot be read."""
     try:
         return check(read_events(run.events), read_config(run.path))
     except StoreError:
@@ -118,9 +118,9 @@ class _Auditor:
         self._totals.update({name: getattr(event, name) or 0 for name in names})
 
     def _start(self, event: Started) -> None:
-        """The first event says what the config says.
+        """Compare the settings in the first event with the config.
 
-        The run's name and the path of its trace are not compared: a run may go on under others.
+        The run's name and the path of its trace are left out: a resumed run may have others.
         """
         config, cluster, trace = self._config, self._config["cluster"], self._config["trace"]
         configured: dict[str, object] = {
@@ -157,7 +157,7 @@ class _Auditor:
         return samples * self._profile["job_h"] + self._is_wall * sum(self._hours.values())
 
     def _pass(self, step: int) -> None:
-        """Note that all boundaries before ``step`` are over: take the clock there, before anything else is charged."""
+        """Note that no more kills come at boundaries before ``step``, and the failure clock at the last one of them."""
         if step - 1 > self._checked_step:
             self._checked_step, self._checked_h = step - 1, self._clock_h(step - 1)
 
@@ -176,7 +176,7 @@ class _Auditor:
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
 
     def _check_repeated(self, event: Saved) -> None:
-        """Bytes that were written again are of writes that failed since the save before, one a rank."""
+        """Bytes written again need a failed write since the previous save; a rank has at most one of them."""
         ranks, self._failed_writes = self._failed_writes, []
         if len(set(ranks)) < len(ranks):
             self._problem(f"a write failed twice of one save: {', '.join(ranks)}")
@@ -186,9 +186,9 @@ class _Auditor:
             self._problem(f"{event.repeated_bytes} of {event.payload_bytes} bytes were written again: more than half")
 
     def _save_h(self, event: Saved) -> float:
-        """Hours charged for a save: by its bytes, plus a fixed part.
+        """Emulated hours charged for a save: proportional to its bytes, plus a fixed part.
 
-        In the background only its copy is charged, and the wait until the previous save is on disk.
+        A save in the background is charged only its copy, and the wait until the previous save is on disk.
         """
         bytes_h = self._profile["o_save_h"] * event.payload_bytes / self._started.bytes_full
         write_h = bytes_h + self._profile.get("o_save_fixed_h", 0.0)
@@ -230,7 +230,7 @@ class _Auditor:
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
     def _last(self, event: Injected, claimed_h: float) -> None:
-        """A fault that lasts costs the hours for which the job waits for slow ranks; without a factor none."""
+        """Audit a fault that slows a rank for some hours: the job pays the time for which it waits for slow ranks."""
         if event.hour > self._clock_h(event.step) + _TOLERANCE:
             self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
         before_h = _slow_h(self._slow)
@@ -243,7 +243,7 @@ class _Auditor:
         self._hours["reschedule"] += claimed_h
 
     def _check_hour(self, event: Injected) -> None:
-        """A fault that waits may strike in steps that run again."""
+        """The clock must have reached the fault's hour; a fault that waits for a phase may strike in a rerun step."""
         clock_h = self._clock_h(max(event.step, len(self._losses)))
         if event.hour > clock_h + _TOLERANCE * max(1.0, event.hour):
             self._problem(f"{event.fault} of {event.rank} when the clock read {clock_h} h, before its hour")
@@ -293,7 +293,7 @@ class _Auditor:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _check_dense(self, event: Recovered) -> None:
-        """The dense network goes on as it is unless all trainers died; else it lacks the samples since it was saved."""
+        """The dense network is kept unless all trainers died; then it has lost the samples since the last save."""
         has_died = len(event.ranks) - len(_ps_of(event)) == self._num_trainers
         if has_died == (event.dense == "kept"):
             self._problem(f"dense is {event.dense}, but {'all' if has_died else 'not all'} trainers died")
@@ -302,7 +302,7 @@ class _Auditor:
         self._expect("lost_dense_samples", event.lost_dense_samples, event.samples - since)
 
     def _check_kinds(self, event: Recovered) -> None:
-        """Each dead PS rank was recovered by a kind that the run declares; a rollback is of all ranks."""
+        """Each dead PS rank must have a kind of recovery that the run declares; a rollback must be of all ranks."""
         if event.kinds.keys() != {*_ps_of(event)}:
             self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
         if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
@@ -311,7 +311,7 @@ class _Auditor:
         self._expect("rollback", event.rollback, rolls_back)
 
     def _ranks_that(self, fact: str, event: Recovered) -> list[str]:
-        """The dead ranks of whose kinds of recovery ``fact`` is true, as the run declares it."""
+        """The dead ranks whose kind of recovery has the property ``fact``, as the first event declares it."""
         facts = {kind: facts.get(fact, False) for kind, facts in self._started.recoveries.items()}
         return [rank for rank in event.ranks if facts.get(event.kinds.get(rank, ""), False)]
 
@@ -321,7 +321,7 @@ class _Auditor:
         return trained_h + sum(self._hours.values())
 
     def _reschedule_h(self, event: Recovered) -> float:
-        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead rank."""
+        """Hours of rescheduling: the trace's repair or O_res; ``spare_o_res_h`` if each dead rank has a spare ready."""
         profile, now_h = self._profile, self._now_h(event)
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         num_dead = Counter(map(is_trainer, event.ranks))
@@ -400,7 +400,7 @@ class _Auditor:
         self._finish_updates(event, "tracked", "update_pls_tracked")
 
     def _finish_quality(self, event: Finished) -> None:
-        """AUC, log loss and accuracy of the final evaluation; the mean loss of the last tenth of the steps."""
+        """Check AUC, log loss and accuracy by the final evaluation, and the mean loss of the steps' last tenth."""
         evaluated = self._evaluated
         if evaluated is None or evaluated.step != event.step:
             self._problem("a result, but no final evaluation of its model is on record")
@@ -412,7 +412,7 @@ class _Auditor:
         self._expect("train_loss", event.train_loss, sum(last) / len(last) if last else None)
 
     def _finish_resources(self, event: Finished) -> None:
-        """Node-hours, where the profile has a number of trainers, and bytes on the wire, where the record has them."""
+        """Check node-hours, if the profile has a number of trainers, and bytes sent, if the record has them."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
             num_spares = sum(map(len, self._spares_h.values()))
@@ -458,7 +458,7 @@ def _ps_of(event: Recovered) -> list[str]:
 
 
 def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
-    """Hours by which a job is longer that waits for the slowest of its ranks, of (first hour, last hour, factor)."""
+    """Hours that a job loses by waiting for its slowest rank. A span is (first hour, last hour, slowdown factor)."""
     hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
     factors = ((s, e, [f for a, b, f in spans if a <= s and e <= b]) for s, e in itertools.pairwise(hours))
     return math.fsum((end - start) * (max(slow, default=1.0) - 1) for start, end, slow in factors)

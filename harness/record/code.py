@@ -1,7 +1,7 @@
-"""The code that computed a result, as digests: what tells a result of other code from one of the present code.
+"""The code that computed a result, as digests of its source files, so that results of other code are recognised.
 
-A run's config and data identify what was asked for; ``env.json`` records the code that answered: the modules that what
-ran imports, directly or not, as their source texts say (the closure of imports).
+The files are those of all modules that the run's main modules import, directly or not, by the import statements in the
+source texts. ``env.json`` records them.
 """
 
 import ast
@@ -37,7 +37,7 @@ _MAX_NAMED = 3  # files named in a difference
 
 @dataclass(frozen=True)
 class Code:
-    """``versions`` of Python and of the libraries that compute; digests of source files by path, text aside.
+    """``versions`` of Python, torch, numpy and numba; ``sources``: digests of source files, by path, comments aside.
 
     ``roots``: the modules from which imports were followed.
     """
@@ -53,12 +53,12 @@ class Code:
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """For ``env.json``."""
+        """The fields and the fingerprint as JSON values, for ``env.json``."""
         return {"fingerprint": self.fingerprint, **asdict(self)}
 
     @classmethod
     def of_json(cls, found: object) -> "Code | None":
-        """The inverse of :meth:`to_json`; None for anything else."""
+        """The code that :meth:`to_json` wrote as ``found``; None if it wrote no such value."""
         match found:
             case {"versions": dict(versions), "sources": dict(sources), "roots": [*roots]}:
                 return cls(versions, sources, tuple(map(str, roots)))
@@ -86,13 +86,13 @@ class Code:
 
 
 def roots_of(config: Config) -> tuple[str, ...]:
-    """The modules that a run of ``config`` starts from."""
+    """The modules whose imports are the code of a run of ``config``: they depend on its launcher."""
     return _BY_LAUNCHER.get(config.cluster.launcher, _RUN)
 
 
 @cache
 def current_code(roots: tuple[str, ...] = _RUN) -> Code:
-    """The code of this process that ``roots`` import, plugins included, when it was first asked for."""
+    """The present code: ``roots``, all that they import, and plugins; as the files were at the first call."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     versions |= {name: metadata.version(name) for name in _LIBRARIES}
     sources = {str(path.relative_to(_ROOT)): path for path in sorted(_closure(roots))} | plugins.LOADED
@@ -100,7 +100,7 @@ def current_code(roots: tuple[str, ...] = _RUN) -> Code:
 
 
 def read_all_code() -> None:
-    """Read the code of runs on every launcher, so that processes that are forked from this one know the same."""
+    """Call :func:`current_code` for every launcher, so that processes forked later have the same digests."""
     for roots in (_RUN, *_BY_LAUNCHER.values()):
         current_code(roots)
 
@@ -122,7 +122,7 @@ def _closure(roots: Sequence[str]) -> set[Path]:
 
 
 def _package(name: str) -> str:
-    """Of ``_NOT_FOLLOWED`` the package that a module is in; empty for others."""
+    """The package in ``_NOT_FOLLOWED`` that a module belongs to; empty if there is none."""
     return next((package for package in _NOT_FOLLOWED if f"{name}.".startswith(f"{package}.")), "")
 
 
@@ -173,13 +173,13 @@ def difference_of(run_dir: Path) -> str | None:
 
 @cache
 def _digest(path: Path) -> str:
-    """Of the file's compiled code without docstrings: comments, text and the numbers of lines change no result."""
+    """Digest (8 hex digits) of a file's compiled code; comments, docstrings and line numbers do not enter it."""
     compiled = compile(path.read_bytes(), "", "exec", optimize=2, dont_inherit=True)
     return hashlib.blake2b(repr(_content(compiled)).encode(), digest_size=4).hexdigest()
 
 
 def _content(value: object) -> object:
-    """The content of a constant of compiled code, in an order that is the same in every process."""
+    """The content of a code object or constant as plain values, equal in every process (sets are sorted)."""
     if isinstance(value, CodeType):
         names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         return (names, value.co_flags, value.co_code, value.co_exceptiontable, _content(value.co_consts))

@@ -1,4 +1,4 @@
-"""Facts that a run's figures depend on beside its config: versions, the commit, the machine. For ``env.json``."""
+"""The content of ``env.json``: versions, git commit, machine, and other facts that a run's figures depend on."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def utc_now() -> datetime:
-    """Default clock of the records, which is an argument wherever a time is written."""
+    """The present time in UTC: the default of the argument ``now`` wherever a time is recorded."""
     return datetime.now(UTC)
 
 
@@ -34,10 +34,10 @@ def environment(
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
 ) -> dict[str, Any]:
-    """Facts as plain JSON types; unknown is null.
+    """The content of env.json as plain JSON types; unknown is null.
 
-    ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``code``: of
-    what ran; None: that of any run. ``command``: sys.argv if None.
+    ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``code``: by
+    default the code of runs with the default launcher. ``command``: by default sys.argv.
     """
     return {
         "time": now().isoformat(timespec="seconds"),

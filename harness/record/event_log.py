@@ -31,8 +31,8 @@ class EventLog:
     def read(cls, path: Path) -> Self:
         """Read ``events.jsonl``, except an incomplete last line.
 
-        Raises StoreError if the file cannot be read, a line (which is named) is not an event, or anything follows the
-        Finished event, which is the last that a run writes.
+        Raises StoreError if the file cannot be read, a line (which the error names) is not an event, or anything
+        follows a Finished event.
         """
         *lines, rest = read_file(path).split(b"\n")
         events: list[Event] = []
@@ -53,12 +53,12 @@ class EventLog:
 
     @property
     def started(self) -> Started | None:
-        """The first event, if it is the one that begins a log."""
+        """The first event if it is a Started event, as in every complete log; else None."""
         return self.events[0] if self.events and isinstance(self.events[0], Started) else None
 
     @property
     def finished(self) -> Finished | None:
-        """The result, if the log has its end."""
+        """The last event if it is a Finished event, which has the run's results; else None."""
         return self.events[-1] if self.events and isinstance(self.events[-1], Finished) else None
 
 
@@ -76,7 +76,7 @@ def newest_events(path: Path) -> list[dict[str, Any]]:
 
 
 def _part(path: Path, start: int) -> bytes:
-    """A block of bytes from ``start`` on; below 0 it counts from the end. Empty if the file cannot be read."""
+    """A block of 128 kB of the file from ``start`` on; negative counts from the end. Empty if it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(start, -stream.seek(0, os.SEEK_END)), os.SEEK_END if start < 0 else os.SEEK_SET)
@@ -97,7 +97,7 @@ def _whole_events(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _values(line: bytes) -> dict[str, Any]:
-    """The JSON of one line. Raises ValueError, also for a number that no run computes with."""
+    """The JSON object of one line. Raises ValueError, also for a number that is NaN, infinite or beyond a float."""
     values = json.loads(line)
     if _PERHAPS_HUGE.search(line) and (field := next(not_finite(values), None)) is not None:
         raise ValueError(f"{field} is not finite")
@@ -105,7 +105,7 @@ def _values(line: bytes) -> dict[str, Any]:
 
 
 def not_finite(value: Any, where: str = "") -> Iterator[str]:
-    """Places of numbers that JSON cannot represent."""
+    """The places (``a.b[0]``) of numbers that are NaN, infinite or beyond a float."""
     if isinstance(value, float | int) and not -_HUGE < value < _HUGE:
         yield where
     elif isinstance(value, dict):

@@ -1,7 +1,7 @@
 """The folder of a run or a grid: its lock, its state, and which of its files may be removed.
 
-A folder of this package contains a ``.lock`` file. It is created before any other file, is locked (flock) by the
-process that writes into the folder, and its text says what the folder is for, and whose the lock is:
+Each such folder contains a ``.lock`` file. It is created before any other file, is locked (flock) by the process that
+writes into the folder, and its text says what the folder is for, and which process locked it last:
 ``cpr-harness run HASH pid PID host HOST`` or ``cpr-harness grid pid PID host HOST``.
 """
 
@@ -78,9 +78,9 @@ def is_same_config(digest: str, other: str) -> bool:
 
 
 def discard_run(run_dir: Path, digest: str) -> None:
-    """Remove the run of the config of ``digest``, finished or not, by whatever code. A no-op if there is none.
+    """Remove a run of the config with hash ``digest``, finished or not, by whatever code. A no-op if there is none.
 
-    Raises StoreError as :func:`inspect` does, or if another process is writing it.
+    Raises StoreError as :func:`inspect` does, or if another process is writing the run.
     """
     *_, found = ("", *_lock_words(run_dir)[:3])
     if not is_same_config(digest, found):
@@ -92,11 +92,11 @@ def discard_run(run_dir: Path, digest: str) -> None:
 
 @contextmanager
 def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed: bool = False) -> Iterator[State]:
-    """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
+    """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove the files of an unfinished run of it.
 
-    ``is_made``: whether the folder is made if it is not there. ``keeps_failed``: a run that trained to its end and
-    failed there is refused. What has a resume point is kept. Yields the state before: EMPTY or UNFINISHED.
-    Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
+    They are kept if they have a resume point. ``is_made``: create a missing folder. ``keeps_failed``: refuse a run that
+    trained to its end and failed there. Yields the state before: EMPTY or UNFINISHED. Removes only files that a run
+    writes, and only from a folder that :func:`inspect` accepts.
 
     Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
     """
@@ -147,17 +147,17 @@ def drop_resume_points(run_dir: Path) -> None:
 
 
 def failed_at_its_end(run_dir: Path) -> str | None:
-    """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
+    """Why a run failed that trained to its end (its log has the finish event); None for any other run."""
     newest = newest_events(run_dir / "events.jsonl")[-1:]
     return RunDir(run_dir).reason() if newest and newest[0].get("event") == "finish" else None
 
 
 @contextmanager
 def reason_kept(run_dir: Path, *, discards: bool = False) -> Iterator[None]:
-    """Write to error.txt of a claimed folder why the block failed, by a HarnessError, which goes on.
+    """Write a HarnessError that leaves the block to error.txt of the locked folder, and raise it again.
 
-    Raises Moved if the folder is another one by then: nothing is written to it. ``discards``: bad input leaves nothing
-    on disk of a run that has no event and no resume point.
+    Raises Moved if the folder was replaced meanwhile: nothing is written then. ``discards``: after a UserError the
+    files of a run without an event and without a resume point are removed.
     """
     place = Place(run_dir)
     try:
@@ -171,7 +171,7 @@ def reason_kept(run_dir: Path, *, discards: bool = False) -> Iterator[None]:
 
 
 def _discard_unstarted(run_dir: Path) -> None:
-    """Remove a run's files unless it has an event or a resume point, and the folder if it has no others."""
+    """Remove a run's files, and its folder if that is empty then; a no-op if it has an event or a resume point."""
     events = run_dir / "events.jsonl"
     if (events.exists() and events.stat().st_size > 0) or has_resume_point(run_dir):
         return
@@ -182,10 +182,10 @@ def _discard_unstarted(run_dir: Path) -> None:
 
 @contextmanager
 def claim_grid(out: Path) -> Iterator[Place]:
-    """Lock ``out`` for one grid. Yields its place, to be asked before anything is written there.
+    """Lock ``out`` for one grid. Yields its :class:`Place`, to be checked before anything is written there.
 
     Raises StoreError, before anything is written, if another grid runs there, or if ``out`` is a file, a run, or a
-    folder with other contents than a grid's: it has no grid.yaml, no grid's lock, and not only folders of runs.
+    folder of other files (one without grid.yaml and grid's lock that has more than folders of runs).
     """
     with ExitStack() as lock:
         with system_errors(out):
@@ -267,7 +267,7 @@ def _lock_words(folder: Path) -> list[str]:
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove files and folders; of a link to a folder the link alone."""
+    """Remove files and folders of these names; a link is removed, and its target stays."""
     for path in (folder / name for name in names):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""A file or folder that must stay where it is while a run or a grid writes to it."""
+"""A check that a file or folder is still the same one, before a run or a grid writes to it or removes it."""
 
 import os
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from harness.core.errors import Moved, StoreError
 
 
 class Place:
-    """The name of a file or folder, and what it leads to now; if that is nothing, what it leads to when first asked.
+    """A path and the file or folder that it named when this object was made, or at the first :meth:`check` if later.
 
-    It is asked before anything is removed or written under the name. What it leads to is held open, so that the system
-    gives its number to nothing else.
+    To be checked before anything is written or removed under the path. The file is held open, so that its inode number
+    is not given to another one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,7 +20,7 @@ class Place:
         self._take()
 
     def check(self) -> None:
-        """Raises Moved if the name leads to something else, or to nothing; StoreError if the system does not say."""
+        """Raises Moved if the path now names another file or none; StoreError if the system does not say."""
         if self._handle < 0:
             self._take()
             return

@@ -1,7 +1,7 @@
-"""The event log of a run: typed events in ``events.jsonl``.
+"""The writer of a run's record: typed events in ``events.jsonl``, and the files beside it.
 
-The file is the record of truth. Only its last line can be incomplete, and all events up to a Saved or Finished event
-are on disk when ``record`` returns.
+Only the last line of ``events.jsonl`` can be incomplete. When ``record`` returns from a Saved or Finished event, all
+events so far are on disk.
 """
 
 import json
@@ -30,11 +30,11 @@ from harness.record.seal import write_seal
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the record goes on from
-    there; what follows in the file is cut off. A context manager: an exception that leaves the block is recorded as the
-    reason of failure.
+    ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the position in
+    ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: an exception that
+    leaves the block is recorded as the reason of failure.
 
-    ``place``: of the record, to be asked before anything is removed from the folder, or written to it.
+    ``place``: the record's :class:`Place`, to be checked before anything is written to the folder or removed from it.
 
     Raises StoreError if the folder holds a record already or cannot be written.
     """
@@ -166,10 +166,7 @@ def check_position(events: Path, position: EventsPosition) -> bytes:
 
 
 def check_environment(run: RunDir, kept: bytes) -> str:
-    """Digest of env.json, which ``kept``, the record so far, names in its first event, if it has one.
-
-    Raises StoreError if it is another one.
-    """
+    """Digest of env.json. Raises StoreError if the first event of the log ``kept`` names another digest."""
     first = kept.partition(b"\n")[0]
     expected = json.loads(first)["machine"].get("env") if first else None
     found = digest_of(run.env)

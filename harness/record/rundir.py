@@ -33,7 +33,7 @@ _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 def _part(**fields: Any) -> type[BaseModel]:
-    """Keys of a file of a record that are read again: their types, or types and defaults. Others are let through."""
+    """A model of the keys that are read again from a file: each a type, or (type, default). Other keys are ignored."""
     given: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
     return create_model("part", __config__=ConfigDict(strict=True, allow_inf_nan=False), **given)
 
@@ -117,7 +117,7 @@ class RunDir:
 
 
 def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> tuple[RunDir, dict[str, str]]:
-    """Create the run directory ``path`` with config.yaml and env.json; their digests, by name.
+    """Create the run directory ``path`` with config.yaml and env.json. Returns it, and the files' digests by name.
 
     Raises StoreError if it holds a record already (then nothing is touched) or cannot be written.
     """
@@ -133,10 +133,9 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> tuple[RunDir,
 
 
 def reopen(run: RunDir, config: Config) -> str:
-    """Take up the directory of a run that goes on: its env.json stays, its views are removed, its config is written.
+    """Make a run directory ready for a resumed run: write config.yaml, remove error.txt and the wandb folder.
 
-    Returns the digest of config.yaml.
-    Raises StoreError if it cannot be written.
+    Returns the digest of config.yaml. Raises StoreError if the folder cannot be written.
     """
     with store_errors(run.path, "written"):
         run.error.unlink(missing_ok=True)
@@ -192,7 +191,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check(part: type[BaseModel], values: Mapping[str, Any], file: Path) -> None:
-    """Raise StoreError that names the first key of ``values`` that ``part`` does not take."""
+    """Raise StoreError that names the first key of ``values`` that is invalid in the model ``part``."""
     try:
         part.model_validate(values)
     except ValidationError as error:
@@ -200,9 +199,9 @@ def _check(part: type[BaseModel], values: Mapping[str, Any], file: Path) -> None
 
 
 def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
-    """As :func:`read_config`, with all keys validated. ``changes``: values that replace those of a group, by group.
+    """The config of the run directory ``path``, fully validated. ``changes``: by group, values that replace others.
 
-    Raises StoreError also for a strategy of a plugin that is not loaded.
+    Raises StoreError as :func:`read_config`, also for a strategy of a plugin that is not loaded.
     """
     values = read_config(path)
     groups = {name: {**group, **changes[name]} for name in changes if isinstance(group := values.get(name, {}), dict)}
@@ -238,7 +237,7 @@ _CURE = "restore the file as the run wrote it"
 def find_runs(path: Path) -> list[Path]:
     """Run directories at or below ``path``, sorted; folders inside a run and hidden folders are not searched.
 
-    So that no result is left out, a folder that cannot be read is among them.
+    A folder that cannot be read is included, so that the caller reports it.
     Raises StoreError if ``path`` is not a folder, or contains no run.
     """
     if not path.is_dir():
@@ -261,6 +260,6 @@ def _runs_below(path: Path) -> list[Path]:
 
 
 def write_reason(run_dir: Path, reason: str) -> None:
-    """Write why a run failed to error.txt; a disk that refuses is ignored, since the failure itself is reported."""
+    """Write why a run failed to error.txt. Write errors are ignored, since the caller reports the failure anyway."""
     with suppress(StoreError):
         write_text(RunDir(run_dir).error, reason + "\n")

@@ -1,7 +1,7 @@
 """The seal of a finished run: its DONE file, with the digest of each file that the result follows from.
 
 DONE is a JSON object: when it was written, the number of events, the digests, what the audit of the record found, and
-the digest of all this. Before seals DONE held the time alone; such a run is accepted, and cannot be verified.
+the digest of all this. Older versions wrote the time alone; such a run is accepted, and cannot be verified.
 """
 
 import json
@@ -39,7 +39,7 @@ def is_sealed(run: RunDir) -> bool:
 
 
 def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
-    """Check DONE, and files of the run against it. A no-op for a run that is not done, or has no seal.
+    """Check that the files ``names`` of a run have the digests in DONE. A no-op if it is not done or has no seal.
 
     Raises StoreError that names a file which is not as it was when the run ended.
     """
@@ -64,7 +64,7 @@ def kept_audit(run: RunDir) -> list[str] | None:
 
 
 def damage_of(run: RunDir) -> str | None:
-    """The error of :func:`verify` for a run; None if its files are as it wrote them."""
+    """The message of the error that :func:`verify` raises for a run; None if it raises none."""
     try:
         verify(run)
     except StoreError as error:

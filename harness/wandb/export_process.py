@@ -45,14 +45,14 @@ Tell = Callable[..., None]
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """The run to export, and its target.
+    """A request to export a run.
 
     Attributes:
         facts: arguments of ``wandb.init``.
         events: the run's ``events.jsonl``.
         job_h: length of the emulated job.
-        modes: of wandb, in order: the next one is tried if one fails.
-        folder: gets wandb's files, in a folder ``wandb``.
+        modes: wandb's modes (online, offline) in order; the next one is tried if one fails.
+        folder: where wandb makes its folder ``wandb``.
         limits_s: ``harness.wandb.server.LIMITS_S``.
     """
 
@@ -65,7 +65,7 @@ class Export:
 
 
 def main() -> None:
-    """Export runs until the input ends."""
+    """Export the runs that the standard input names, until it ends."""
     requests, answers = FileIO(0), FileIO(os.dup(1), "w")  # which wandb-core does not inherit
     os.dup2(2, 1)
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _export(export: Export, requests: FileIO, tell: Tell) -> None:
-    """Export one run. Nothing is written before it has an event, nor if its folder has been moved by then."""
+    """Export one run. wandb writes nothing before the run has an event, nor if its folder has been moved by then."""
     LIMITS_S.update(export.limits_s)
     place = Place(Path(export.events))
     with open(export.events, "rb") as stream:
@@ -106,7 +106,7 @@ def _export(export: Export, requests: FileIO, tell: Tell) -> None:
 
 
 def _events(stream: IO[bytes], await_end: Callable[[], tuple[list[Any], ...]]) -> Iterator[Event]:
-    """The events of a run that goes on, in order, until it has ended; an incomplete last line is none."""
+    """The events of a run in training, in order, until ``await_end`` says that it has ended; whole lines only."""
     rest, is_over = b"", False
     while not is_over:
         is_over = bool(await_end()[0])
@@ -115,7 +115,7 @@ def _events(stream: IO[bytes], await_end: Callable[[], tuple[list[Any], ...]]) -
 
 
 def _open(export: Export, tell: Tell) -> Any:
-    """Begin the wandb run in the first mode in which it begins."""
+    """Start the wandb run in the first of ``export.modes`` that works. Raises WandbError if none does."""
     problems: list[str] = []
     for mode in export.modes:
         try:

@@ -1,7 +1,7 @@
-"""The export of runs to wandb by a process of its own, which follows a run while it goes on, or reads it later.
+"""The export of runs to wandb by a separate process, which reads a run's events while it trains, or afterwards.
 
-No step of a run waits for wandb, and nothing else longer than ``DEADLINE_S``: the process is then killed, and
-wandb-core, its child, with it.
+No training step waits for wandb. Everything else waits at most ``DEADLINE_S``: then the process is killed, together
+with wandb-core, its child.
 """
 
 import logging
@@ -51,9 +51,9 @@ class Exporter:
         self.send = self._child.send
 
     def answer(self, within_s: float | None = None) -> tuple[str, str | None]:
-        """The next kind of answer, and its text.
+        """The next message of the export process: its kind and its text (see ``export_process``).
 
-        Raises WandbError if the export has failed, the process has ended, or there is no answer in time.
+        Raises WandbError if the export has failed, the process has ended, or no message comes ``within_s``.
         """
         try:
             kind, text = self._child.answer(within_s) or ("failed", self._why)
@@ -65,7 +65,7 @@ class Exporter:
         return kind, text
 
     def await_sent(self) -> str | None:
-        """Wait until all of a run that has ended is sent; the address of its page, None offline. Raises WandbError."""
+        """Wait until all of a finished run is sent; returns the URL of its page, None offline. Raises WandbError."""
         while (answer := self.answer(DEADLINE_S))[0] != "sent":
             pass
         return answer[1]
@@ -77,14 +77,14 @@ class Exporter:
         self._child.end()
 
     def close(self) -> None:
-        """End the process, which has nothing left to do, and remove what is left of it."""
+        """End the idle export process and remove its temporary folders."""
         self._child.close(_GRACE_S)
         for folder in Path(tempfile.gettempdir()).glob(f"wandb-{self._child.pid}-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[str, Any]:
-    """The line that begins the export of a run; ``modes`` and ``folder`` as of ``export_process.Export``."""
+    """The request that begins the export of a run. ``modes``, ``folder``: see ``export_process.Export``."""
     export = Export(
         facts=facts.to_json(),
         events=str(run.events),
@@ -97,18 +97,18 @@ def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[s
 
 
 def end_of(run: RunDir, *, is_ok: bool, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The line that ends the export of a run; ``figures`` are added to its summary."""
+    """The request that ends the export of a run; ``figures`` are added to the run's summary."""
     reason = run.reason()
     return {"is_ok": is_ok, "summary": {**({} if reason is None else {"failure": reason}), **figures}}
 
 
 @contextmanager
 def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
-    """Export a run, whose record has begun, as ``config.wandb.mode`` says, until the block and the record have ended.
+    """Export a run to wandb, as ``config.wandb.mode`` says, while the block trains it. env.json must exist by then.
 
-    Whatever happens to wandb, the run goes on, and one line is logged. If it cannot be online, it is offline;
-    ``run.py sync`` sends what the server has not got. Raises ConfigError for a mode ``online`` without an API key,
-    StoreError if env.json cannot be used.
+    A failure of wandb never stops the run: one line is logged. If the server does not answer, the export goes on
+    offline, and ``run.py sync`` sends it later. Raises ConfigError for mode ``online`` without an API key, StoreError
+    if env.json cannot be used.
     """
     if config.wandb.mode == "disabled":
         yield
@@ -124,7 +124,7 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
 
 
 class _Follower(Thread):
-    """Logs what becomes of the export of a run that goes on."""
+    """A thread that logs the messages of the export process of a run in training."""
 
     def __init__(self, run: RunDir, facts: RunFacts, server: str | None) -> None:
         super().__init__(name="wandb", daemon=True)
@@ -138,7 +138,7 @@ class _Follower(Thread):
         self.start()
 
     def run(self) -> None:
-        """Log what the exporter says, until all is sent."""
+        """Log the export process's messages until it has sent all."""
         path = self._run_dir.path
         try:
             while (answer := self._exporter.answer())[0] != "sent":
@@ -157,14 +157,14 @@ class _Follower(Thread):
         self._exporter.close()
 
     def _mark(self, url: str | None) -> None:
-        """Record that the server has all; the address of the run's page is None offline."""
+        """Write the marker ``sent.json``; a no-op for an offline run, which has no page (``url`` None)."""
         if self._server and url and self._place.is_own:
             with suppress(StoreError):  # it is sent again, to the same place
                 digest = digest_of_export(self._run_dir, self._facts, self._end)
                 mark_sent(self._run_dir, self._facts, digest=digest, server=self._server, url=url)
 
     def finish(self, *, is_ok: bool) -> None:
-        """Tell the exporter that the run has ended, and wait until all is sent."""
+        """Tell the export process that the run has ended, and wait at most ``DEADLINE_S`` until all is sent."""
         self._state = "the run is complete" if is_ok else "the record is kept"
         self._end = end_of(self._run_dir, is_ok=is_ok, figures={})
         self._exporter.send(self._end)

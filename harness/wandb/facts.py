@@ -31,7 +31,7 @@ class RunFacts:
 
 
 def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
-    """The facts of a run, whose name is that of its folder. Raises StoreError if its env.json cannot be used."""
+    """The facts of a run; its wandb name is the name of its folder. Raises StoreError if env.json cannot be used."""
     env = read_env(run.path)
     git: Mapping[str, Any] = env.get("git") or {}
     code: Mapping[str, Any] = env.get("code") or {}
@@ -59,7 +59,7 @@ def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
 
 
 def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
-    """The facts of a run that is done or failed; None for any other run, and for one without events.
+    """The facts of a recorded run; None unless it is done or failed and has events.
 
     ``target``: values of the config's group ``wandb`` that replace the run's own. Raises StoreError for a record that
     is damaged.

@@ -41,7 +41,7 @@ _COUNTS = ("num_failures", "num_lost_ranks", "num_unplanned", "num_saves", "payl
 
 
 class History:
-    """Turns events, in order, into rows. Steps run again after a rollback give none, so positions never fall."""
+    """Turns events, in order, into rows of wandb's history. Rerun steps give no row, so ``samples`` never falls."""
 
     def __init__(self, job_h: float) -> None:
         self._job_h = job_h
@@ -54,7 +54,7 @@ class History:
         self._latencies_s: list[float] = []
 
     def rows(self, event: Event) -> list[Row]:
-        """The rows of ``event``; none for an event without a view."""
+        """The rows of the history that ``event`` adds; empty for an event that wandb does not show."""
         if isinstance(event, Started):
             self._total_samples = event.total_samples
         if isinstance(event, Lost):
@@ -68,7 +68,7 @@ class History:
         return [{"samples": self._samples, "hours": self._hours(), **values} for values in self._values(event)]
 
     def summary(self, event: Event) -> Row:
-        """Final figures, of a Finished event; unknown is None.
+        """The summary of a run from its Finished event, empty for any other event; an unknown figure is None.
 
         ``*_h``: emulated hours, ``*_frac``: shares of the job, ``*_s``: measured seconds.
         """
@@ -108,7 +108,7 @@ class History:
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:
-        """Whether the evaluation is of the samples of the curve, at a position that the curve does not have yet."""
+        """Whether an evaluation joins the AUC curve: of as many samples as the first one, and later than the last."""
         self._curve_samples = self._curve_samples or event.num_samples
         is_new = event.samples > self._last_eval_samples and event.num_samples == self._curve_samples
         if is_new:
@@ -129,7 +129,7 @@ class History:
 
 
 def _named(what: str, rank: str) -> dict[str, int | None]:
-    """Entry with the number of a PS rank, or of a trainer; None in a damaged name of a record that is not sealed."""
+    """``{"WHAT/rank": 3}`` for ps3, ``{"WHAT/trainer": 3}`` for trainer3; the number is None for a damaged name."""
     key = f"{what}/{'trainer' if is_trainer(rank) else 'rank'}"
     try:
         return {key: rank_order(rank)[1]}
@@ -144,7 +144,7 @@ def latency_s(event: Recovered) -> float | None:
 
 
 def _increments(event: Event) -> dict[str, float]:
-    """The increments of the running sums by ``event``; empty if it is no kill, save or recovery."""
+    """What ``event`` adds to the running sums, by key; empty if it is no injected fault, save or recovery."""
     match event:
         case Injected():
             num_kills = 0 if event.loss is None else 1

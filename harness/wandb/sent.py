@@ -1,4 +1,4 @@
-"""A marker in the folder of a run: what the wandb server has of it."""
+"""The file ``wandb/sent.json`` of a run: to which wandb server the run was sent, and a digest of what was sent."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ _TYPES = {"server": str, "digest": str, "id": str, "url": str | None}
 
 
 def digest_of_export(run: RunDir, facts: RunFacts, end: dict[str, Any]) -> str:
-    """Hash (16 hex digits) of all that is exported of a run; ``end``: how it ended. Raises StoreError."""
+    """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``. Raises StoreError."""
     text = json.dumps([facts.to_json(), digest_of(run.events), end], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def mark_sent(run: RunDir, facts: RunFacts, *, digest: str, server: str, url: str | None) -> None:
-    """Record that ``server`` has all of a run, at ``url``. Raises StoreError."""
+    """Write the marker: ``server`` has all of the run, on the page ``url``. Raises StoreError."""
     with store_errors(run.wandb, "written"):
         run.wandb.mkdir(exist_ok=True)
     marker = {"server": server, "digest": digest, "id": facts.id, "url": url}

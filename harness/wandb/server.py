@@ -29,7 +29,7 @@ class WandbError(Exception):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Errors in the block become a WandbError."""
+    """Any exception in the block becomes a WandbError with a message of one line."""
     try:
         yield
     except Exception as error:  # a dead wandb-core raises errors of wandb's, and others of no common base
@@ -37,7 +37,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def within(limit_s: float, call: Callable[[], _T]) -> _T:
-    """The result of ``call``. Raises WandbError for any error of it, and if it takes longer: it is then abandoned."""
+    """The result of ``call``, run in a thread. Raises WandbError if it fails, or takes longer than ``limit_s``."""
     future: Future[_T] = Future()
 
     def work() -> None:
@@ -55,7 +55,7 @@ def within(limit_s: float, call: Callable[[], _T]) -> _T:
 
 
 def import_wandb() -> ModuleType:
-    """wandb, silent and without reports of errors. Its import takes 0.3 s."""
+    """The module wandb, with console output and error reports switched off. Its import takes 0.3 s."""
     # Read by wandb-core and by wandb when they start; there are no settings for them.
     os.environ.update(WANDB_ERROR_REPORTING="false", WANDB_SILENT="true")
     # The import makes two temporary folders, which a process that is killed would leave behind.
@@ -71,7 +71,7 @@ def import_wandb() -> ModuleType:
 
 
 def default_entity() -> str:
-    """The user or team that the API key stands for."""
+    """The wandb entity (user or team) of the API key."""
     return import_wandb().Api().default_entity
 
 
@@ -108,7 +108,7 @@ def _mistakes(error: Exception) -> str:
 
 
 def server_problem(url: str) -> str | None:
-    """One line if the server does not answer in time; else None."""
+    """Why the wandb server at ``url`` cannot be used, in one line; None if it answers in time."""
     limit_s = LIMITS_S["probe"]
     query = json.dumps({"query": "query Viewer { viewer { entity } }", "operationName": "Viewer"}).encode()
     request = urllib.request.Request(f"{url}/graphql", query, {"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""Sends recorded runs to the wandb server. A run that was sent before is not sent again."""
+"""Sends recorded runs to the wandb server, except those that were sent before and have not changed."""
 
 import tempfile
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ class Uploader:
 
     @property
     def project_url(self) -> str | None:
-        """Address of the project of the newest run that the server has; None before there is one."""
+        """Address of the wandb project of the run that was sent last, now or before; None if there is none."""
         return None if self._url is None else self._url.partition("/runs/")[0]
 
     def send(self, path: Path, figures: Mapping[str, Any]) -> Outcome:
-        """Send the run directory ``path``, unless the server has it; ``figures`` are added to its summary.
+        """Send the run in ``path``, unless the server has it already; ``figures`` are added to its summary.
 
-        Raises StoreError if the record cannot be read, RunFailed if the server has not got all of it.
+        Raises StoreError if the record cannot be read, RunFailed if not all of it could be sent.
         """
         run = RunDir(path)
         facts = read_facts(run, self._target)
@@ -58,6 +58,6 @@ class Uploader:
         return "sent"
 
     def close(self) -> None:
-        """End the process that sends."""
+        """End the export process."""
         if self._exporter is not None:
             self._exporter.close()
