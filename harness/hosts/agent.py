@@ -33,7 +33,7 @@ from harness.processes.sockets import LEASE_FRAC, give_up_after, interface_of
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """The settings of the agent of a host: a JSON object on its standard input, as others can read its command line.
+    """The settings of the agent of a host: a JSON object on its standard input, since other users see command lines.
 
     Attributes:
         host: its name in ``cluster.hosts``.
@@ -53,7 +53,7 @@ class AgentSettings:
 
     @classmethod
     def of_line(cls, line: str) -> "AgentSettings":
-        """The settings in a line. Raises ConfigError."""
+        """The settings that a line of JSON holds. Raises ConfigError."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError) as error:
@@ -67,10 +67,11 @@ _REAP_S = 10.0  # between SIGKILL and the end of a process
 
 
 class Agent:
-    """The agent of one host, connected to the supervisor. Raises ConfigError if that cannot be reached.
+    """The agent of one host, connected to the supervisor. Raises ConfigError if the supervisor cannot be reached.
 
-    Its main thread carries out orders. One thread listens, so that beats that come back are noted while a process is
-    started; one sends beats. To be made after the fork server, which must not be forked from a process with threads.
+    The main thread carries out orders. A second thread receives messages, so that returned beats count while the main
+    thread starts a process; a third one sends beats. To be made after the fork server, which must not be forked from a
+    process with threads.
     """
 
     def __init__(self, settings: AgentSettings, code: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ class Agent:
         self._send("hello", {"host": settings.host, "pid": os.getpid(), "code": code})
 
     def serve(self) -> NoReturn:
-        """Carry out orders until the supervisor says so or is gone, and end this process with all its ranks."""
+        """Carry out orders until the order ``end`` or the supervisor's loss; then end all ranks and this process."""
         for target in (self._listen, self._beat):
             Thread(target=target, name=target.__name__, daemon=True).start()
         while True:
@@ -133,7 +134,7 @@ class Agent:
             self._send("answer", process.pid, None)
 
     def _cut_off(self, number: int) -> str | None:
-        """Cut a process off the network; why that failed, None if it did not."""
+        """Cut a process off the network. Returns why that failed, or None."""
         try:
             if number in self._processes:
                 self._processes[number].cut_off()
@@ -142,7 +143,7 @@ class Agent:
         return None
 
     def _kill_all(self) -> NoReturn:
-        """Kill the ranks, tell how they ended, and kill the fork server and this process, all with SIGKILL."""
+        """Kill the ranks, report their exit codes, and kill the fork server and this process, all with SIGKILL."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -154,7 +155,7 @@ class Agent:
         raise AssertionError("this process has been killed")
 
     def _probe(self, file: str, text: str) -> None:
-        """Add the name of this host to a file of the supervisor's; a no-op if it is not there or cannot be written."""
+        """Append this host's name to ``file`` if its content is ``text``; a no-op if it is missing or not writable."""
         with suppress(OSError):
             if Path(file).read_text() == text:
                 Path(file).write_text(text + self._settings.host)
@@ -191,7 +192,7 @@ class Agent:
             self._die(f"an order cannot be read: {type(error).__name__}: {error}")
 
     def _renew(self, number: int) -> None:
-        """The beat ``number`` came back: the supervisor had heard this host after it was sent."""
+        """Renew the lease by the returned beat ``number``, counted from the time at which that beat was sent."""
         if self._is_suspended:
             return
         while self._sent_s and self._sent_s[0][0] <= number:
@@ -210,13 +211,13 @@ class Agent:
             time.sleep(BEAT_FRAC * self._settings.dead_after_s)
 
     def _die(self, why: str) -> NoReturn:
-        """End as :meth:`_end`; the supervisor is told why."""
+        """Tell the supervisor ``why`` this agent dies, and :meth:`_end`."""
         with suppress(OSError), self._sending:
             self._connection.send(("dying", why))
         self._end(1)
 
     def _end(self, code: int) -> NoReturn:
-        """Kill the fork server, with which the kernel ends all ranks, also stopped ones, and end this process."""
+        """Kill the fork server, whose death makes the kernel kill all ranks, even stopped ones; end this process."""
         self._kill_server()
         os._exit(code)
 
@@ -226,7 +227,7 @@ class Agent:
 
 
 def _connect(settings: AgentSettings) -> tuple[Connection, str]:
-    """The connection to the supervisor, and the interface by which it goes. Raises ConfigError."""
+    """Connect to the supervisor. Returns the connection and its network interface. Raises ConfigError."""
     where = f"{settings.address}:{settings.port}"
     try:
         connection = control.connect(settings.address, settings.port, bytes.fromhex(settings.authkey), _CONNECT_S)

@@ -1,4 +1,4 @@
-"""The supervisor's end of the connection to the agent of a host: orders, answers, and whether the host lives.
+"""The supervisor's end of the connection to a host's agent: sends orders, receives answers, and detects a lost host.
 
 Messages are tuples, the kind first. They are sent in the clear after the handshake of ``harness/processes/control.py``.
 
@@ -10,14 +10,14 @@ Messages are tuples, the kind first. They are sent in the clear after the handsh
                           ("probe", file, text)            ("die",)                  ("end",)
                           ("suspend",)                     ("go_on",)
 
-The agent's beats are a lease. The supervisor sends each back at once; the agent ends its ranks ``LEASE_FRAC *
-dead_after_s`` after it had sent the newest beat that came back. The supervisor counts the host as lost
-``dead_after_s`` after its last message, which came later than that beat was sent. Whatever is slow or cut, in one
-direction or both, the ranks of a lost host have thus ended before their replacements start.
+The agent's beats are a lease. The supervisor returns each beat at once. The agent ends its ranks ``LEASE_FRAC *
+dead_after_s`` after it sent the newest beat that was returned. The supervisor counts the host as lost ``dead_after_s``
+after it received the last message, which is later than that beat was sent. So the ranks of a lost host have ended
+before their replacements start, whichever direction of the network is slow or cut.
 
-A supervisor that is about to be stopped by Ctrl-Z suspends the lease. Until it goes on the agent sends no beats, and
-takes the word of the kernels, which answer each other's probes (``SO_KEEPALIVE``): a host that is cut off meanwhile
-ends its ranks after the same time. The supervisor then counts from the moment at which it goes on.
+A supervisor that is about to be stopped by Ctrl-Z suspends the lease. Until it continues, the agent sends no beats and
+relies on TCP keepalive (``SO_KEEPALIVE``), which the kernels answer: a host that is cut off meanwhile ends its ranks
+after the same time. The supervisor's deadline starts anew when it continues.
 """
 
 import time
@@ -38,11 +38,11 @@ _LEASH_S = 0.3  # within which the ranks of an agent end after it; it takes mill
 
 
 class HostLost(HarnessError):
-    """The host of an order was lost before it answered."""
+    """The host was lost before its agent answered an order."""
 
 
 class AgentLink:
-    """A host as its agent tells of it. A thread listens; one other thread gives orders.
+    """The state of a host and its processes, from its agent's messages. One thread listens, another gives orders.
 
     Args:
         notify: called by the listening thread when a process has ended or the host is lost.
@@ -79,13 +79,13 @@ class AgentLink:
 
     @property
     def num_running(self) -> int:
-        """Processes that were started and have not ended."""
+        """The number of processes on the host that were started and have not ended."""
         with self._changed:
             return self._num_spawned - len(self._ended)
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing was heard for so long that the host may be lost."""
+        """Whether the host may be lost: it sent nothing for 0.3 of ``dead_after_s``, or the connection has ended."""
         with self._changed:
             return self._is_silent()
 
@@ -96,15 +96,15 @@ class AgentLink:
     def exitcode(self, number: int) -> int | None:
         """Exit code of a process, minus the number of the signal that ended it; None while it runs.
 
-        ``ORPHANED`` if the host is lost, and had not told how the process ended.
+        ``ORPHANED`` if the host was lost before it reported the end of the process.
         """
         with self._changed:
             return self._ended.get(number, None if self._lost is None else ORPHANED)
 
     def await_end(self, number: int, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` until the process has ended; while the host is silent, until it is heard or lost.
+        """Wait until the process has ended, at most ``timeout_s``; longer if the host :attr:`is_silent`.
 
-        A host whose connection has ended is silent.
+        The longer wait ends when the host sends a message or counts as lost.
         """
         ends_s = time.monotonic() + timeout_s
         with self._changed:
@@ -115,7 +115,7 @@ class AgentLink:
                 self._changed.wait(max(ends_s - now_s, BEAT_FRAC * self._dead_after_s))
 
     def spawn(self, context: Any, main: Any) -> tuple[int, int]:
-        """Start a process; its number on this host, and its pid there. Raises HostLost, RunFailed."""
+        """Start a process on the host. Returns its number in messages and its pid. Raises HostLost, RunFailed."""
         with self._changed:
             number, self._num_spawned = self._num_spawned, self._num_spawned + 1
         try:
@@ -126,7 +126,7 @@ class AgentLink:
             raise
 
     def ask(self, *order: Any) -> Any:
-        """Send an order and wait for its answer. Raises HostLost; RunFailed with the agent's words."""
+        """Send an order and return its answer. Raises HostLost; RunFailed with the agent's error message."""
         self.send(*order)
         with self._changed:
             self._changed.wait_for(lambda: self._answers or self._lost is not None)
@@ -143,13 +143,13 @@ class AgentLink:
             self._connection.send(message)
 
     def suspend(self) -> None:
-        """This process is about to be stopped: the agent is to wait for it."""
+        """Suspend the lease, since this process is about to be stopped (Ctrl-Z)."""
         with self._changed:
             self._is_suspended = True
         self.send("suspend")
 
     def go_on(self) -> None:
-        """This process was continued: silence counts from now on."""
+        """Resume the lease, since this process was continued; the host's deadline starts now."""
         with self._changed:
             self._heard_s = time.monotonic()
             self._is_suspended = False
@@ -177,7 +177,7 @@ class AgentLink:
         self._notify()
 
     def _hear_all(self) -> str:
-        """Handle messages until the host is lost; why it is."""
+        """Handle messages until the host counts as lost. Returns the reason."""
         try:
             while (has_said := self._connection.poll(self._left_s())) or self._is_waited_for():
                 if has_said:
@@ -193,17 +193,17 @@ class AgentLink:
         return f"its agent gave no sign of life for {self._dead_after_s:g} s (cluster.dead_after_s)"
 
     def _await_ranks(self, timeout_s: float) -> None:
-        """Wait until the ranks have surely ended: not at all if the agent saw that, and said that it dies."""
+        """Wait ``timeout_s``, in which the host's ranks end; not if the agent reported their ends and its own."""
         if self.num_running or not self._last_words:
             time.sleep(timeout_s)
 
     def _is_waited_for(self) -> bool:
-        """Whether silence counts for nothing now: this process was stopped, or is so soon."""
+        """Whether the host is not lost yet: the lease is suspended, or was resumed while this thread waited."""
         with self._changed:
             return self._is_suspended or self._left_s() > 0
 
     def _left_s(self) -> float:
-        """Until the host counts as lost if nothing is heard."""
+        """Seconds until the host counts as lost if it sends nothing; until the next look if the lease is suspended."""
         if self._is_suspended:
             return BEAT_FRAC * self._dead_after_s
         return max(0.0, self._heard_s + self._dead_after_s - time.monotonic())

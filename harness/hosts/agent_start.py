@@ -1,4 +1,4 @@
-"""Start of the agents of all hosts: the command for each, what it prints, and the connection of its agent."""
+"""Start of the agents of all hosts: runs the start command of each, logs its output, and waits for the connection."""
 
 import logging
 import os
@@ -36,7 +36,8 @@ _NUM_LINES = 20  # of what the start of an agent printed, which an error repeats
 def words_of(template: str, host: str) -> list[str]:
     """The words of the command that starts the agent of ``host``. Raises ConfigError.
 
-    A word ``{command}`` becomes the words of the agent's command; within a word it becomes a text quoted for a shell.
+    In ``template``, a word ``{command}`` becomes the words of the agent's command; ``{command}`` inside a longer word
+    becomes that command as one text, quoted for a shell. ``{host}`` becomes ``host``.
     """
     command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "harness.run.agent"]
     try:
@@ -53,7 +54,7 @@ def words_of(template: str, host: str) -> list[str]:
 
 
 class StartCommand:
-    """The running command that started the agent of a host. Its output and that of the ranks become notes."""
+    """The running command that started the agent of a host. Its output, with the ranks' output, is logged."""
 
     def __init__(self, template: str, settings: AgentSettings) -> None:
         self.host = settings.host
@@ -74,7 +75,7 @@ class StartCommand:
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
-        """The error that says how it ended, or that it is late, and what it printed; None while it runs."""
+        """The error that the command ended, or took too long, with what it printed; None while it may still succeed."""
         code = self._child.wait(0.0)
         if code is None and not is_late:
             return None
@@ -87,7 +88,7 @@ class StartCommand:
         return ConfigError(f"cluster.start_agent: the agent of host {self.host} {what}{said}")
 
     def close(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for it to end, as its agent does; then end it."""
+        """Wait at most ``timeout_s`` for the command to end, which it does with its agent; then kill it."""
         if self._child.close(timeout_s) != -signal.SIGKILL:
             self._thread.join(timeout_s)
 
@@ -95,10 +96,11 @@ class StartCommand:
 def start_agents(
     cluster: ClusterConfig, notify: Callable[[], None]
 ) -> tuple[dict[str, AgentLink], dict[str, StartCommand]]:
-    """Start an agent on each host, all at once, and wait until all have connected; both in the order of the hosts.
+    """Start an agent on each host, all at once, and wait until all have connected.
 
-    ``notify``: see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions;
-    none is left then.
+    Returns the agents and the commands that started them, each by host in the order of ``cluster.hosts``. ``notify``:
+    see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions; all agents
+    are ended then.
     """
     read_all_code()  # before an agent waits for it
     authkey = secrets.token_bytes(32)
@@ -124,7 +126,7 @@ def start_agents(
 
 
 def end_agents(agents: Iterable[AgentLink], commands: Iterable[StartCommand], timeout_s: float = _END_S) -> None:
-    """End all agents, and wait at most ``timeout_s`` for the end of each command that started one; then end it."""
+    """End all agents, then wait at most ``timeout_s`` for each start command to end; kill those that do not."""
     agents = list(agents)
     for agent in agents:
         agent.send("end")
@@ -150,7 +152,7 @@ def _settings(cluster: ClusterConfig, host: str, port: int, authkey: bytes) -> A
 def _agents_of(
     listener: socket.socket, authkey: bytes, commands: Mapping[str, StartCommand]
 ) -> Iterator[tuple[str, int, Connection]]:
-    """Host, pid and connection of each agent, as it connects. Raises ConfigError."""
+    """Yields (host, pid, connection) when an agent has connected, until all have. Raises ConfigError."""
     handshakes = control.Handshakes(authkey)
     ends_s = time.monotonic() + _START_S
     missing = dict(commands)
@@ -177,7 +179,7 @@ def _agents_of(
 
 
 def _hello(connection: Connection) -> dict[str, Any]:
-    """The facts in an agent's first message; empty if it sends anything else."""
+    """The facts (host, pid, code) in an agent's message ``hello``; empty if another message or none comes."""
     try:
         kind, facts = connection.recv() if connection.poll(control.HANDSHAKE_S) else ("", {})
     except (EOFError, OSError):
@@ -186,7 +188,7 @@ def _hello(connection: Connection) -> dict[str, Any]:
 
 
 def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
-    """The error that an agent has other code or versions than this process; None if they are the same."""
+    """The error for an agent whose code or versions differ from this process's; None if they are the same."""
     theirs = Code.of_json(facts["code"])
     difference = "unknown" if theirs is None else current_code(theirs.roots).difference(theirs)
     if difference is None:

@@ -1,4 +1,4 @@
-"""Ctrl-Z of a supervisor with agents: they are told before it stops, so that they wait for it as local ranks do."""
+"""Ctrl-Z with ranks on several hosts: the agents are told before the supervisor stops, so that they wait for it."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ from harness.hosts.agent_link import AgentLink
 
 
 class CtrlZ:
-    """While it lasts, SIGTSTP suspends the leases of all agents and then stops this process; SIGCONT renews them.
+    """Handler of SIGTSTP that suspends the leases of all agents, then stops this process; SIGCONT resumes the leases.
 
-    A no-op outside of the main thread, and where the process ignores or handles the signal already. SIGSTOP cannot be
-    handled: to the agents a supervisor stopped by it looks like one that is cut off.
+    A no-op outside of the main thread, and if the process ignores or handles the signal already. SIGSTOP cannot be
+    handled: the agents treat a supervisor stopped by it as one that is cut off.
 
     Args:
-        agents: gives the living agents.
+        agents: returns the living agents.
     """
 
     def __init__(self, agents: Callable[[], Iterable[AgentLink]]) -> None:
@@ -46,7 +46,7 @@ class CtrlZ:
         os.close(asked)
 
     def close(self) -> None:
-        """Stop this process at once on Ctrl-Z again."""
+        """Restore the default action of SIGTSTP."""
         if self._asked >= 0:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.eventfd_write(self._asked, _END)

@@ -22,7 +22,7 @@ from harness.processes.partition import CannotCutOff
 
 @dataclass(frozen=True)
 class HostProcess:
-    """The process of a rank on another host; ``number`` is its name between supervisor and agent."""
+    """The process of a rank on another host. ``number`` identifies it in messages between supervisor and agent."""
 
     pid: int
     number: int
@@ -100,9 +100,9 @@ class HostsLauncher(Launcher):
             raise
 
     def _check_shared(self, folder: Path) -> None:
-        """Raise ConfigError if a host has another folder, or cannot write there: each adds its name to a file.
+        """Raise ConfigError unless all hosts share ``folder`` and can write there: each adds its name to a test file.
 
-        One that is left behind looks like a temporary file of a checkpoint, which the next run removes.
+        A test file that is left behind has the name of a temporary checkpoint file, which the next run removes.
         """
         text = secrets.token_hex(8)
         probe = folder / f".probe-{text}.tmp"
@@ -129,7 +129,7 @@ class HostsLauncher(Launcher):
         return is_shared
 
     def spawn(self, context: RankContext, main: Main) -> RankProcess:
-        """Start the process of a rank on its host, that of a spare on the living one with the fewest processes."""
+        """Start the process of a rank on its host; of a spare, on the living host with the fewest processes."""
         while True:
             self.check()
             agent = self._choose(context.rank)
@@ -158,11 +158,11 @@ class HostsLauncher(Launcher):
             agents[host].end_host()
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """A file descriptor that is ready when any process has ended or a host is lost, until :meth:`check`."""
+        """One file descriptor, readable from the end of any process or the loss of a host until :meth:`check`."""
         return [self._notice.fileno()]
 
     def check(self) -> None:
-        """Take the notice that something has ended."""
+        """Make the file descriptor of :meth:`watched` unreadable again."""
         self._notice.take()
 
     def lost_hosts(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ def _words(lost: Mapping[str, str]) -> str:
 
 
 def _refuse(cluster: ClusterConfig) -> None:
-    """Raise ConfigError for keys that do not fit ranks on several hosts."""
+    """Raise ConfigError for keys of ``cluster`` that cannot be used with ranks on several hosts."""
     launcher = f"cluster.launcher={cluster.launcher}"
     if not cluster.hosts:
         raise ConfigError(f"cluster.hosts: expected the names of hosts with {launcher}, got none")

@@ -1,4 +1,4 @@
-"""A wake-up of a thread that waits for file descriptors, by other threads."""
+"""A file descriptor by which any thread wakes a thread that waits in ``select``."""
 
 import os
 from contextlib import suppress
@@ -8,7 +8,7 @@ from threading import Lock
 class Notice:
     """An eventfd that any thread makes readable, and that one thread waits for, clears and closes.
 
-    :meth:`give` after :meth:`close` is a no-op. A lock keeps a late one from the descriptor's next owner.
+    :meth:`give` after :meth:`close` is a no-op, and never writes to a file that has got the same descriptor since.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The launcher that starts the agents by Ray: one on each node. All else is as with launcher ``hosts``."""
+"""The launcher ``ray``: as launcher ``hosts``, but with agents that are started as Ray tasks, one on each node."""
 
 import importlib.util
 import shlex
@@ -18,7 +18,7 @@ PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("ray_tasks.py")))
 
 
 class RayLauncher(HostsLauncher):
-    """Starts ranks on the nodes of the Ray at ``cluster.ray_address``: those of ``cluster.hosts``, or all that live.
+    """Starts ranks on nodes of the Ray cluster at ``cluster.ray_address``: ``cluster.hosts``, or all living nodes.
 
     Args: see :class:`HostsLauncher`.
 
@@ -33,13 +33,13 @@ class RayLauncher(HostsLauncher):
 
 
 def require_ray(key: str) -> None:
-    """Raise ConfigError if ray is not installed. ``key``: what asks for it."""
+    """Raise ConfigError if ray is not installed. ``key``: the setting that needs it, for the message."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"{key}: expected the package ray, which is missing; pip install -r requirements-ray.txt")
 
 
 def _nodes(cluster: ClusterConfig) -> tuple[str, ...]:
-    """The addresses of nodes for agents. Raises ConfigError."""
+    """The addresses of the nodes that get an agent: ``cluster.hosts``, or all that live. Raises ConfigError."""
     require_ray("cluster.launcher: ray")
     command = [*PROGRAM, "nodes", cluster.ray_address, *cluster.hosts]
     with closing(Child(command, errors=subprocess.DEVNULL)) as process:

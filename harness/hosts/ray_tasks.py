@@ -1,12 +1,13 @@
-"""Commands as plain tasks of a Ray that runs: a program, and the only file with ray.
+"""A program that runs commands as plain tasks of a running Ray cluster. The only file that imports ray.
 
     ray_tasks.py nodes ADDRESS HOST ...       prints {"nodes": the addresses of HOST ..., or of all that live}
     ray_tasks.py agent ADDRESS HOST COMMAND   runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
                                               line of the standard input, and its output and exit code come back
     ray_tasks.py cells ADDRESS                trains cells on nodes that Ray chooses (:func:`train_cells`)
 
-A task ends with this program, and its command with the task: the kernel ends it with Ray's worker, which ends with the
-node's raylet. An error is {"problem": one line}, for an agent the line alone, with exit code 2.
+A task ends when this program ends, and its command ends with the task: the kernel kills it with Ray's worker, which
+ends with the node's raylet. An error is printed as {"problem": one line}, by ``agent`` as the line alone with exit
+code 2.
 """
 
 # ruff: noqa: PLC0415 - functions of tasks travel by value, and ray is optional
@@ -33,7 +34,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
-    """The task of an agent: what it prints, line by line, and at last its exit code."""
+    """The Ray task that runs an agent's command: yields the lines that it prints, and last its exit code."""
     child = start(command)
     child.send(settings)
     with child.lines() as printed:
@@ -42,7 +43,7 @@ def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
 
 
 def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
-    """The task of a cell: its exit code. Ray cancels it by KeyboardInterrupt: the run then has ``grace_s``."""
+    """The Ray task that trains a cell; returns the exit code. Cancelled by KeyboardInterrupt, it waits ``grace_s``."""
     child = start(command, folder=folder, log=Path(log))
     try:
         while child.wait(_TICK_S) is None:  # Ray interrupts between two calls only
@@ -54,7 +55,7 @@ def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
 
 
 def start(command: list[str], **options: Any) -> Any:
-    """In a task: a :class:`harness.processes.child.Child`, without ``OMP_NUM_THREADS``, which is Ray's."""
+    """Start a command within a task. The variable ``OMP_NUM_THREADS``, which Ray sets, is removed for it."""
     sys.path.append(str(_ROOT))
     from harness.processes.child import Child
 
@@ -63,9 +64,9 @@ def start(command: list[str], **options: Any) -> Any:
 
 
 def connect(address: str, key: str) -> Any:
-    """Connect to the Ray at ``address`` and return the module ray.
+    """Connect to the Ray cluster at ``address`` and return the module ray.
 
-    The port is tried first: Ray itself would try an address where nothing listens for minutes.
+    The port is tried first, since Ray retries for minutes where nothing listens.
     """
     host, colon, port = address.rpartition(":")
     timer = threading.Timer(_READY_S, _give_up, (f"{key}: no Ray at {address} answered within {_READY_S:g} s",))
@@ -84,7 +85,7 @@ def connect(address: str, key: str) -> Any:
 
 
 def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
-    """The ids of living nodes by address: those of ``hosts``, or all."""
+    """Ray's node ids by address: of ``hosts``, or of all living nodes. Exits with an error if a host is none."""
     found = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
     nodes = sorted(found, key=lambda address: [part.zfill(5) for part in address.split(".")])
     if unknown := [host for host in hosts if host not in found]:
@@ -95,7 +96,7 @@ def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any]) -> int:
-    """Run the agent of a node, and print what it prints; its exit code."""
+    """Run a command on a node as a task and print its output. Returns its exit code."""
     from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
         NodeAffinitySchedulingStrategy,
     )
@@ -116,11 +117,11 @@ def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any])
 
 
 def train_cells(ray: Any, request: dict[str, Any]) -> None:
-    """Train cells as tasks, and print ``{"name", "code", "error"}`` of each that has ended, in a line.
+    """Train cells as tasks; print a line ``{"name", "code", "error"}`` when a cell has ended.
 
-    ``request``: ``cells``, of each the ``name``, the arguments of :func:`cell` and what Ray reserves and allows
-    (``num_cpus``, ``memory``, ``max_retries``); ``most`` at once. ``code``: None if Ray lost the cell, or it was taken
-    back before it began. A line of the standard input stops all, and those that run write resume points.
+    ``request``: ``cells``, each with its ``name``, ``arguments`` of :func:`cell` and Ray's ``options`` (``num_cpus``,
+    ``memory``, ``max_retries``); ``most``: how many run at once. ``code``: None if Ray lost the task or cancelled it
+    before it began. Any line on the standard input stops all cells; the running ones write resume points.
     """
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
@@ -156,7 +157,7 @@ def _end_of(ray: Any, reference: Any) -> dict[str, Any]:
 
 
 def check_room(ray: Any, request: dict[str, Any]) -> None:
-    """End with one line if a cell is too large for each node."""
+    """Exit with a one-line error if a cell needs more processors or memory than any node has."""
     for key, resource, option, unit in (("processors", "CPU", "num_cpus", 1), ("memory_gb", "memory", "memory", 2**30)):
         most = max(node["Resources"].get(resource, 0.0) for node in ray.nodes() if node["Alive"]) / unit
         needed = max(one["options"].get(option, 0) for one in request["cells"]) / unit

@@ -1,1 +1,1 @@
-"""Cells of a grid as jobs of a scheduler, which outlive the command that has submitted them."""
+"""Cells of a grid as jobs of a scheduler: of submitit, whose jobs outlive the command, or of Ray."""

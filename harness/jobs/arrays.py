@@ -54,16 +54,16 @@ class JobFiles:
 
 
 def folder_of(out: Path) -> Path:
-    """The folder of the jobs of the grid in ``out``: absolute, and the same by whichever path the grid is named."""
+    """The folder ``jobs`` of the grid in ``out``, as an absolute path without links."""
     return out.resolve() / "jobs"
 
 
 @dataclass(frozen=True)
 class JobArray:
-    """Jobs that are alike, and the cells that they train.
+    """Jobs with equal settings, and the cells that they train.
 
-    ``name``: of all its jobs. It is derived from the grid's folder and the cells, of which no other job lives when they
-    are submitted: so a living job of that name, and its number in the array, tell the cell.
+    ``name``: the name of all its jobs, a hash of the grid's folder and the cells. No cell has two living jobs, so the
+    name and the index of a living job in its array identify the cell.
     """
 
     name: str
@@ -83,7 +83,7 @@ class JobArray:
 
 
 def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
-    """The jobs of ``cells`` of a grid, those with equal settings and processors together, in order. Writes nothing."""
+    """The job arrays for ``cells`` of one grid: cells with equal settings and processors share one. Writes nothing."""
     for _, alike in groupby(sorted(cells, key=_alike), key=_alike):
         group = [*alike]
         for start in range(0, len(group), MOST):
@@ -95,9 +95,9 @@ def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
 
 
 def write_config(cell: Cell) -> None:
-    """Write the configuration for the job of a cell, and remove log and error of an earlier job. Raises StoreError.
+    """Write the configuration file for a cell's job; remove log and error.txt of an earlier job. Raises StoreError.
 
-    The configuration names the backend chosen on this machine, so the run has the cell's hash on any other.
+    The file names the backend chosen on this machine, so that the run has the cell's hash on every machine.
     """
     files = JobFiles(cell.run_dir)
     make_folder(files.config.parent)
@@ -110,7 +110,7 @@ def write_config(cell: Cell) -> None:
 
 
 def processors_of(config: Config) -> int:
-    """The processors of a cell's job: one for each thread of a trainer and each process of a rank beside them."""
+    """The processors of a cell's job: one for each thread of a trainer, each PS rank and each spare."""
     if config.jobs.processors is not None:
         return config.jobs.processors
     if not starts_processes(config):

@@ -1,9 +1,10 @@
-"""The function of a job: it trains one cell by ``run.py train`` in a child process.
+"""The function that a job of submitit runs: it trains one cell by ``run.py train`` in a child process.
 
-If the job is to end before the cell is done, the child writes a resume point, and submitit requeues the job.
+If the job must end before the cell is done, the child writes a resume point, and submitit requeues the job.
 
-submitit calls :meth:`CellJob.checkpoint` in the handler of its preemption signal (USR2, or what SUBMITIT_PREEMPT_SIGNAL
-names), which comes ``jobs.signal_delay_s`` before the limit, and ignores SIGTERM. Here SIGTERM does the same.
+submitit calls :meth:`CellJob.checkpoint` in the handler of its preemption signal (USR2, or the one in
+SUBMITIT_PREEMPT_SIGNAL), which comes ``jobs.signal_delay_s`` before the time limit. submitit ignores SIGTERM; here
+SIGTERM calls the same handler.
 """
 
 import os
@@ -42,7 +43,7 @@ class CellJob:
     _is_terminated: bool = field(default=False, init=False, repr=False)
 
     def __call__(self) -> None:
-        """Train the cell. Raises RunFailed if that fails; submitit then counts the job as failed."""
+        """Train the cell. Raises RunFailed if the command fails, so that submitit counts the job as failed."""
         before = self._handle_sigterm()
         try:
             self._child = Child(self.command, folder=self.folder, log=Path(self.log), ignored=_TO_THE_JOB)
@@ -73,7 +74,7 @@ class CellJob:
         return DelayedSubmission(replace(self))
 
     def _handle_sigterm(self) -> Any:
-        """From now on SIGTERM does what submitit does at its preemption signal; the handler before."""
+        """Let SIGTERM call submitit's handler of the preemption signal. Returns the former handler of SIGTERM."""
         requeue = signal.getsignal(_PREEMPTION)
 
         def handle(number: int, frame: FrameType | None, /) -> None:
@@ -85,7 +86,7 @@ class CellJob:
         return signal.signal(signal.SIGTERM, handle) if is_handled else signal.getsignal(signal.SIGTERM)
 
     def _stop_child(self) -> int | None:
-        """Ask the child to stop, wait for it, and kill it if it does not end in time; its exit code."""
+        """Ask the child to stop; kill it if it does not end in time. Returns its exit code, None without a child."""
         if self._child is None:
             return None
         if self._child.wait(0.0) is None:
@@ -94,9 +95,9 @@ class CellJob:
 
 
 def is_cancelled() -> bool:
-    """Whether SLURM reports the job in a state other than RUNNING: it ends the job, or requeues it itself.
+    """Whether SLURM reports this job in a state other than RUNNING: SLURM then ends the job, or requeues it itself.
 
-    A job in its time of grace is still RUNNING. False outside of SLURM, and where squeue gives no answer.
+    A job in its grace period is still RUNNING. False outside of SLURM, and if squeue gives no answer.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

@@ -1,4 +1,4 @@
-"""Where jobs run: how they are submitted, by submitit, which of a grid's live, and what ends them."""
+"""The kinds of cluster of submitit: how each submits jobs, lists a grid's living jobs, and ends them."""
 
 import getpass
 import math
@@ -36,27 +36,27 @@ class Cluster(Protocol):
         """Raise ConfigError if jobs cannot be submitted from this machine."""
 
     def submit(self, array: JobArray) -> list[str]:
-        """Submit jobs; their ids, in order. Raises UserError, StoreError."""
+        """Submit the jobs of an array. Returns their ids, in order. Raises UserError, StoreError."""
         ...
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """The jobs of the grid with this folder of jobs that wait or run, by the names of their cells' folders.
+        """The ids of a grid's waiting and running jobs, by the name of the cell's folder, whoever submitted them.
 
-        Whoever has submitted them. None if that cannot be found out now.
+        ``folder``: the grid's folder ``jobs``. None if the scheduler gives no answer now.
         """
         ...
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
-        """How many jobs of so many processors the command keeps alive at once; None: the cluster sees to it."""
+        """How many jobs of ``processors`` processors may be submitted at once; None if the scheduler limits them."""
         return None
 
     def ending(self, jobs: Sequence[str]) -> str:
-        """The shell command that ends ``jobs`` for good; empty if they have ended."""
+        """The shell command, for the user, that ends ``jobs`` without a requeue; empty if none is needed."""
         ...
 
 
 class Slurm(Cluster):
-    """Jobs of SLURM. The jobs of a grid are found by name: the name of an array names the file with its cells."""
+    """Jobs of SLURM. Living jobs are found by their array's name, which is also the name of the file with its cells."""
 
     settle_s = 20.0
     longest_poll_s = 15.0
@@ -70,7 +70,7 @@ class Slurm(Cluster):
             )
 
     def submit(self, array: JobArray) -> list[str]:
-        """See Cluster.submit. Ctrl-C does not reach sbatch."""
+        """See Cluster.submit. SIGINT is blocked meanwhile, so that Ctrl-C does not end sbatch."""
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         write_text(_list_of(array.folder, array.name), "".join(f"{cell.run_dir.name}\n" for cell in array.cells))
@@ -85,7 +85,7 @@ class Slurm(Cluster):
         raise AssertionError("the block returns")
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """See Cluster.living. All jobs of the user are asked for: about an unknown name squeue would complain."""
+        """See Cluster.living. All jobs of the user are listed, since squeue fails for an unknown job name."""
         command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %j"]
         if (listed := said_by(command, _ANSWER_S)) is None:
             return None
@@ -101,9 +101,9 @@ class Slurm(Cluster):
 
 
 class Local(Cluster):
-    """Processes of this machine: the job is the process of submitit's controller, known by its command line.
+    """Jobs as processes of this machine: each is a controller process of submitit.
 
-    That names a folder for each cell.
+    Living jobs are found in /proc: the command line of a controller names a folder, which has the name of the cell's.
     """
 
     settle_s = 1.0  # a process that was started a moment ago may not have its command line yet
@@ -130,12 +130,12 @@ class Local(Cluster):
         return settings.max_parallel or max(1, len(os.sched_getaffinity(0)) // processors)
 
     def ending(self, jobs: Sequence[str]) -> str:
-        """See Cluster.ending. SIGINT: to submitit, SIGTERM is a job that goes on elsewhere."""
+        """See Cluster.ending. SIGINT, since a job requeues itself on SIGTERM."""
         return f"kill -INT {' '.join(jobs)}"
 
 
 class Debug(Local):
-    """One job after another, in this process: each has ended when it has been submitted."""
+    """Jobs run by this process, one after another, while they are submitted."""
 
     def submit(self, array: JobArray) -> list[str]:
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
@@ -170,9 +170,9 @@ def require_submitit() -> None:
 
 
 def sbatch_text(array: JobArray) -> str:
-    """The script that is given to sbatch for ``array``, whether or not there is a sbatch on this machine.
+    """The script that sbatch gets for ``array``; this machine needs no sbatch.
 
-    Raises ConfigError for another version of submitit than the pinned one: only a private function of it has the text.
+    Raises ConfigError unless submitit has the pinned version, since the text comes from a private function of it.
     """
     import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
@@ -221,7 +221,7 @@ def _submitit(array: JobArray) -> Path:
 
 @contextmanager
 def _submission(array: JobArray) -> Generator[None, None, None]:
-    """An error of submitit in the block becomes one line."""
+    """An error of submitit in the block becomes a UserError of one line."""
     try:
         yield
     except (RuntimeError, ValueError, OSError) as error:
@@ -230,10 +230,7 @@ def _submission(array: JobArray) -> Generator[None, None, None]:
 
 
 def _local_executor(folder: Path, settings: JobsConfig) -> Any:
-    """submitit's LocalExecutor; its jobs have a session of their own, and handle all signals.
-
-    Ctrl-C is then for the command alone.
-    """
+    """submitit's LocalExecutor, whose jobs start in a session of their own, where no Ctrl-C reaches them."""
     import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     class Executor(submitit.LocalExecutor):

@@ -1,7 +1,7 @@
-"""Cells as jobs of submitit: submits them, follows them by their folders, and says how they ended.
+"""Runs cells as jobs of submitit: submits jobs, watches the cells' folders, and yields outcomes.
 
-The command may end at any time and be started again: it finds the jobs by their names, and submits no cell whose job
-lives.
+The command may be interrupted and started again: it finds living jobs by their names, and submits no job for a cell
+that has one.
 """
 
 import logging
@@ -31,9 +31,9 @@ _MOST_NAMED = 20  # jobs in a line
 
 @dataclass(kw_only=True)
 class _Watched:
-    """A cell whose job was submitted, or found, at ``began_s``.
+    """A cell with a job, which was submitted or found at ``began_s``.
 
-    ``left_s``, ``done_s``: when the job was first found to have ended, and the cell to be done.
+    ``left_s``: when the job was first seen to have ended. ``done_s``: when the cell was first seen to be done.
     """
 
     cell: Cell
@@ -51,10 +51,10 @@ class JobPool:
         self._name = name
 
     def prepare(self) -> None:
-        """See CellPool.prepare: a no-op, as no process is forked from this one."""
+        """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See CellPool.run. Once ``stop`` is set, jobs go on, and cells are left without an outcome."""
+        """See :meth:`CellPool.run`. Once ``stop`` is set, no further outcome is yielded; the jobs go on."""
         cluster, folder, place = CLUSTERS[cluster_of(cells)], folder_of(self._out), Place(self._out)
         cluster.check()
         if cluster.living(folder) is None:
@@ -94,7 +94,7 @@ class JobPool:
 
 
 def cluster_of(cells: Iterable[Cell]) -> ClusterName:
-    """The cluster of submitit for ``cells``. Raises ConfigError if they name several."""
+    """The value of ``jobs.cluster``. Raises ConfigError if the cells have several values."""
     names: list[ClusterName] = list(dict.fromkeys(cell.config.jobs.cluster for cell in cells))
     if len(names) > 1:
         raise ConfigError(f"jobs.cluster: expected one value for all cells, got {' and '.join(names)}")
@@ -102,7 +102,7 @@ def cluster_of(cells: Iterable[Cell]) -> ClusterName:
 
 
 def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[Cell]:
-    """The first members of ``waiting`` that fit beside ``num_alive`` jobs, in order."""
+    """The first of the ``waiting`` cells for which the cluster has room while ``num_alive`` jobs live, in order."""
     chosen: list[Cell] = []
     for cell in waiting:
         room = cluster.room(cell.config.jobs, processors_of(cell.config))
@@ -113,7 +113,7 @@ def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[C
 
 
 def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Watched]:
-    """Submit jobs; their cells, by the names of their folders. Raises UserError, StoreError."""
+    """Submit an array of jobs. Returns its cells, by the name of the cell's folder. Raises UserError, StoreError."""
     for cell in array.cells:
         write_config(cell)
         view.started(cell)
@@ -126,7 +126,7 @@ def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Wat
 def _ended(
     watched: Mapping[str, _Watched], cluster: Cluster, living: Mapping[str, str] | None
 ) -> Generator[Outcome, None, None]:
-    """The outcomes of cells whose jobs have ended: their folders are read after the cluster has said which live."""
+    """The outcomes of cells whose jobs have ended. ``living``: jobs by cell, asked before; None if unknown now."""
     now_s = time.monotonic()
     for name, one in watched.items():
         is_done, has_left = RunDir(one.cell.run_dir).done.exists(), living is not None and name not in living

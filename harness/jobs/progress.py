@@ -1,4 +1,4 @@
-"""A cell that runs elsewhere, as its folder and its job's log tell of it: its progress, and how it ended."""
+"""Progress and outcome of a cell that another process runs, read from the cell's folder and its job's log."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 def show_progress(cells: Iterable[Cell], view: GridView) -> None:
-    """Show the status of each of ``cells`` that has one."""
+    """Pass the status of each cell that has events to ``view``."""
     for cell in cells:
         if (status := progress_of(cell.run_dir)) is not None:
             view.status(cell, status)
 
 
 def done_outcome(cell: Cell, seconds: float) -> Outcome:
-    """The outcome of a cell that is done. ``seconds``: of its run, if its record does not say."""
+    """The outcome of a cell that is done. ``seconds``: the run's duration if its record has none."""
     finished = EventLog.of(RunDir(cell.run_dir)).finished
     assert finished is not None, "a run that is done has a result"
     return Outcome(cell=cell, status="done", seconds=finished.machine.get("seconds", seconds), finished=finished)
 
 
 def reason_of(cell: Cell) -> str:
-    """Why a cell that has ended is not done, in one line."""
+    """Why a cell ended without being done, in one line: from error.txt, else the last line of its log."""
     files = JobFiles(cell.run_dir)
     return f"{RunDir(cell.run_dir).reason() or files.last_line() or 'it has printed nothing'} (see {files.log})"
 
 
 def progress_of(run_dir: Path) -> "RunStatus | None":
-    """The status by the newest event of a run; None before the first one. Raises nothing: it is for display."""
+    """The status of a run by its newest events, for display; None before the first event. Raises nothing."""
     from harness.run.assemble import RunStatus  # noqa: PLC0415 - torch takes a second to import
 
     events = newest_events(RunDir(run_dir).events)

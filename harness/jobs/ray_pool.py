@@ -1,6 +1,6 @@
-"""Cells as plain tasks of a Ray that runs. They end with the command, as cells in its own processes do.
+"""Runs cells as plain tasks of a running Ray cluster. The tasks end when the command ends.
 
-A process of its own speaks with Ray (``harness/hosts/ray_tasks.py``), and ends with the command.
+A child process talks to Ray (``harness/hosts/ray_tasks.py``), and ends with the command too.
 """
 
 import math
@@ -40,7 +40,7 @@ class RayPool:
         self._grace_s = grace_s
 
     def prepare(self) -> None:
-        """See CellPool.prepare: a no-op, as no process is forked from this one."""
+        """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See CellPool.run."""
@@ -75,7 +75,7 @@ class RayPool:
                 show_progress(left.values(), view)
 
     def _request(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """See :func:`harness.hosts.ray_tasks.train_cells`."""
+        """The request for :func:`harness.hosts.ray_tasks.train_cells`."""
         limits = [most for cell in cells if (most := cell.config.jobs.max_parallel) is not None]
         return {"most": min(limits, default=len(cells)), "cells": [self._task(cell) for cell in cells]}
 
@@ -90,7 +90,7 @@ class RayPool:
 
 
 def _outcomes(cell: Cell, end: dict[str, Any], seconds: float) -> Iterator[Outcome]:
-    """The outcome of a cell whose task has ended; none if it was taken back before it began."""
+    """The outcome of a cell whose task has ended; nothing if the task was cancelled before it began."""
     if RunDir(cell.run_dir).done.exists():
         yield done_outcome(cell, seconds)
     elif end["code"] == 128 + signal.SIGINT:

@@ -1,6 +1,6 @@
-"""A child process that runs another program: its start, what it says, and its end in time.
+"""A child process that runs another program: its start, its input and output, and its end within a deadline.
 
-Ranks and cells run no other program: they are forked (``harness/processes/forked.py``).
+Ranks and cells are not started by it: they are forked (``harness/processes/forked.py``).
 """
 
 import errno
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def search_path() -> str:
-    """``PYTHONPATH`` by which a program finds this package, whatever its working folder."""
+    """The value of ``PYTHONPATH`` with which a program finds this package from any working folder."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
@@ -43,15 +43,15 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 class Child:
-    """A command that runs, in a session of its own: a Ctrl-C at the terminal does not reach it.
+    """A running command in a session of its own, where a Ctrl-C at the terminal does not reach it.
 
-    The kernel ends it with the thread that makes this object. No signal is blocked in it. Without a log its standard
-    input is a pipe (:meth:`send`), as is its output (:meth:`answer` or :meth:`lines`). A signal handler, or another
-    thread, may wait for its end or end it meanwhile, where ``Popen.wait`` could deadlock.
+    The kernel kills it when the thread that made this object ends. No signal is blocked in it. Without a log its
+    standard input is a pipe (:meth:`send`), as is its output (:meth:`answer` or :meth:`lines`). :meth:`wait` and
+    :meth:`end` may be called from a signal handler or another thread, where ``Popen.wait`` could deadlock.
 
     Args:
-        command: its words. Raises OSError if there is no such program.
-        folder: where it starts; here by default.
+        command: the program and its arguments. Raises OSError if there is no such program.
+        folder: its working folder; by default this process's.
         log: a file to which its output and its errors are appended.
         errors: of ``subprocess``: where the errors go if there is no log.
         ignored: the signals that it ignores.
@@ -87,7 +87,7 @@ class Child:
         self._code: int | None = None
 
     def send(self, *values: Any) -> None:
-        """Write JSON values, a line each; a no-op if the program reads no more."""
+        """Write JSON values to its input, a line each; a no-op if the program has closed it."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # a pipe that is broken, or closed
             self._process.stdin.write(b"".join(json.dumps(value).encode() + b"\n" for value in values))
@@ -98,7 +98,7 @@ class Child:
         return self._process.stdout.fileno()
 
     def answer(self, within_s: float | None = None) -> Any:
-        """The next JSON value that it prints; None if it has closed its output. Raises TimeoutError."""
+        """The JSON value in its next line of output; None at the end of the output. Raises TimeoutError."""
         assert self._process.stdout is not None
         if not select.select([self], [], [], within_s)[0]:
             raise TimeoutError(f"no answer within {within_s:g} s")
@@ -106,11 +106,11 @@ class Child:
         return json.loads(line) if line else None
 
     def lines(self) -> IO[str]:
-        """Its output as text, for a reader that may be another thread, and that closes it."""
+        """A text stream of its output, for any thread. The caller closes the stream."""
         return os.fdopen(os.dup(self.fileno()), errors="replace")
 
     def wait(self, within_s: float | None = None) -> int | None:
-        """The exit code, or minus the number of the signal that ended it; None if it goes on for ``within_s``."""
+        """The exit code, or minus the number of the signal that ended it; None if it runs longer than ``within_s``."""
         if self._code is None and self._handle.has_ended(within_s):
             code = self._handle.exit_code
             self._code = self._code if code is None else code  # None: :meth:`end`, which keeps it first, has reaped it
@@ -121,7 +121,7 @@ class Child:
         self._handle.send(number)
 
     def end(self, within_s: float = 0.0) -> int:
-        """The exit code as of :meth:`wait`; after ``within_s`` it and its children get SIGKILL."""
+        """Wait for its end; after ``within_s`` kill it and its children. Returns the exit code as :meth:`wait`."""
         if self.wait(within_s) is None:
             children = [*Path(f"/proc/{self.pid}/task").glob("*/children")]
             with suppress(OSError):  # it has ended meanwhile
@@ -135,7 +135,7 @@ class Child:
         return code
 
     def close(self, within_s: float = 0.0) -> int:
-        """Close its input, :meth:`end` it, and close its output."""
+        """Close its input, :meth:`end` it, close its output, and return its exit code."""
         for stream in filter(None, [self._process.stdin]):
             stream.close()
         code = self.end(within_s)
@@ -145,7 +145,7 @@ class Child:
 
 
 def said_by(command: Sequence[str], within_s: float) -> str | None:
-    """What a command prints that ends well; None for any other, also for one that takes longer."""
+    """The standard output of a command; None if it fails, is missing or takes longer than ``within_s``."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,8 +1,8 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
-It outlives the generations of the RPC world. It carries the rendezvous of the next world, the orders to join it or to
-stop, and a trainer's calls of the supervisor. ``spares`` tells a trainer that all spares are connected. A rank that
-loses the connection ends.
+It outlives the generations of the RPC world. It carries the rendezvous of the next generation, the orders to join it or
+to stop, and the calls that a trainer makes to the supervisor. ``spares`` tells a trainer that all spares are connected.
+A rank that loses the connection ends.
 
 Messages are tuples, the kind first:
 
@@ -51,8 +51,8 @@ def listen(host: str, port: int) -> socket.socket:
 class Handshakes:
     """Handshakes of new connections, each in a thread of its own and with a deadline.
 
-    A stranger that says nothing delays neither the supervisor nor a rank. If too many connections are in handshakes,
-    the oldest one that has not shown the key is closed. ``ended`` is readable once a connection has authenticated.
+    A client that sends nothing delays neither the supervisor nor a rank. If too many handshakes are under way, the
+    oldest connection that has not shown the key is closed. ``ended`` is readable once a connection has authenticated.
     """
 
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
@@ -64,7 +64,7 @@ class Handshakes:
         self.ended, self._notice = Pipe(duplex=False)
 
     def begin(self, listener: socket.socket) -> None:
-        """Accept a connection, and begin its handshake; where too many are at it, end the oldest. Raises OSError."""
+        """Accept a connection and begin its handshake; if too many are under way, close the oldest. Raises OSError."""
         try:
             sock, address = listener.accept()
         except OSError as error:
@@ -80,7 +80,7 @@ class Handshakes:
             self._end(sock)
 
     def _make_room(self, most: int) -> None:
-        """Hang up on the oldest connection that has said nothing if there are more than ``most``; say so once."""
+        """Close the oldest connection that has not shown the key if there are more than ``most``; log that once."""
         with self._lock:
             if len(self._mute) <= most:
                 return
@@ -102,7 +102,7 @@ class Handshakes:
         return found
 
     def close(self) -> None:
-        """Close the connections that have authenticated and were not taken, and the notice."""
+        """Close the authenticated connections that :meth:`take` has not returned, and ``ended``."""
         for connection in self._done:
             connection.close()
         self.ended.close()
@@ -142,9 +142,9 @@ def _hang_up(sock: socket.socket) -> None:
 
 
 def limit(connection: Connection, timeout_s: float) -> None:
-    """Let a message on ``connection`` that has begun, and does not go on for ``timeout_s``, fail by BlockingIOError.
+    """Let sending or receiving fail with BlockingIOError if a begun message makes no progress for ``timeout_s``.
 
-    To wait for a message takes as long as before: ``wait`` and ``poll`` know no such limit.
+    Waiting for a message to begin, by ``wait`` or ``poll``, is not limited.
     """
     seconds, fraction = divmod(timeout_s, 1.0)
     time = struct.pack("ll", int(seconds), int(1e6 * fraction))  # struct timeval
@@ -154,7 +154,7 @@ def limit(connection: Connection, timeout_s: float) -> None:
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
-    """A rank's end of the channel. A rank that is hung up on, for a newcomer, knocks again for ``timeout_s``.
+    """Connect a rank to the supervisor. Retries for ``timeout_s`` if the supervisor closes a connection to make room.
 
     Raises AuthenticationError, EOFError, OSError.
     """

@@ -1,4 +1,4 @@
-"""The fork server of this process. It may end or be stopped, so every wait for it has a deadline."""
+"""The fork server of this process. It may die or be stopped, so every wait for it has a deadline."""
 
 import signal
 import threading
@@ -23,7 +23,7 @@ class ForkServer(Pidfd):
         self._why = ""
 
     def give_up(self, timeout_s: float, what: str) -> None:
-        """Kill it, since it has not done ``what`` within ``timeout_s``. A no-op if it has ended."""
+        """Kill the server because it did not do ``what`` within ``timeout_s``. A no-op if it has ended."""
         if self.has_ended():
             return
         self._why = f"was killed, since it took more than {timeout_s:g} s to {what}"
@@ -31,16 +31,16 @@ class ForkServer(Pidfd):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was killed since it was late."""
+        """Whether :meth:`give_up` has killed the server."""
         return bool(self._why)
 
     def failure(self) -> RunFailed:
-        """The error that says how it ended."""
+        """A RunFailed that says how the server ended."""
         return RunFailed(f"the fork server (pid {self.pid}) {self._why or self._end()}")
 
     @property
     def killed_by(self) -> str | None:
-        """The signal that ended it; None if it runs, has ended by itself, or multiprocessing has reaped it."""
+        """Name of the signal that killed the server; None if it runs, ended by itself, or was reaped elsewhere."""
         code = self.exit_code
         return signal.Signals(-code).name if code is not None and code < 0 else None
 
@@ -53,7 +53,7 @@ _current: ForkServer | None = None
 
 
 def current() -> ForkServer | None:
-    """The fork server of this process; None before it starts, and where this Python does not tell its process id."""
+    """The fork server of this process; None before it starts, and if this Python version hides its process id."""
     global _current  # noqa: PLW0603 - as multiprocessing's own, one for each process
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
     if pid is None:
@@ -67,8 +67,8 @@ def current() -> ForkServer | None:
 def start(process: BaseProcess, timeout_s: float) -> None:
     """Start ``process`` by the running fork server.
 
-    Raises RunFailed if that does not answer within ``timeout_s``, longer at first; it is then killed, since it may be
-    stopped. Raises OSError or EOFError if it could not fork.
+    Raises RunFailed if the server does not answer within ``timeout_s`` (300 s for its first answer); it is then killed,
+    since a signal may have stopped it. Raises OSError or EOFError if it could not fork.
     """
     server = current()
     if server is None:

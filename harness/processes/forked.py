@@ -1,4 +1,4 @@
-"""A process that a fork server forked on this machine. Its pidfd reports its end, even if the server has ended."""
+"""The supervisor's handle on a process that a fork server forked on this machine: its end, signals and exit code."""
 
 import signal
 from multiprocessing.process import BaseProcess
@@ -15,7 +15,7 @@ _TELL_S = 10.0  # for a fork server to report how a process ended
 class ForkedProcess:
     """A process that a fork server forked on this machine.
 
-    Its pidfd reports its end, even if the server has ended before. Only the server, its parent, knows the exit code.
+    Its end is detected by a pidfd, even after the server's end; the exit code is known only to the server, its parent.
 
     Args:
         server: the fork server, its parent; None where this Python does not give its process id.
@@ -70,22 +70,22 @@ class ForkedProcess:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no thread of the process runs: it is stopped, or has ended."""
+        """Whether no thread of the process runs: the process is stopped, or has ended."""
         return self.has_ended() or _states(self.pid, "task/*/stat") <= set("TtZX")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process. One that a debugger holds, or that has ended, is not stopped."""
+        """Whether a signal holds the process stopped. False if it has ended, or a debugger holds it."""
         return not self.has_ended() and _states(self.pid, "stat") == {"T"}
 
     def cut_off(self) -> None:
-        """Cut the process, which is stopped, off the network; a no-op if it has ended. Raises CannotCutOff."""
+        """Cut the process, which must be stopped, off the network; a no-op if it has ended. Raises CannotCutOff."""
         if self._handle is not None:
             partition.cut_off(self._handle)
 
     @property
     def cut_problem(self) -> str | None:
-        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process has a TCP socket."""
+        """Why :meth:`cut_off` would fail, in one line, or None. The process must have a TCP socket."""
         return None if self._handle is None else partition.problem(self._handle)
 
     def join(self, timeout_s: float) -> None:
@@ -107,9 +107,9 @@ class ForkedProcess:
 
 
 def _states(pid: int, pattern: str) -> set[str]:
-    """The scheduler's states of a process or its threads, a letter each ("R", "S", "T", …: ``man 5 proc``).
+    """The kernel's states of a process or its threads, a letter each ("R", "S", "T", …: ``man 5 proc``).
 
-    ``pattern``: of their stat files below ``/proc/PID``. "?" alone if one ended meanwhile.
+    ``pattern``: of the stat files below ``/proc/PID`` to read. "?" alone if one of them ended meanwhile.
     """
     try:
         stats = [file.read_text() for file in Path(f"/proc/{pid}").glob(pattern)]

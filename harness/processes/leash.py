@@ -1,4 +1,4 @@
-"""A leash ends this process when another process ends."""
+"""A leash: a thread that ends this process when another process, its owner, ends."""
 
 import ctypes
 import os
@@ -22,18 +22,18 @@ user started handles them: it lets the others finish their step."""
 
 
 def ignore_interrupts() -> None:
-    """Ignore the signals that the process handles which the user started."""
+    """Ignore SIGINT and SIGTERM, which the process that the user started handles."""
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def ignore_stops() -> None:
-    """Ignore Ctrl-Z. A rank that stopped with the others would miss their deadlines; it waits for the supervisor."""
+    """Ignore Ctrl-Z: a stopped rank would miss deadlines. Ranks wait for a supervisor that Ctrl-Z has stopped."""
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
 def end_quietly_without_orders() -> None:
-    """In a fork server: a process ends without a traceback if its starter ended before it had sent what to run."""
+    """For a fork server: suppress the traceback of a forked process whose starter died before it sent the work."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -51,7 +51,7 @@ _ENDING_S = 0.1  # between the end of a process's connections and its own
 
 
 class Leash:
-    """Ends this process when another one has ended. ``owner``, ``parent``: as of :func:`hold_leash`."""
+    """Ends this process when ``owner`` (``pid`` of :func:`hold_leash`) has ended. ``parent``: see there."""
 
     def __init__(self, owner: Pidfd, parent: Pidfd | None) -> None:
         self._owner, self._parent = owner, parent
@@ -59,15 +59,15 @@ class Leash:
     def follow(self, timeout_s: float | None = _ENDING_S) -> None:
         """End this process if the owner ends within ``timeout_s`` (None: whenever it ends).
 
-        Call it when a connection to the owner is found closed. If every process of the owner ended for that reason,
-        and none by its leash, no process would end a stopped parent.
+        Call it when a connection to the owner is found closed. Were all processes to end because of that, before their
+        leashes act, none would kill a stopped ``parent``.
         """
         if self._owner.has_ended(timeout_s):
             _end_orphan(self._parent)
 
 
 def _end_orphan(parent: Pidfd | None) -> NoReturn:
-    """End this process, and ``parent``."""
+    """Kill ``parent`` and end this process."""
     if parent is not None:
         parent.send(signal.SIGKILL)
     os._exit(ORPHANED)
@@ -78,14 +78,14 @@ ENDS_WITH_PARENT_VARIABLE = "CPR_HARNESS_ENDS_WITH_PARENT"
 
 
 def end_with_parent() -> None:
-    """Let the kernel end this process with the thread that forked it, also while this process is stopped."""
+    """Let the kernel kill this process, even while it is stopped, when the thread that forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def continue_after_parent() -> None:
     """Let the kernel continue this process, if it is stopped, when the thread that forked it ends.
 
-    A stopped process cannot act on its leash. Without its parent it does: it goes on, or ends with its owner.
+    A stopped process cannot end by its leash. Continued, it ends if its owner has ended, else it goes on.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
@@ -96,8 +96,9 @@ def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
     A thread waits on a pidfd: SIGKILL of ``pid`` is detected within milliseconds, also across a forkserver, where
     PR_SET_PDEATHSIG and ``daemon=True`` do not work. To be called first in a process that was started for ``pid``.
 
-    ``parent``: the process that forked this one, from its main thread, for ``pid`` too. The kernel ends this process
-    with it, also while this process is stopped; and if ``pid`` ends, it is killed, since it may be stopped itself.
+    ``parent``: the process (a fork server of ``pid``) whose main thread forked this one. The kernel kills this process
+    when ``parent`` ends, even while it is stopped; when ``pid`` ends, this process kills ``parent``, as a signal may
+    have stopped it.
     """
     held = None
     if parent is not None:

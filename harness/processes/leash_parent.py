@@ -1,7 +1,7 @@
-"""Importing this module puts the process on a leash of its parent: the first thing that a fork server preloads.
+"""Importing this module ends the process when its parent ends: the first module that a fork server preloads.
 
-Otherwise a fork server detects the death of its parent only after all its imports, seconds later. It also ends at once
-when it is not needed any more: the destructors of torch take seconds on a busy machine, and there is nothing to keep.
+Without it a fork server notices the death of its parent only after all its imports, seconds later. The import also
+makes the process skip torch's destructors at exit, which take seconds on a busy machine.
 """
 
 import atexit

@@ -2,9 +2,9 @@
 
 TensorPipe has no authentication, and torch's remote calls are pickles: any client of a rank's port runs code in it.
 In a network namespace of their own (``man 7 network_namespaces``) the ranks have a loopback device to themselves. Root
-makes one as it is; another user does in a user namespace that maps this user alone (``man 7 user_namespaces``), where
-the system allows that. The supervisor stays outside. It holds a listening socket that was made inside, since a socket
-belongs to the namespace in which it was made, and accepts connections through it.
+may make a namespace directly; other users make it within a user namespace that maps only their own user id (``man 7
+user_namespaces``), if the system allows that. The supervisor stays outside, and accepts connections by a listening
+socket that was made inside, since a socket belongs to the namespace in which it was made.
 """
 
 import ctypes
@@ -34,12 +34,12 @@ _REAP_S = 10.0  # between SIGKILL and the end of a process
 
 
 class NoPrivateNetwork(Exception):
-    """The system allows none here; the message says why."""
+    """The system allows this user no network namespace; the message says why."""
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """Paths by which a process of this user enters the namespace. Valid while the supervisor lives; can be pickled."""
+    """Paths of the namespaces to enter. Valid in processes of this user while the supervisor lives; picklable."""
 
     paths: tuple[str, ...]
 
@@ -75,16 +75,16 @@ class PrivateNetwork:
         self.entrance = Entrance(tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._namespaces))
 
     def close(self) -> None:
-        """Let go of the namespace, which ends with the last process in it. The listener is its user's to close."""
+        """Close the namespaces, which end with the last process in them. The caller closes ``listener``."""
         for fd in self._namespaces:
             with suppress(OSError):
                 os.close(fd)
 
 
 def _ask(host: str, port: int) -> tuple[str, list[int]]:
-    """The answer of the process that makes the network, and the descriptors that it sends. The process has ended then.
+    """Run :func:`make` in a new process. Returns the text and the file descriptors that it sends.
 
-    Raises RunFailed if it is mute, OSError or EOFError if it could not be started.
+    Raises RunFailed if no answer comes in time, OSError or EOFError if the process could not be started.
     """
     ours, theirs = Pipe()
     process = fork_server().Process(target=make, args=(theirs, host, port), name="network")
@@ -111,9 +111,9 @@ _MADE, _REFUSED, _FAILED = "made", "refused", "failed"
 
 
 def make(connection: Connection, host: str, port: int) -> None:
-    """In a process of its own: enter new namespaces, listen there, and send the sockets and the namespaces.
+    """The main function of that process: enter new namespaces, listen there, and send the socket and the namespaces.
 
-    A no-op if the process that wants them has ended.
+    They travel as file descriptors. A no-op if the receiving process has ended.
     """
     end_with_parent()
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:
@@ -129,9 +129,9 @@ def make(connection: Connection, host: str, port: int) -> None:
 
 
 def _enter_new() -> tuple[str, ...]:
-    """Enter new namespaces with a loopback device; their names, outer first.
+    """Enter new namespaces with a loopback device. Returns their names ("user", "net"), outer first.
 
-    Raises NoPrivateNetwork where the system refuses that, OSError where something else is wrong.
+    Raises NoPrivateNetwork if the system refuses that, OSError for any other error.
     """
     try:
         names = _unshare()
@@ -144,7 +144,7 @@ def _enter_new() -> tuple[str, ...]:
 
 
 def _unshare() -> tuple[str, ...]:
-    """Enter a new network namespace, in a new user namespace if need be; the names of the new ones, outer first."""
+    """Enter a new network namespace, in a new user namespace if need be. Returns their names, outer first."""
     if _libc.unshare(_CLONE_NEWNET) == 0:
         return ("net",)
     user, group = os.getuid(), os.getgid()

@@ -30,13 +30,13 @@ _GONE = (errno.ESRCH, errno.EBADF)  # the process has ended, or has closed the f
 
 
 class CannotCutOff(HarnessError):
-    """The system does not let this process reach the sockets of another one; the message says why, in one line."""
+    """The system denies access to the sockets of another process; the message says why, in one line."""
 
 
 def cut_off(process: Pidfd) -> int:
-    """Let no packet reach the present TCP sockets of a process any more; their number. Raises CannotCutOff.
+    """Cut all present TCP sockets of a process off the network. Returns their number. Raises CannotCutOff.
 
-    A process that has ended has no sockets. To be called while it is stopped: otherwise it may open more meanwhile.
+    0 for a process that has ended. To be called while the process is stopped, so that it opens no socket meanwhile.
     """
     num_sockets = 0
     for sock in _tcp_sockets(process):
@@ -77,7 +77,7 @@ def drop_by_filter(sock: socket.socket) -> None:
 
 
 def drop_by_hops(sock: socket.socket) -> None:
-    """Drop every packet that comes for ``sock`` and was sent with fewer hops to live than the most. Raises OSError."""
+    """Drop every packet for ``sock`` with a time to live below 255, which is all of them. Raises OSError."""
     sock.setsockopt(socket.IPPROTO_IP, _IP_MINTTL, _MOST_HOPS)
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MINHOPCOUNT, _MOST_HOPS)

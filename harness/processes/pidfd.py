@@ -1,4 +1,4 @@
-"""A process of this machine by its pidfd: whatever has ended, no other process is taken for it."""
+"""A process of this machine, held by its pidfd: a later process with the same pid is never mistaken for it."""
 
 import os
 import select
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Pidfd:
-    """The process ``pid``. Raises ProcessLookupError if there is none; one that has ended and is not reaped is one."""
+    """The process ``pid``, also if it has ended but is not reaped. Raises ProcessLookupError if there is none."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -32,7 +32,7 @@ class Pidfd:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of this process's child, minus the number of the signal that ended it. It is not reaped.
+        """Exit code of the process, or minus the number of the signal that ended it; does not reap it.
 
         None if it runs, has been reaped, or is no child of this process.
         """

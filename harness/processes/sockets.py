@@ -1,4 +1,4 @@
-"""TCP connections between hosts: how soon the kernel gives up a silent one, and by which interface they go."""
+"""TCP connections between hosts: the timeout of a silent connection, and the interface of an address."""
 
 import fcntl
 import os
@@ -20,9 +20,9 @@ _MOST_INTERFACES = 256
 
 
 def give_up_after(sock: socket.socket, seconds: float) -> None:
-    """Let the kernel end a connection whose other host has not answered for ``seconds``, idle or with data in flight.
+    """Let the kernel end a connection whose peer has not answered for ``seconds``, idle or with data in flight.
 
-    A listening socket passes this on to every connection that it accepts later.
+    Set on a listening socket, it holds for every connection that the socket accepts later.
     """
     probe_s = max(1, int(seconds / 4))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -32,7 +32,7 @@ def give_up_after(sock: socket.socket, seconds: float) -> None:
 
 
 def give_up_all_after(seconds: float) -> None:
-    """As :func:`give_up_after`, for all TCP sockets of this process: TensorPipe gives no access to its own."""
+    """:func:`give_up_after` for all TCP sockets of this process, since TensorPipe gives no access to its sockets."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed meanwhile
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):

@@ -1,4 +1,4 @@
-"""Start of processes: forked in milliseconds from a fork server that has done the imports."""
+"""Start of the fork server, from which processes are forked in milliseconds because its imports are done."""
 
 import gc
 import inspect
@@ -52,9 +52,9 @@ def fork_server() -> ForkServerContext:
 def can_nest() -> bool:
     """Whether :func:`nest_fork_server` can replace the fork server of this Python version.
 
-    It sets private attributes of ``multiprocessing.forkserver``, as Python 3.11 to 3.13 have them. 3.14 added a key
-    that the server shares with its clients. Wherever the attributes or the arguments of the server's main function
-    are others, the answer is no, and processes are started by the public functions alone.
+    :func:`nest_fork_server` sets private attributes of ``multiprocessing.forkserver`` of Python 3.11 to 3.13. False if
+    the attributes or the arguments of the server's main function differ (3.14 added a key shared with clients); then
+    only public functions start processes.
     """
     server = getattr(forkserver, "_forkserver", None)
     if set(getattr(server, "__dict__", ())) != _SERVER_ATTRIBUTES:
@@ -74,10 +74,10 @@ _MAIN_PARAMETERS = ("listener_fd", "alive_r", "preload", "main_path", "sys_path"
 
 
 def own_fork_server() -> bool:
-    """Call :func:`nest_fork_server` where that is safe, before processes are started; returns whether it succeeded.
+    """Call :func:`nest_fork_server` if that is safe. To be called before processes are started. True if it succeeded.
 
-    A no-op where this process has not imported all that a fork server has, where another Python thread runs, or where
-    there is a fork server already.
+    False, and a no-op, if this process lacks an import of the fork server, if another Python thread runs, or if there
+    is a fork server already.
     """
     has_all = all(module in sys.modules for module in _PRELOAD)
     return has_all and threading.active_count() == 1 and nest_fork_server()
@@ -115,10 +115,10 @@ def nest_fork_server() -> bool:
 
 
 def _listen_without_a_name(listener: socket.socket) -> str:
-    """Listen at a path of this process alone, and return it. No file is left behind, however this process ends.
+    """Let ``listener`` listen at a Unix socket whose file is unlinked at once; return a path by which it is reached.
 
-    The socket's file is unlinked at once. A process that holds it open can still connect (``man 2 open``, O_PATH). A
-    path of more than 107 characters would be refused (``man 7 unix``), so a descriptor names the temporary folder.
+    No file is left behind, however this process ends: the path is in /proc, of a descriptor that holds the file open
+    (``man 2 open``, O_PATH). A path has at most 107 characters (``man 7 unix``), so a descriptor names the folder too.
     """
     folder = tempfile.mkdtemp(prefix="cpr-harness-")  # for this user alone
     opened = os.open(folder, os.O_PATH | os.O_CLOEXEC)
@@ -158,8 +158,8 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """The environment of a new fork server. It has the folder of this package, since the server of Python 3.11 does not
-    take over sys.path; the plugins; and whether the thread that starts it lives as long as this process."""
+    """Set environment variables for a fork server started in the block: PYTHONPATH, as Python 3.11's server does not
+    inherit sys.path; the plugins to load; and whether the starting thread lives as long as this process."""
     before = os.environ.copy()
     os.environ["PYTHONPATH"] = search_path()
     os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)

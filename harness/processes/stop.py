@@ -1,4 +1,4 @@
-"""The request to a run to stop at its next boundary, made by a signal handler."""
+"""The request that a run stop at its next boundary between two steps, which a signal handler sets."""
 
 import os
 
