@@ -26,7 +26,7 @@ _PARSERS = {"trace": WordParser}
 
 
 def parser() -> Parser:
-    """The parser of run.py. Of a command it keeps as ``call`` the function that carries it out."""
+    """The parser of run.py. The parsed options hold as ``call`` the command's function, as ``MODULE:NAME``."""
     with Path(__file__).with_name("commands.toml").open("rb") as file:
         commands: dict[str, dict[str, Any]] = tomllib.load(file)
     shared = commands.pop("arguments")

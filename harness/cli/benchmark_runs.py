@@ -1,4 +1,4 @@
-"""Benchmarks as evidence: each is run once, and the JSON file that it wrote is kept with the cells of the claims."""
+"""Runs of the benchmarks that claims rest on, and the JSON files in which their results are kept."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ _DIGEST = "digest"  # of everything else that is kept
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A benchmark of a claim, and the file of its results. ``data``: the folder that ``{data}`` in arguments means."""
+    """A claim's benchmark and the ``file`` of its results. ``data``: the folder for ``{data}`` in arguments."""
 
     benchmark: "Benchmark"
     file: Path
@@ -36,16 +36,16 @@ class BenchmarkRun:
 
     @property
     def arguments(self) -> list[str]:
-        """Of the script, ``--json`` aside."""
+        """The command-line arguments of the script, without ``--json FILE``."""
         return [word.format(data=self.data) for word in shlex.split(self.benchmark.arguments)]
 
     @property
     def is_done(self) -> bool:
-        """Whether there are results."""
+        """Whether the file of results exists."""
         return self.file.exists()
 
     def difference(self) -> str | None:
-        """How the code or the arguments of the kept results differ from the present ones; None if they do not.
+        """How the code or the arguments of the kept results differ from the present ones, in words; None if equal.
 
         Raises StoreError if the kept results cannot be read.
         """
@@ -60,7 +60,7 @@ class BenchmarkRun:
         return self._kept()[self.benchmark.results] if self.is_done else []
 
     def machine(self) -> str:
-        """Where and when the results were measured, in words."""
+        """The date, processor, cores and load average of the machine that measured the results, as text."""
         facts = self._kept()["machine"]
         load = ", ".join(f"{value:.1f}" for value in facts["load_average"][:1])
         return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
@@ -68,7 +68,7 @@ class BenchmarkRun:
     def run(self, number: int, num_runs: int) -> bool:
         """Run the script and keep its output beside the results. Returns whether it succeeded.
 
-        A script that ends well without results (it cannot run on this machine) leaves none.
+        A script that succeeds without results, as it cannot run on this machine, leaves no file.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new, output = self.file.with_suffix(".new"), self.file.with_suffix(".txt")

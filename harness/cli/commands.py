@@ -1,4 +1,4 @@
-"""Carries out a command of run.py: a function that takes the parsed options and returns an exit code, or None.
+"""Carries out a command of run.py: calls its function, and turns the result or an error into an exit code.
 
 torch, pandas and matplotlib are imported by the commands that need them, so that a wrong key is reported at once.
 """
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _imported(module: str) -> ModuleType:
-    """The module of this room that has a command, imported when the command is carried out."""
+    """The module of this package with this name, which has a command's function."""
     match module:
         case "data_commands":
             from harness.cli import data_commands as found
@@ -79,5 +79,5 @@ def _imported(module: str) -> ModuleType:
 
 
 def _rerun(arguments: Sequence[str]) -> str:
-    """The command line that goes on where this one ends."""
+    """The command line that resumes this one: the same without ``--afresh``."""
     return f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"

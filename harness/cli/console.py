@@ -35,7 +35,7 @@ class Console(RichConsole):
     """A rich console that escapes control characters in text, but keeps its own control codes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of ``renderable``."""
+        """The segments of ``renderable``, with control characters of text escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_escaped(segment.text))
 
@@ -47,8 +47,8 @@ def _escaped(text: str) -> str:
 def open_streams() -> None:
     """Make sure that stdin, stdout and stderr are open, and that stdout and stderr accept every character.
 
-    If one of the first three file descriptors were closed, the next file that is opened (a lock, the event log) would
-    get its number, and the output of a child process would be written into that file.
+    Otherwise the next file that is opened (a lock, the event log) would get the free number, and the output of a child
+    process would be written into that file.
     """
     for number in range(3):
         try:
@@ -89,10 +89,10 @@ def say(text: str) -> None:
 
 
 def show(result: RenderableType) -> None:
-    """Write a rich table or text to stdout, without control characters if that is not a terminal.
+    """Write a rich table or text to stdout, without control codes if stdout is not a terminal.
 
-    Text is wrapped at the console's width (160 characters in a file); a table gets the width that it needs, and a note
-    says so of a terminal that is narrower.
+    Text is wrapped at the console's width (160 characters in a file). A table gets the width that it needs; if the
+    terminal is narrower, a note says so.
     """
     with _stdout() as stdout:
         console = Console(file=stdout, highlight=False)
@@ -122,7 +122,7 @@ class _Notes(logging.Handler):
 
 
 def show_log() -> None:
-    """Write what the package logs, from level info, to stderr."""
+    """Write messages of the package's logger, from level info on, to stderr."""
     log = logging.getLogger("harness")
     log.setLevel(logging.INFO)
     log.handlers = [_Notes()]
@@ -140,9 +140,9 @@ def stderr_console() -> tuple[Console, bool]:
 
 
 def show_values(record: Any) -> None:
-    """Write a dataclass to stdout: a line for each value, a table for each list of dataclasses. Shares in percent.
+    """Write a dataclass to stdout: a line for each value, a table for each list of dataclasses.
 
-    A value that is itself a dataclass is left out.
+    Fields named ``*_share`` and ``*_frac`` are shown in percent; a field that is itself a dataclass is left out.
     """
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     values = {name: value for name, value in values.items() if not dataclasses.is_dataclass(value)}

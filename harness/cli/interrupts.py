@@ -23,7 +23,7 @@ _SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # progress bars hide it
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has arrived."""
+    """Raised in the main thread by the first SIGINT, SIGTERM or SIGHUP. ``number``: the signal's."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,12 +48,12 @@ def install() -> None:
 
 
 def begin(hint: str) -> None:
-    """A command begins, which is to end in order. ``hint``: how to go on; empty if there is nothing to say."""
+    """From now on the first signal raises :class:`Interrupted`. ``hint``: how to resume the command, or empty."""
     _State.hint, _State.can_raise, _State.is_said = hint, True, False
 
 
 def end() -> None:
-    """The command has ended: what follows is the end of the process."""
+    """From now on a signal ends the process at once, since the command has ended."""
     _State.can_raise = False
 
 
@@ -72,9 +72,9 @@ def stoppable(grace_s: float) -> Iterator[StopRequest]:
 
 
 def ending(number: int | None = None, hint: str | None = None) -> tuple[str, int]:
-    """The line about the end of a command by a signal, and the exit code. Call it once, where the line is written.
+    """The line to print when a signal has ended a command, and the exit code. The caller prints the line once.
 
-    ``number``: of the signal; None: of the one that has asked to stop. ``hint``: as of :func:`begin`, if it is another.
+    ``number``: the signal's; None: the one that asked to stop. ``hint``: replaces the one of :func:`begin`.
     """
     _State.is_said = True
     number = _State.stopped_by if number is None else number
@@ -103,7 +103,7 @@ def _handle(number: int, frame: FrameType | None, /) -> None:
 
 
 def _end_grace(_number: int, frame: FrameType | None, /) -> None:
-    """The seconds of grace are over: what follows is as for the first signal of a command that cannot be stopped."""
+    """Handler of the end of the grace period: raises :class:`Interrupted`, as a command that is not stoppable does."""
     _State.stop = None
     _handle(_State.stopped_by, frame)
 

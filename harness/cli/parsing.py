@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports each error on a single line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line to stderr and exit with code 2; of a choice that is nearly a right one, only that."""
+        """Print one line to stderr and exit with code 2. For a near-miss the line suggests the right choice only."""
         if found := re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message):
             name, word, choices = found.groups()
             if near := difflib.get_close_matches(word, re.findall(r"'?([\w.-]+)'?", choices), n=1):
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
     def unknown(self, flag: str, command: str) -> str:
-        """An error sentence on a flag that the command has not: its most similar one, or the key that may be meant."""
+        """An error sentence on an unknown flag, which suggests the most similar flag or configuration key."""
         name = flag.partition("=")[0]
         (commands,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         flags = commands.choices[command]._option_string_actions
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 class WordParser(Parser):
     """The parser of a command that may take ``key=value`` words.
 
-    Traces' headers hold commands from before, when the words were options (``--mtbf-h 4``): these are read as words.
+    Options of older versions (``--mtbf-h 4``), as headers of traces still hold, are read as words (``mtbf_h=4``).
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -50,7 +50,7 @@ class WordParser(Parser):
         return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
 
     def format_help(self) -> str:
-        """The help of argparse, with all words; they are imported here, as they take most of a second."""
+        """The help of argparse, and a description of all words, whose modules take most of a second to import."""
         if self._has_words:
             from harness.cli.trace_commands import words_of  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ _FORMER = {"length": "length_h", "stretch": "stretch_h"}
 
 
 def pair(text: str) -> tuple[str, str]:
-    """The type of an option: ``NAME=TEXT``."""
+    """``NAME=TEXT`` as (name, text): the ``type`` of an option. Raises ArgumentTypeError."""
     name, sign, value = text.partition("=")
     if not (name and sign):
         raise argparse.ArgumentTypeError(f"expected NAME=TEXT, got {text!r}")
@@ -93,7 +93,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 class Override(argparse.Action):
-    """Adds the override ``KEY=VALUE`` of the key ``const`` to a list."""
+    """Appends the override ``CONST=VALUE`` to a list, for an option that stands for the key ``const``."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
         """See argparse."""
@@ -101,7 +101,7 @@ class Override(argparse.Action):
 
 
 class Pairs(argparse.Action):
-    """Keeps values of :func:`pair` as a dictionary."""
+    """Stores the values of an option of type :func:`pair` as a dictionary."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
         """See argparse."""

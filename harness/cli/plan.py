@@ -104,9 +104,9 @@ def _check(options: argparse.Namespace, costs: Costs) -> None:
 
 
 def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
-    """The configuration of each planned strategy, their costs, and a line that names the source of these.
+    """The configuration of each strategy by name, the job's cost constants, and a line that names their source.
 
-    ``mapping``: overrides that a trace needs. Raises ConfigError, TraceError.
+    ``name``: a profile or a trace file. ``mapping``: overrides for a trace only. Raises ConfigError, TraceError.
     """
     if name in PROFILES:
         if mapping:
@@ -139,8 +139,9 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """The configuration of each planned strategy, of plugins and of the strategy that ``overrides`` name, with the
-    constants of the trace where the profile takes them.
+    """The configurations, by strategy: those in ``PLANNED``, those of plugins, and the one that ``overrides`` name.
+
+    A profile with ``from_trace`` has its constants from the trace.
     """
     added = [name for name in STRATEGIES if name not in BUILT_IN]
     found = load_each(None, overrides, [*PLANNED, *added])
@@ -148,7 +149,7 @@ def _load(overrides: Sequence[str]) -> dict[str, Config]:
 
 
 def _others(simulated: Collection[str]) -> Iterator[str]:
-    """The strategies without a row: neither simulated nor covered by the label of ``cpr_mfu``."""
+    """The built-in strategies that are neither simulated nor covered by the label of ``cpr_mfu``."""
     return (name for name in BUILT_IN if name not in {*simulated, *_LABELLED})
 
 
@@ -175,7 +176,7 @@ def _costs_of(trace: Trace, costs: Costs, given: Collection[str], *, has_repairs
 
 
 def _mean_wait_h(trace: Trace, o_res_h: float) -> float:
-    """Mean rescheduling hours of a failure, charged as in a run: its longest repair, or O_res if none is given."""
+    """Mean rescheduling hours of a failure: its longest repair, or O_res if the trace gives none, as in a run."""
     longest: dict[float, float] = {}
     for entry in trace.failures:
         if entry.repair_h is not None:
@@ -194,7 +195,7 @@ def _facts(costs: Costs) -> str:
 
 
 def _prices(costs: Costs) -> Iterator[str]:
-    """The prices that are not the default, as text."""
+    """Phrases on the cost rules that differ from the default."""
     if costs.load == "by_bytes":
         yield "loads by bytes"
     if costs.o_save_fixed_h:
@@ -211,7 +212,7 @@ def _minutes(hours: float) -> str:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is text."""
+    """A table for the console: the first column is aligned left, the others right."""
     headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(columns))
     table = Table(*headings, title=title, title_justify="left", box=None)
     for row in rows:
@@ -263,7 +264,7 @@ def _cautions(advice: Advice) -> Iterator[str]:
 
 
 def _rest_of_a_save(sizes: SaveSizes, options: StrategyOptions) -> str | None:
-    """A line for priority saves of which the tracker's choice is the smaller part; None if it is not."""
+    """A note if the tracker's choice is the smaller part of a priority save's bytes; else None."""
     assert isinstance(options, CprPriority.Options)
     waits = options.untracked == "interval"
     chosen_bytes = sizes.of("tracked") - sizes.dense

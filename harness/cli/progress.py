@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def grid_progress(cells: Sequence[Cell]) -> Iterator[GridView]:
-    """The view of a running grid: bars on a terminal, otherwise lines."""
+    """The :class:`GridView` of a running grid: bars on a terminal, elsewhere one line per finished cell."""
     with _bars() as progress:
         yield _GridBars(progress, len(cells))
 
 
 @contextmanager
 def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]]:
-    """A callback ``(number, num_runs, status)`` that shows the progress of runs one after another, as one task."""
+    """A callback ``(number, num_runs, status)`` that shows consecutive runs in one progress bar."""
     with _bar(name) as update:
 
         def follow(number: int, num_runs: int, status: "RunStatus") -> None:
@@ -38,15 +38,15 @@ def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]
 
 @contextmanager
 def amount_progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback ``(done, total)`` that shows the progress of one task."""
+    """A callback ``(done, total)`` that shows the progress of one task in a bar."""
     with _bar(name) as update:
         yield lambda done, total: update(completed=done, total=total)
 
 
 class _GridBars:
-    """A bar for all cells, which includes the finished part of running ones, and a bar for each running cell.
+    """A bar for the whole grid and one for each running cell; without a terminal only a line per ended cell.
 
-    Where bars are disabled, only the lines of ended cells are shown.
+    The whole grid's bar counts the finished fraction of running cells.
     """
 
     def __init__(self, progress: Progress, num_cells: int) -> None:

@@ -1,4 +1,4 @@
-"""The commands that read records, a run, a table, a comparison, a report; and the schema of configurations."""
+"""The commands that read records: `show`, `table`, `compare`, `report`; and `schema`."""
 
 # ruff: noqa: PLC0415 - pandas and matplotlib are imported where they are needed
 
@@ -70,7 +70,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def show_run(run_dir: Path) -> int:
-    """Show a run; the exit code says whether its record is sound."""
+    """Show a run. Returns OK if its record is sound (``story.is_sound``), else FAILED."""
     import analysis
 
     console.show(analysis.show(run_dir))
@@ -78,5 +78,5 @@ def show_run(run_dir: Path) -> int:
 
 
 def print_schema(options: argparse.Namespace) -> None:
-    """Print the JSON schema of a configuration, or what one key takes, as text."""
+    """Print the JSON schema of a configuration, or the text that describes one key."""
     console.say(json.dumps(schema(), indent=2) if options.key is None else "\n".join(explained(options.key)))

@@ -1,4 +1,4 @@
-"""`run.py reproduce`: runs the experiments and benchmarks of claims, and says what they show of each."""
+"""`run.py reproduce`: runs the experiments and benchmarks of claims, and shows a table and a page of the results."""
 
 # ruff: noqa: PLC0415 - pandas takes half a second to import
 
@@ -34,7 +34,7 @@ _OUT = {"small": Path("runs/claims"), "paper": Path("runs/claims-paper")}
 
 @dataclass(frozen=True)
 class _Evidence:
-    """The evidence for the requested claims, by name of claim: an experiment, possibly shared, or a benchmark."""
+    """The experiment (which claims may share) or the benchmark that each requested claim rests on, by its name."""
 
     experiments: Mapping[str, Experiment]
     benchmarks: Mapping[str, BenchmarkRun]
@@ -51,13 +51,16 @@ class _Evidence:
 
     @property
     def folders(self) -> list[str]:
-        """Data folders that cells or benchmarks read; of a benchmark, arguments that may be one."""
+        """The data folders of cells, and all arguments of benchmarks, since any may be a data folder."""
         words = {word for run in self.benchmarks.values() for word in run.arguments}
         return sorted(words | {cell.config.data.path for cell in self.cells})
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
+    """Run the unfinished cells and benchmarks of the named claims (default: all), and show the results.
+
+    Writes the page if all claims, or claims of a user, are asked for. Returns an exit code.
+    """
     from analysis.claims.claim import find, names
     from harness.run.spec import cell_hash, check
 
@@ -146,9 +149,9 @@ def _say_plan(evidence: _Evidence) -> None:
 
 
 def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
-    """Run those that are not done by this code, one after another, as timings of one would disturb those of another.
+    """Run the benchmarks without results of the present code, one at a time, since timings disturb each other.
 
-    Results of other code stand until the new ones are kept.
+    Returns an exit code. Results of other code are kept until new ones replace them.
     """
     due = [run for run in runs.values() if not run.is_done or run.difference() is not None]
     if not due:
@@ -159,7 +162,7 @@ def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
 
 
 def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Finding"]:
-    """Rows and figure of each claim; a claim that this scale leaves out has none."""
+    """The rows and figure of each claim, from its results; an empty Finding for a claim without evidence."""
     import analysis
     from analysis.claims.page import Finding, finding
 
@@ -177,7 +180,7 @@ def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Findi
 
 
 def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of the experiment's cells, by whichever code; other runs of its folder are no evidence."""
+    """The ``rows`` that are cells of the experiment, computed by any code; other runs in its folder are left out."""
     hashes = {cell.hash.partition("-")[0] for cell in experiment.cells}
     own = rows.loc[[bool({*Path(path).name.split("-")[-2:-1]} & hashes) for path in rows["path"]]]
     if len(own) < len(rows):
@@ -186,7 +189,7 @@ def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]) -> None:
-    """The page as Markdown, HTML beside it, and its figures in a folder of its name."""
+    """Write the page of claims as Markdown, the same as HTML beside it, and the figures in a folder named after it."""
     from analysis.claims.page import html, markdown, write_figures
     from harness.record.environment import environment, utc_now
 

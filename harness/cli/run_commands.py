@@ -26,14 +26,14 @@ from harness.record.folder import has_resume_point
 
 
 def train(options: argparse.Namespace) -> int:
-    """Run one configuration in the folder that its key ``out`` names; a variant has a folder of its own."""
+    """Run one configuration in the folder ``out``; overrides become a part of the folder's name."""
     config = load_variant(options.config, options.overrides)
     _find_inputs(config)
     return _train(config, options)
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Train under the given trace, in a folder named after it and the overrides; first say what does not fit."""
+    """Train under the given trace, in a folder named after it; first note where trace and job do not match."""
     path = f"trace.path={json.dumps(str(options.trace))}"
     config = load_variant(options.config, [*options.overrides, "trace.law=", path, *options.mapping])
     _find_inputs(config)
@@ -110,7 +110,7 @@ def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
 
 
 def _print_scripts(experiment: Experiment) -> None:
-    """Show the script for each array of jobs that cells which are not done would make."""
+    """Print the sbatch script of each job array that the unfinished cells would need."""
     from harness.jobs.arrays import arrays
     from harness.jobs.clusters import sbatch_text
 
@@ -128,11 +128,11 @@ def run_experiments(
     afresh: bool = False,
     grace_s: float = GRACE_S,
 ) -> int:
-    """Run the cells of experiments as those of one grid, each in its experiment's folder, and write grid.yaml there.
+    """Run the cells of all experiments as one grid, each in its experiment's folder, and write grid.yaml there.
 
     ``show`` is called while the folders are locked, unless all cells failed. ``afresh``: as :func:`opened_grid`.
-    ``grace_s``: seconds in which running cells stop when the command is asked to. Raises RunStopped if cells were then
-    left.
+    ``grace_s``: seconds that running cells have to stop after a signal. Returns an exit code. Raises RunStopped if a
+    signal left cells unfinished.
     """
     with opened_grid(experiments, pool, afresh=afresh) as one:
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
@@ -180,7 +180,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def _find_inputs(config: Config) -> None:
-    """Raise DataError or TraceError if the data or the trace is not there: before the seconds that imports take."""
+    """Raise DataError or TraceError at once if data or trace is missing: before torch is imported, for seconds."""
     from harness.data.records import find_data
     from harness.traces.trace import read_trace
 
@@ -190,7 +190,7 @@ def _find_inputs(config: Config) -> None:
 
 
 def _cell_hash(config: Config) -> str:
-    """As ``harness.run.spec.cell_hash``, which is imported once there are data and trace of the first cell."""
+    """``harness.run.spec.cell_hash``, imported at the first call, after a check that data and trace exist."""
     if "harness.run.spec" not in sys.modules:
         _find_inputs(config)
         _say_if_compiling()

@@ -1,4 +1,4 @@
-"""The scales of `run.py reproduce`: generated data or real click logs, and the resources that each needs."""
+"""The scales of `run.py reproduce`: `small` with generated data, `paper` with a real click log; and their needs."""
 
 # ruff: noqa: PLC0415 - numpy and numba are imported when data is made
 
@@ -44,12 +44,12 @@ LOGS: Mapping[str, Log] = {
 
 
 def missing(folders: Iterable[str]) -> list[str]:
-    """The members of ``folders`` that are in ``LOGS`` and do not exist yet."""
+    """The members of ``folders`` that are in ``LOGS`` and hold no prepared data yet."""
     return [folder for folder in folders if folder in LOGS and not (Path(folder) / META_NAME).exists()]
 
 
 def make(folders: Iterable[str]) -> None:
-    """Make ``folders``, which are in ``LOGS``. Raises DataError."""
+    """Write and prepare the synthetic data of ``folders``, which are in ``LOGS``. Raises DataError."""
     from harness.data.prepare import prepare
     from harness.data.synth import synth
 
@@ -67,14 +67,14 @@ def make(folders: Iterable[str]) -> None:
 
 
 def paper_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides of scale `paper`: whole epochs of the given data, and Kaggle's DLRM unless another is named."""
+    """``overrides`` for scale `paper`: adds the model size `kaggle` and whole epochs unless they are given."""
     given = {override.partition("=")[0] for override in overrides}
     own = {"model.size": "kaggle", "data.max_train_samples": "null"}
     return [*overrides, *(f"{key}={value}" for key, value in own.items() if key not in given)]
 
 
 def samples_factor(overrides: Sequence[str], small: str) -> float:
-    """Rows of the data that ``overrides`` name, or Kaggle's, over those of ``small``; 1 if that is none of ``LOGS``."""
+    """Rows of ``data.path`` in ``overrides`` (default: Kaggle's) over ``small``; 1 if it is not in ``LOGS``."""
     if small not in LOGS:
         return 1.0
     folder = value(overrides, "data.path")
@@ -82,9 +82,9 @@ def samples_factor(overrides: Sequence[str], small: str) -> float:
 
 
 def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int | None:
-    """Say what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many run at once.
+    """Print what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many can run at once.
 
-    Raises ConfigError, after that, if there is no ``folder`` of data; DataError if it is no prepared one.
+    Raises ConfigError, after printing, if ``folder`` (of the data) is None; DataError if it is no prepared folder.
     """
     meta = None if folder is None else read_meta(Path(folder))
     num_rows, cardinalities = (
@@ -108,7 +108,7 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> in
 def _needs_of_cells(
     cells: Sequence[Cell], jobs: int | None, num_rows: int, table_rows: int
 ) -> tuple[dict[str, str], int]:
-    """The need for each resource, in words, and how many cells fit at once, at most ``jobs``."""
+    """The need of each resource as text, by name, and how many cells fit at once, at most ``jobs``."""
     from harness.model.sizes import model_size
 
     tables_gb = 4e-9 * table_rows * model_size(cells[0].config.model).embedding_dim
@@ -127,6 +127,6 @@ def _needs_of_cells(
 
 
 def value(overrides: Sequence[str], key: str) -> str | None:
-    """The value that the last override of ``key`` gives; None without one."""
+    """The value in the last override of ``key``; None if there is none."""
     given = [override.removeprefix(f"{key}=") for override in overrides if override.startswith(f"{key}=")]
     return given[-1] if given else None

@@ -18,7 +18,7 @@ from harness.traces.trace import Trace, read_trace, to_text
 
 
 class Draw(Parameters):
-    """Which trace of a law is generated."""
+    """The words that choose one draw of a law."""
 
     preset: str | None = None
     """A published regime, instead of the words of a law: cpr56, poster50, llama3, infinitehbd, lanl20 or spot_p3."""
@@ -35,7 +35,7 @@ _WORDS: dict[str, tuple[type[Parameters], ...]] = {
 
 
 def words_of(name: str) -> str:
-    """The words that the command takes, as text."""
+    """The help text about the ``key=value`` words of a command."""
     return "\n".join(line for model in _WORDS[name] for line in explained(model))
 
 
@@ -72,7 +72,7 @@ def generate_trace(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Describe a trace on the console, and in figures."""
+    """Print a trace's statistics; write its figures if asked for."""
     from analysis.trace_show import show_trace  # noqa: PLC0415 - not needed by `import` and `generate`
     from harness.traces.statistics import describe  # noqa: PLC0415 - scipy.stats
 

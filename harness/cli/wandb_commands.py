@@ -18,7 +18,7 @@ from harness.wandb.sync import Uploader
 
 
 def sync_if_online(experiment: Experiment) -> None:
-    """Send the differences of AUC from ``none`` of an online grid, which were unknown when its cells ended."""
+    """Sync an online grid again, to add each run's AUC difference to ``none``, unknown while the cells ran."""
     if is_online(experiment):
         try:
             _sync(experiment.out, {})
@@ -27,7 +27,7 @@ def sync_if_online(experiment: Experiment) -> None:
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Send those finished runs of a folder that were not sent before."""
+    """Send the finished runs of a folder to wandb, except those that were sent before."""
     _sync(options.dir, _target(options))
 
 
@@ -52,7 +52,7 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
 
 
 def _auc_differences(folder: Path) -> dict[Path, float]:
-    """AUC of each run minus that of its reference run (same seed), by run directory; runs without one are left out."""
+    """AUC of each run minus AUC of the ``none`` run of its seed, by run directory; runs without one are left out."""
     import analysis
     from analysis.stats import paired
 
@@ -67,7 +67,7 @@ def _target(options: argparse.Namespace) -> dict[str, str]:
 
 
 def dashboard(options: argparse.Namespace) -> None:
-    """Save a workspace for the runs of a folder, at the server or in a file."""
+    """Save a wandb workspace for the runs of a folder, on the server or in a file."""
     from analysis import workspace
 
     made = workspace.workspace_of(_facts(options.dir, _target(options)))

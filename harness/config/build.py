@@ -23,10 +23,10 @@ def refuse_unknown(settings: Iterable[Setting]) -> None:
 
 
 def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
-    """Each combination without the options that its strategy does not have.
+    """Each combination of settings without the options that its strategy does not have.
 
-    Raises ConfigError for an option that the strategy of no combination has, unless a file gives it and the name of the
-    strategy comes from elsewhere: the file may have been written for another strategy.
+    Raises ConfigError for an option that no combination's strategy has. Exception: a file's option is dropped if the
+    strategy is named elsewhere, since the file may have been written for another strategy.
     """
     names = [next((s.value for s in settings if s.key == "strategy.name"), DEFAULT) for settings in combinations]
     known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in OPTIONS))
@@ -47,7 +47,7 @@ def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
 
 
 def _is_renamed(settings: Iterable[Setting]) -> bool:
-    """Whether the strategy's name comes from the command line or the default, so that it replaces the file's."""
+    """Whether ``strategy.name`` comes from the command line or from a caller, and not from the file."""
     return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
 
 
@@ -70,7 +70,7 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
 
 
 def _constants(setting: Setting) -> list[Setting]:
-    """A profile that an axis gives as a mapping, as settings of its constants; any other setting as it is."""
+    """The settings ``profile.x`` for a profile given as a mapping on an axis; any other setting as it is."""
     if setting.key != "profile" or not isinstance(setting.value, dict):
         return [setting]
     default = replace(setting, value=Config().emulated.name)
@@ -78,7 +78,7 @@ def _constants(setting: Setting) -> list[Setting]:
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:
-    """The settings as nested mappings. ``profile.x`` besides ``profile: NAME`` overrides a constant of that profile."""
+    """The settings as nested mappings. ``profile: NAME`` beside ``profile.x`` becomes ``profile.base``."""
     root: dict[str, Any] = {}
     for setting in settings:
         if setting.key in group_keys() or setting.key == "profile.base":
@@ -94,7 +94,7 @@ def tree(settings: Iterable[Setting]) -> dict[str, Any]:
 
 
 def _check_group(setting: Setting) -> None:
-    """Refuse a value for a group of keys; only ``profile`` takes one, the name of a profile."""
+    """Raise ConfigError for a value given to a group of keys, except a known name given to ``profile``."""
     key, value = setting.key, setting.value
     if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
         raise ConfigError(at(setting, complaint(key, value)))

@@ -16,7 +16,7 @@ _NOT_OF_GROUP = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "str
 def job_costs(config: Config, total_samples: int) -> Costs:
     """The cost constants of a run of ``total_samples`` training samples, from the profile of ``config``.
 
-    The profile is resolved: ``harness.traces.job_trace.with_profile_of_trace`` has replaced ``from_trace``.
+    A profile with ``from_trace`` must have been replaced by ``harness.traces.job_trace.with_profile_of_trace``.
     """
     profile = config.emulated
     assert not profile.from_trace, "the trace's constants are not in the profile yet"
@@ -33,24 +33,24 @@ def job_costs(config: Config, total_samples: int) -> Costs:
 
 
 def _snapshot_frac(profile: Profile) -> float | None:
-    """Snapshot time of a save as a fraction of its write time: the network's bandwidth by the snapshot's."""
+    """Snapshot time of a save as a fraction of its write time: network bandwidth over snapshot bandwidth, or None."""
     if profile.network_gbps is None or profile.snapshot_gbps is None:
         return None
     return profile.network_gbps / profile.snapshot_gbps
 
 
 def host_map(config: Config) -> HostMap:
-    """Which host each rank is on when a run begins, by index; without ``cluster.hosts`` no rank has one."""
+    """The host of each rank when a run begins, as index into ``cluster.hosts``; if that is empty, no rank has one."""
     cluster = config.cluster
     place = {rank: cluster.hosts.index(host) for rank, host in cluster.place.items()}
     return HostMap(config.num_ps, len(cluster.hosts), place, cluster.num_trainers)
 
 
 def group_of(configs: Sequence[Config]) -> str:
-    """``name-hash`` of an experiment: the hash is of the settings that all its ``configs`` share.
+    """The wandb group ``NAME-HASH`` of an experiment; the hash is of the settings that all its ``configs`` share.
 
-    More seeds, strategies, traces or other values of a swept key leave it as it is. Another model, other data or fewer
-    samples change it.
+    It stays the same if seeds, strategies, traces or values of a swept key are added. Another model, other data or
+    fewer samples change it.
     """
     flats = [_flat(config) for config in configs]
     shared = {key: value for key, value in flats[0].items() if all(flat[key] == value for flat in flats)}

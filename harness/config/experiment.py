@@ -60,9 +60,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_variant(path: Path, overrides: Sequence[str]) -> Config:
-    """As :func:`load_config`, with a folder for each variant: ``out`` ends in the values of the overrides.
+    """As :func:`load_config`, but ``out`` ends in the values of the overrides, so that each variant has a folder.
 
-    If ``out`` is among the overrides, it stays as given. Keys that change no result are left out.
+    ``out`` stays as given if it is itself overridden. Overrides of plugins, name, wandb, store and jobs do not count.
     """
     config = load_config(path, overrides)
     keys = [setting.key for setting in _arguments(overrides)]
@@ -73,11 +73,11 @@ def load_variant(path: Path, overrides: Sequence[str]) -> Config:
 
 
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
-    """The configuration of :func:`load_config` under each of ``strategies``, by name; each without options it lacks.
+    """One configuration per strategy, by name, from one file and command line, without options that it lacks.
 
-    A strategy that the command line names is added. Without ``path``, the command line alone is read.
+    The strategies are ``strategies`` and those that the command line names. ``path`` None: no file.
 
-    Raises ConfigError, also for an option that no strategy here has.
+    Raises ConfigError, also for an option that none of these strategies has.
     """
     given = _given(path, overrides)
     for setting in given:
@@ -92,11 +92,11 @@ def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[
 def load_experiment(
     path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str], samples_factor: float = 1.0
 ) -> Experiment:
-    """The cells of an experiment. In ``overrides`` a list adds or replaces an axis in each grid; a value fixes it.
+    """The experiment in a file. In ``overrides`` a list adds or replaces an axis in each grid; a single value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result. ``samples_factor``: of the file's ``strategy.interval_samples``, for data of another length.
-    Raises ConfigError, one line per mistake, also for a second value where cells are one.
+    a cell's result. ``samples_factor`` multiplies the file's ``strategy.interval_samples``, for data of another length.
+    Raises ConfigError, one line per mistake, also for cells that differ only in keys that change no result.
     """
     base, grids = read_settings(path, group_keys())
     base, *grids = ([_scaled(s, samples_factor) for s in part] for part in [base, *(grids or [[]])])
@@ -132,7 +132,7 @@ def load_experiment(
 
 
 def _scaled(setting: Setting, factor: float) -> Setting:
-    """The setting, with numbers of samples multiplied by ``factor``."""
+    """The setting; if it is ``strategy.interval_samples``, with its values multiplied by ``factor`` and rounded."""
     if setting.key != "strategy.interval_samples" or factor == 1.0:
         return setting
     values = setting.value if isinstance(setting.value, list) else [setting.value]
@@ -141,9 +141,9 @@ def _scaled(setting: Setting, factor: float) -> Setting:
 
 
 def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iterator[str]:
-    """A line for each of ``settings``, those of ``other``, that affects no result and has another value in ``config``.
+    """Error lines on two configurations with the same hash: one per setting of ``other`` that differs in ``config``.
 
-    Both configurations are those of one cell, which can have one value only.
+    Equal hashes are one cell; a setting that differs all the same affects no result.
     """
     for setting in settings:
         if is_irrelevant(setting.key) and _value(config, setting.key) != _value(other, setting.key):
@@ -195,7 +195,7 @@ def _join(*parts: Iterable[Setting]) -> list[Setting]:
 
 
 def _values(setting: Setting) -> list[Setting]:
-    """The values of an axis, each as a setting."""
+    """One setting for each value of an axis. Raises ConfigError for an empty axis, or one of ``out`` or ``name``."""
     value = setting.value
     is_axis = isinstance(value, list)
     if is_axis and setting.key in list_keys():
@@ -217,7 +217,7 @@ def _slug(config: Config, varied: Iterable[str]) -> str:
 
 
 def _words(config: Config, keys: Iterable[str]) -> list[str]:
-    """The values of some keys in a form that a file name can have; unset ones are left out."""
+    """The values of ``keys`` as parts of a file name; unset ones are left out."""
     words: list[str] = []
     for key in keys:
         value = _value(config, key)
@@ -247,7 +247,7 @@ def _value(config: Config, key: str) -> Any:
 def _resolved(
     base: Iterable[Setting], axes: Iterable[Iterable[Setting]], combinations: Iterable[Iterable[Setting]]
 ) -> dict[str, Any]:
-    """The experiment in the form of its file: base settings, then grids of dotted keys; unused options left out."""
+    """The experiment as the mapping of a file: base settings, then ``grids``; without options that no strategy has."""
     idle = option_keys() - {setting.key for settings in combinations for setting in settings}
     axes = [[axis for axis in grid if axis.key not in idle] for grid in axes]
     grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]

@@ -14,7 +14,7 @@ MIN_SIGNAL_DELAY_S = 15
 
 
 class JobsConfig(BaseModel):
-    """A cell is one job. No key changes a result."""
+    """The resources and limits of the job of one cell. No key changes a result."""
 
     model_config = STRICT
 

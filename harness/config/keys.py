@@ -16,7 +16,7 @@ from harness.core.strategies import OPTIONS
 
 
 def _irrelevant(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys that are marked, as pydantic leaves them out."""
+    """The keys marked ``NO_RESULT``, nested, in the form of pydantic's argument ``exclude``."""
     marked: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         group = field.annotation
@@ -39,7 +39,7 @@ def schema() -> Schema:
 
 @cache
 def leaf_keys() -> dict[str, Schema]:
-    """Schema of the value by dotted key, for every key that takes a value."""
+    """JSON schema of each key that takes a value, by dotted key."""
     leaves = dict(_leaves(schema(), ""))
     profile = schema()["$defs"]["Profile"]
     leaves["profile"] = {"type": "string", "enum": sorted(PROFILES)}
@@ -86,14 +86,14 @@ def unknown(key: str) -> str:
 
 
 def _like(last: str, names: Iterable[str]) -> list[str]:
-    """The members of ``names`` whose last word is the most similar to ``last``, if any is."""
+    """The dotted ``names`` whose last part is most similar to ``last``; empty if none is similar."""
     words = {name: name.rpartition(".")[2] for name in names}
     nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1)
     return [name for name, word in words.items() if word in nearest]
 
 
 def _with_owners(key: str) -> str:
-    """``key``, and for an option of few strategies their names."""
+    """``key``; an option of at most half of the strategies is followed by their names (``KEY of A, B``)."""
     owners = _owners(key)
     return f"{key} of {', '.join(owners)}" if 0 < len(owners) <= len(OPTIONS) / 2 else key
 
@@ -123,7 +123,7 @@ def _owners(key: str) -> list[str]:
 
 
 def explained(key: str) -> list[str]:
-    """Of a key, or of each key of a group: what it takes, its default, its description, as lines of text.
+    """Lines of help on a key, or on each key of a group: its values, default and description.
 
     Raises ConfigError for an unknown key.
     """
@@ -143,7 +143,7 @@ def explained(key: str) -> list[str]:
 
 
 def complaint(key: str, value: object) -> str:
-    """An error sentence on ``value``, which ``key`` does not accept, with the expected type."""
+    """An error sentence on ``value``, which is invalid for ``key``: names the expected values and a similar one."""
     if key in group_keys() and key != "profile":
         inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
         return f"{key}: takes no value such as {show(value)}; it holds {inner}"
@@ -169,7 +169,7 @@ def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _merged(groups: list[dict[str, Schema]]) -> dict[str, Schema]:
-    """Schema by name over all variants of a group; where variants differ, any of their schemas is valid."""
+    """Schema by key over all variants of a group (strategies); keys whose schemas differ get ``anyOf`` of them."""
     merged: dict[str, Schema] = {}
     for name in dict.fromkeys(name for group in groups for name in group):
         specs = [group[name] for group in groups if name in group]

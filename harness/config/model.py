@@ -41,7 +41,7 @@ HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
 
 @dataclass(frozen=True)
 class OneOf:
-    """A pydantic validator: the value is one of ``names``, to which a plug-in may add."""
+    """A pydantic validator that the value is one of ``names``, a list to which plugins may add."""
 
     names: Sequence[str]
 
@@ -263,14 +263,14 @@ class TraceConfig(_Model):
 
 
 def trace_name(path: str | None, law: str | None, window: str | None, seed: int) -> str | None:
-    """As ``Config.trace_name``, of the values of these keys."""
+    """:attr:`Config.trace_name` from ``trace.path``, ``trace.law``, ``trace.window`` and the trace's seed."""
     if (name := name_of_draws(path, law, window)) is not None:
         return f"{name}-{seed}"
     return None if path is None else Path(path).stem
 
 
 def name_of_draws(path: str | None, law: str | None, window: str | None) -> str | None:
-    """The common part of the names of all draws of a law or random windows of a file; else None."""
+    """The part of ``trace_name`` before the seed, if the trace is drawn (a law or a random window); else None."""
     if law is not None:
         how, colon, file = law.partition(":")
         if how in {"fixed", "at"}:
@@ -386,10 +386,10 @@ class Config(_Model):
 
     @property
     def trace_seed(self) -> int:
-        """Seed of what is drawn of a trace."""
+        """The seed of everything random about the trace: draws of a law, windows, ranks."""
         return self.seed if self.trace.seed is None else self.trace.seed
 
     @property
     def trace_name(self) -> str | None:
-        """Name of the trace: its file without suffix, or its law; with the number of the draw. None without a trace."""
+        """Name of the trace: its file without suffix, or its law; then the seed if drawn. None without a trace."""
         return trace_name(self.trace.path, self.trace.law, self.trace.window, self.trace_seed)

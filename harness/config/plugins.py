@@ -1,6 +1,6 @@
-"""Modules of the user that enter strategies, trackers, kinds of save and other parts in the harness's tables.
+"""Plugins: modules of the user that add strategies, trackers, kinds of save and other parts to the harness's tables.
 
-They are imported before configurations are made, since the models of these are made from the tables.
+They are imported before the configuration's models, which are built from these tables.
 """
 
 # ruff: noqa: PLC0415 - `requested` runs before every command
@@ -31,10 +31,10 @@ _KEY = "plugins"
 
 
 def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
-    """The value of the key ``plugins``: of the overrides, otherwise of the files, and of experiments of their claims.
+    """The value of the key ``plugins`` in the overrides, else in the files and in the experiments that claims name.
 
-    Imports nothing heavy. Mistakes in either are ignored here: the configuration is read again, and they are then
-    reported with their place.
+    Imports nothing heavy. Mistakes in overrides and files are ignored here; they are reported with their place when the
+    configuration is read.
     """
     for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):
@@ -50,7 +50,7 @@ def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file with plugins, or with a claim on another file; of any other file an empty one."""
+    """The mapping in a YAML file whose text has ``plugins`` or ``experiment:``; empty for any other file."""
     with suppress(OSError, UnicodeDecodeError):
         if _KEY in (text := path.read_text(encoding="utf-8")) or "experiment:" in text:
             return value if isinstance(value := _parsed(text), dict) else {}
@@ -71,14 +71,12 @@ def _names(value: Any) -> list[str]:
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules by the name of an entry point, by dotted name, or by a path that ends in ``.py``.
+    """Import plugins: each is an entry point, a dotted module name, or a path that ends in ``.py``.
 
-    An entry point is one of an installed package, in group ``cpr_harness.plugins``. Modules that are loaded already are
-    left out.
+    An entry point belongs to an installed package, in group ``cpr_harness.plugins``. A path is relative to the working
+    directory. Plugins that are loaded already are skipped.
 
-    A path is relative to the working directory.
-
-    Raises ConfigError for a module that cannot be imported, and if it is too late to enter anything.
+    Raises ConfigError for a module that cannot be imported, or if the configuration's models are imported already.
     """
     from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 
@@ -95,7 +93,7 @@ def load(names: Sequence[str]) -> None:
 
 
 def imported(name: str, key: str) -> ModuleType:
-    """The module of an entry point, a dotted name or a path. Raises ConfigError that begins with ``key``."""
+    """Import a plugin and return its module. Raises ConfigError, whose message begins with ``key``."""
     from importlib.metadata import entry_points
 
     is_path = name.endswith(".py")
@@ -113,7 +111,7 @@ def imported(name: str, key: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import a file. Its module has a name that no other one has, and that is the same in every process and host."""
+    """Import a file as a module whose name holds a hash of the content: unique, and equal in every process and host."""
     name = f"plugin_{path.stem}_{hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -102,9 +102,10 @@ PROFILES: dict[str, Profile] = {
 
 
 def resolved(profile: object) -> object:
-    """The profile that key ``profile`` means: a name, or a mapping with ``base: NAME`` and the constants that differ.
+    """The profile for a value of key ``profile``: a name, or a mapping of ``base: NAME`` and the constants that differ.
 
-    Raises ValueError for an unknown name, and for constants that exclude each other. Another value stays.
+    Any other value is returned as it is. Raises ValueError for an unknown name, and for constants that exclude each
+    other.
     """
     if isinstance(profile, str):
         profile = {"base": profile}

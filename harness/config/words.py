@@ -1,7 +1,7 @@
-"""Expected values in words; parameters of traces as pydantic models and as ``key=value`` words of the command line.
+"""Descriptions of expected values, and parameters of traces as ``key=value`` words of the command line.
 
-A word's key is a field's name, without the ``_`` at the end of one that Python reserves. Each mistake is one line of a
-TraceError: the key, what was expected, and what was given.
+The key of a word is a field's name without a trailing ``_`` (``from_``). Each mistake is one line of a TraceError: the
+key, what was expected, and what was given.
 """
 
 import difflib
@@ -22,7 +22,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attrib
 
 
 class Parameters(BaseModel):
-    """Base of a set of parameters, validated when it is made. Raises TraceError, a line a mistake."""
+    """Base class of parameters, validated when made. Raises TraceError with one line per mistake."""
 
     model_config = STRICT
     no_words: ClassVar[Collection[str]] = ()
@@ -42,10 +42,10 @@ class Parameters(BaseModel):
 
 
 def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list[dict[str, Any]]:
-    """Of ``key=value`` words the values by field, for each of ``models``, none of which shares a key with another.
+    """For each of ``models``, whose keys are distinct, the values that the ``key=value`` words give, by field.
 
     Raises:
-        TraceError: no word, an unknown key, one given twice, or a value that its field does not take; a line for each.
+        TraceError: one line for each word without ``=``, unknown key, repeated key, or invalid value.
     """
     known = {key: model for model in models for key in keys_of(model)}
     values: dict[str, Any] = {}
@@ -72,12 +72,12 @@ def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list
 
 
 def keys_of(model: type[Parameters]) -> dict[str, str]:
-    """The field of each word's key."""
+    """The field name by the key of its word, for fields that words may give."""
     return {name.rstrip("_"): name for name in model.model_fields if name not in model.no_words}
 
 
 def explained(model: type[Parameters]) -> Iterator[str]:
-    """Of each word what it takes, its default, what it does; lines of text."""
+    """Lines of help on each word of ``model``: its values, default and meaning."""
     specs = model.model_json_schema()["properties"]
     for key, name in keys_of(model).items():
         default = specs[name].get("default")
@@ -89,7 +89,7 @@ def explained(model: type[Parameters]) -> Iterator[str]:
 
 
 def _complaint(model: type[Parameters], name: str, value: object) -> str:
-    """An error sentence on ``value``, which the field ``name`` does not take."""
+    """An error sentence on ``value``, which is invalid for the field ``name``, or on the unknown field ``name``."""
     if name not in model.model_fields:
         return f"unknown key {name}{_near(name, keys_of(model))}"
     expected = _expected(model.model_json_schema()["properties"][name])
@@ -109,7 +109,7 @@ def _near(key: str, known: Collection[str]) -> str:
 
 
 def mistakes_of(error: ValidationError) -> list[str]:
-    """Each mistake that pydantic found, as ``key.key: expected …, got …``; one of JSON's form has no key."""
+    """Each mistake that pydantic found, as ``key.key: expected …, got …``; the key is missing if the JSON is broken."""
     found: list[str] = []
     for one in error.errors():
         expected = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
@@ -133,12 +133,12 @@ def show(value: object) -> str:
 
 
 def options_of(spec: Schema) -> list[Schema]:
-    """The schemas of which one must hold; unions of unions are one."""
+    """The alternatives of a schema with ``anyOf``, nested ones flattened; else the schema alone."""
     return [inner for option in spec["anyOf"] for inner in options_of(option)] if "anyOf" in spec else [spec]
 
 
 def describe(spec: Schema) -> str:
-    """The values of this schema in words: ``a whole number >= 1``."""
+    """The values that a schema allows, in words: ``a whole number >= 1``."""
     options = options_of(spec)
     choices = ", ".join(str(choice) for option in options for choice in choices_of(option))
     others = map(_describe_one, [option for option in options if not choices_of(option)])
@@ -146,7 +146,7 @@ def describe(spec: Schema) -> str:
 
 
 def choices_of(spec: Schema) -> list[Any]:
-    """The values that ``spec`` lists; empty if it describes them otherwise."""
+    """The values that a schema enumerates (``enum``, ``const``); empty for any other schema."""
     return [spec["const"]] if "const" in spec else spec.get("enum", [])
 
 
@@ -169,7 +169,7 @@ def _describe_one(spec: Schema) -> str:
 
 
 def _limit(value: float) -> str:
-    """A bound as text: of whole numbers of 64 bits as a power of two."""
+    """A bound as text; a large power of two as ``2^63``."""
     if isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1}"
     return f"{value:.15g}"

@@ -52,9 +52,10 @@ class Setting:
 
 
 def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], list[list[Setting]] | None]:
-    """All settings of the YAML file ``path``, flattened, and the mappings under its ``grids:`` (None if absent).
+    """All settings of the YAML file ``path``, with dotted keys, and the mappings under ``grids:`` (None if absent).
 
-    A mapping is flattened while its dotted key is one of ``groups``. Raises ConfigError, with the line if there is one.
+    ``groups``: the dotted keys whose mappings are flattened; any other mapping is a value. Raises ConfigError with the
+    line, if there is one.
     """
     document, root = _document(path, groups)
     settings: list[Setting] = []
@@ -70,9 +71,9 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 
 
 def read_claim(path: Path) -> tuple[Any, Mapping[tuple[Any, ...], str], Collection[str]]:
-    """The value of the section ``claim:`` of the YAML file ``path``, None if it has none; and its other keys.
+    """The section ``claim:`` of the YAML file ``path`` (None if absent), places in it, and the file's other keys.
 
-    The place (``file:line``) of each value within the section is given by its keys and numbers from the section on.
+    The place (``file:line``) of a value is found by the keys and list indices that lead to it from the section on.
     Raises ConfigError.
     """
     document, root = _document(path, ())
@@ -143,7 +144,7 @@ def to_yaml(value: dict[str, Any]) -> str:
 
 
 class _Representer(SafeRepresenter):
-    """Quotes texts that the library would write so that they are read as others, such as two spaces at a line's end."""
+    """YAML writer that quotes texts which the library would not write back exactly, such as trailing spaces."""
 
 
 _Representer.add_representer(

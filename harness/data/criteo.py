@@ -49,7 +49,7 @@ def parse_rows(text: bytes, *, name: str, first_line: int) -> Rows:
 
 
 def _decode(text: bytes) -> Rows | None:
-    """The rows, or None if any of them is bad."""
+    """The decoded rows, or None if any of them is malformed."""
     num_rows = text.count(b"\n")
     labels_R = np.empty(num_rows, dtype=np.uint8)
     integers_RI = np.empty((num_rows, NUM_DENSE), dtype=np.int64)
@@ -60,7 +60,7 @@ def _decode(text: bytes) -> Rows | None:
 
 
 def _explain(text: bytes, name: str, first_line: int) -> DataError:
-    """The error for the first malformed row. Slow, row by row: it runs once, before the program ends."""
+    """The DataError for the first malformed row. Slow, row by row, since it runs only before the program fails."""
     for line, row in enumerate(text.removesuffix(b"\n").split(b"\n"), start=first_line):
         columns = row.removesuffix(b"\r").split(b"\t")
         if len(columns) != NUM_COLUMNS:

@@ -1,4 +1,4 @@
-"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rollback reads no other data.
+"""Prepared data as batches. A batch is a pure function of (data, split, seed, step), so rerun steps get the same data.
 
 Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
 """
@@ -51,7 +51,7 @@ class Batch:
 
 
 class Dataset:
-    """Batches of one prepared folder. Memory is the page cache's; opening reads ``meta.json`` alone.
+    """Batches of one prepared folder, whose records are memory-mapped. Opening reads only ``meta.json``.
 
     A batch with an impossible value, such as a row id beyond its table, raises DataError.
     """
@@ -88,7 +88,7 @@ class Dataset:
         return cls(path, meta, map_records(path, meta), split=split, seed=seed)
 
     def verify(self) -> None:
-        """Raise DataError unless the records have the digest of their meta; a file is read whole for that once."""
+        """Raise DataError unless the records have the digest in ``meta.json`` (see ``digest.verify``)."""
         verify(self._path.parent, self.meta)
 
     def num_eval(self, which: EvalSet) -> int:
@@ -97,7 +97,7 @@ class Dataset:
         return end - first
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """Positions [step * batch_size, (step + 1) * batch_size) of the training stream, cut off at ``num_train``."""
+        """Positions [step * batch_size, (step + 1) * batch_size) in training order; the last batch may be shorter."""
         first = step * batch_size
         end = min(first + batch_size, self.num_train)
         assert 0 <= first < end, f"step {step} of batches of {batch_size} lies outside {self.num_train} samples"
@@ -106,7 +106,7 @@ class Dataset:
         return self._batch(first, self._items(first, end))
 
     def _items(self, first: int, end: int) -> NDArray[np.int64]:
-        """Sample numbers at positions [first, end) of the shuffle; computed in blocks, at a sixth of the cost."""
+        """Row numbers at positions [first, end) of the shuffle; computed in blocks, which cuts the cost to a sixth."""
         assert self._order is not None
         begin, items = self._block
         if not begin <= first <= end <= begin + len(items):
@@ -116,7 +116,7 @@ class Dataset:
         return items[first - begin : end - begin]
 
     def eval_batches(self, which: EvalSet, batch_size: int, max_samples: int | None = None) -> Iterator[Batch]:
-        """An evaluation set in file order, at most its first ``max_samples``; positions count from its beginning."""
+        """Batches of an evaluation set in file order, at most ``max_samples`` samples; ``first_sample`` starts at 0."""
         first, end = self._eval_range(which)
         if max_samples is not None:
             end = min(end, first + max_samples)
@@ -129,7 +129,7 @@ class Dataset:
         return self.rows.first_validation, self.rows.num_rows
 
     def _batch(self, first_sample: int, rows_B: NDArray[np.int64]) -> Batch:
-        """Split records into their columns; each part is a copy, so nothing of the file stays referenced."""
+        """The batch of the records ``rows_B``; its arrays are copies. Raises DataError for a damaged record."""
         dense_BI = np.empty((len(rows_B), NUM_DENSE), np.float32)
         ids_BF = np.empty((len(rows_B), NUM_TABLES), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)

@@ -1,4 +1,4 @@
-"""The digest of a folder's records: computed when a file is first used, and remembered for the file as it is."""
+"""The check of a folder's records by their digest: made once, and again only if the file has changed since."""
 
 import json
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _BLOCK_ROWS = 1 << 16
 def verify(folder: Path, meta: Meta) -> None:
     """Raise DataError unless the records have the digest of ``meta``.
 
-    A file is read whole once; ``.verified.json`` beside it says of which inode, size and times (ns) that was. A file
-    that was written to since then has another time of change, which no user can set. Hashing takes about 0.1 s a
-    gigabyte that is in memory. Where the folder cannot be written to, nothing is remembered.
+    The whole file is read once; ``.verified.json`` beside it keeps the inode, size and times (ns) of the file that was
+    verified. A later write to the file changes its ctime, which no user can set. Hashing takes about 0.1 s per gigabyte
+    in memory. In a read-only folder nothing is kept, and every call reads the file.
     """
     status = (folder / RECORDS_NAME).stat()
     identity = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, meta.digest]
@@ -37,14 +37,14 @@ def verify(folder: Path, meta: Meta) -> None:
 
 
 def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
-    """The records in blocks of (B, 40) int32, each with its first row."""
+    """Yields (row number of the first record, records as (B, 40) int32), block by block."""
     records = map_records(folder, meta)
     for start in range(0, meta.num_rows, _BLOCK_ROWS):
         yield start, np.asarray(records[start : start + _BLOCK_ROWS])
 
 
 def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:
-    """Raise DataError unless ``digest``, of all records, completed by the cardinalities, is that of ``meta``."""
+    """Raise DataError unless ``digest``, fed with all records, equals the one in ``meta`` after the cardinalities."""
     digest.update(json.dumps(meta.cardinalities).encode())
     found = digest.hexdigest()
     if found != meta.digest:

@@ -63,8 +63,7 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
     """Count every access of a prepared folder and verify its digest. Removes what killed preparations of it left.
 
     ``progress`` is called with the number of records read and of all records. Memory: 8 bytes per table row, and one
-    block of records. Raises DataError as ``Dataset.open`` does, and if the
-    records do not match their digest.
+    block of records. Raises DataError as ``Dataset.open`` does, and if the records do not match their digest.
     """
     sweep(Path(path))
     meta = read_meta(Path(path))
@@ -110,7 +109,7 @@ def count_accesses(path: Path, meta: Meta, progress: Progress | None = None) -> 
 
 
 def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo:
-    """Size and skew of one table or of a set of tables; sorts ``counts_N`` in place."""
+    """Size and skew of the rows with access counts ``counts_N``, of one table or of several; sorts ``counts_N``."""
     counts_N.sort()
     num_rows, num_seen = len(counts_N), int(np.count_nonzero(counts_N))
     return TableInfo(

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
-    """A new empty file or folder beside ``out``, hidden; removed at the end unless it was renamed. Raises OSError."""
+    """A new hidden, locked file or folder beside ``out``; removed at the block's end unless renamed. Raises OSError."""
     out.parent.mkdir(parents=True, exist_ok=True)
     path, lock = _make_locked(out, kind)
     try:
@@ -50,7 +50,7 @@ def _make_locked(out: Path, kind: Literal["file", "folder"]) -> tuple[Path, int]
 
 
 def sweep(out: Path) -> None:
-    """Remove what killed processes left of earlier tries to write ``out``, and log each with its size."""
+    """Remove temporary files of ``out`` that killed processes left behind, and log each with its size."""
     out = Path(os.path.abspath(out))
     pattern = re.compile(rf"\.{re.escape(out.name)}\.\d+-[0-9a-f]+\.tmp")
     with suppress(OSError):  # no such folder, or not ours
@@ -60,7 +60,7 @@ def sweep(out: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> int | None:
-    """The bytes that were removed; None if a process still writes them, or they cannot be removed."""
+    """Remove a temporary file or folder unless it is locked. Returns its bytes; None if it could not be removed."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -38,7 +38,7 @@ class Permutation:
         return items_B
 
     def _once(self, values_B: U64) -> U64:
-        """The same over the whole of [0, a * b)."""
+        """One pass of the Feistel network: a permutation of [0, a * b), without cycle walking."""
         sizes = np.uint64(self._left_size), np.uint64(self._right_size)
         left, right = np.divmod(values_B, sizes[1])
         for index, round_key in enumerate(self._round_keys):

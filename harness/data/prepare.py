@@ -52,8 +52,8 @@ def prepare(
     ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM.
     ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or the 26 ``table_sizes``.
     ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
-    the result does not depend on it. If ``out`` already holds the same preparation, nothing is done; so where another
-    process was faster.
+    the result does not depend on it. A no-op if ``out`` already holds the same preparation, also by another process
+    meanwhile.
 
     Raises:
         DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
@@ -124,7 +124,7 @@ def _check(
 
 
 class _Counter:
-    """Adds up bytes and reports them."""
+    """Sums bytes and calls the progress callback with the sum."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._done, self._total = 0, total

@@ -85,7 +85,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 
 def find_data(path: Path) -> Meta:
-    """Read the meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError, also without it."""
+    """The meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError, also if it is missing."""
     if not path.is_dir():
         what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
         start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
@@ -130,7 +130,7 @@ def map_records(folder: Path, meta: Meta) -> Words:
 def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
     """Exclusive upper bounds of the 40 words of a record, as unsigned numbers: (40,) uint32.
 
-    Labels are 0 or 1 and features finite and not negative; the bits of such floats are ordered as they are.
+    Labels are 0 or 1 and features finite and not negative; the bits of such floats have the order of the floats.
     """
     return np.array(
         [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * NUM_DENSE, *(min(size, 1 << 31) for size in cardinalities)],
@@ -139,7 +139,7 @@ def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
 
 
 def refuse_damage(path: Path, records_BC: Words, limits_C: NDArray[np.uint32], first_row: int) -> None:
-    """Raise :func:`damage` for the first damaged one of consecutive records, which start at row ``first_row``."""
+    """Raise :func:`damage` for the first damaged record of a block that starts at row ``first_row``; else a no-op."""
     is_sound_BC = records_BC.view(np.uint32) < limits_C
     if not is_sound_BC.all():
         b = int(np.flatnonzero(~is_sound_BC.all(axis=1))[0])
@@ -150,7 +150,7 @@ def damage(path: Path, record_C: NDArray[np.int32], limits_C: NDArray[np.uint32]
     """A DataError that names the file, the row and the first impossible word of its record.
 
     An impossible value would silently train other rows or give NaN, so every batch is checked when it is read. Damage
-    that leaves possible values is found by the digest (`run.py data info`).
+    whose values are possible is found only by the digest (`run.py data info`).
     """
     column = int(np.flatnonzero(record_C.view(np.uint32) >= limits_C)[0])
     word = record_C[column : column + 1].copy()

@@ -38,7 +38,7 @@ def write_sidecar(log: Path, made: Synthetic) -> None:
 
 
 def read_sidecar(log: Path, source: Source) -> Synthetic | None:
-    """How ``log``, whose size and hash are those of ``source``, was made; None without a sidecar of these bytes.
+    """How the synthetic ``log`` was made; None if no sidecar has the size and hash of ``source``, the log's bytes.
 
     Raises DataError for a sidecar that cannot be read.
     """

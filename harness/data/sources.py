@@ -74,14 +74,14 @@ class SourceReader:
             yield Chunk(rest + b"\n", first_line)
 
     def count(self, data: bytes) -> None:
-        """Take the next bytes of the file into account."""
+        """Add the next bytes of the file to its size and hash, and report the progress."""
         self._hash.update(data)
         self._num_bytes += len(data)
         self._advance(len(data))
 
 
 class _Tap:
-    """A file that reports every byte read from it; it has the methods that GzipFile calls."""
+    """A file wrapper that passes all bytes read to a callback; it has the methods that GzipFile calls."""
 
     def __init__(self, file: IO[bytes], told: Callable[[bytes], None]) -> None:
         self._file = file
@@ -95,7 +95,7 @@ class _Tap:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert errors of reading ``path`` into DataError."""
+    """An error of reading ``path`` in the block becomes a DataError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

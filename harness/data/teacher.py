@@ -82,7 +82,7 @@ def category_values(rows_MF: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 class World:
-    """Generator of samples: tables and integers. ``num_samples``: how many will be drawn, needed to fit the skew."""
+    """Generator of samples without labels. ``num_samples``: how many will be drawn, needed to fit the skew."""
 
     def __init__(self, scale: float, num_samples: int, seed: int) -> None:
         self.cardinalities = scaled_cardinalities(scale)
@@ -160,7 +160,7 @@ class Teacher:
         return self._weight_T @ (self._terms(samples) - self._mean_T[:, None]) + self._bias
 
     def _terms(self, samples: Samples) -> Floats:
-        """All terms, raw: (T, M)."""
+        """All terms of the logit before standardisation, (T, M)."""
         seen_MI = np.log(np.maximum(np.where(samples.integers_missing_MI, 0, samples.integers_MI), 0) + 1.0)
         rows_MF = np.where(samples.rows_missing_MF, self._sizes_F, samples.rows_MF)
         cosine_M, sine_M = np.cos(_TURN * samples.time_M), np.sin(_TURN * samples.time_M)
@@ -174,7 +174,7 @@ class Teacher:
         return np.stack(terms)
 
     def _shares(self, world: World) -> Floats:
-        """Share of the variance of each term, (T,), summing to 1."""
+        """Each term's share of the logit's variance, (T,), summing to 1."""
         is_large = np.array([table in world.large for table in self._teaching])
         tables = np.where(is_large, _LARGE_SHARE / is_large.sum(), _SMALL_SHARE / (~is_large).sum())
         return np.concatenate([[_DENSE_SHARE], tables, np.full(len(_PAIRS), _PAIR_SHARE / len(_PAIRS))])
@@ -193,14 +193,14 @@ def _effects(random: np.random.Generator, num_rows: int, taper: float) -> NDArra
 
 
 def expected_auc(logits_M: Floats) -> float:
-    """Expected AUC of the true probabilities, over labels drawn from them: an upper bound for any predictor."""
+    """Expected AUC of the true probabilities if labels are drawn by them: an upper bound for any predictor."""
     odds_M = 1 / (1 + np.exp(-np.sort(logits_M)))
     below_M = np.cumsum(1 - odds_M) - (1 - odds_M) / 2
     return float(odds_M @ below_M / (odds_M.sum() * (1 - odds_M).sum()))
 
 
 def _bias_for(score_M: Floats, positive_frac: float) -> float:
-    """The bias at which the mean probability is ``positive_frac``, by Newton's method from the bias of no scores."""
+    """The bias at which the mean probability is ``positive_frac``, by Newton's method; starts as if scores were 0."""
     bias = float(np.log(positive_frac / (1 - positive_frac)))
     for _ in range(_NEWTON_STEPS):
         odds_M = 1 / (1 + np.exp(-(score_M + bias)))

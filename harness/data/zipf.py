@@ -18,8 +18,8 @@ _RANK_JITTER = 0.4  # standard deviation of a row's log rank between the first d
 def top_share(num_rows: int, exponent: float, num_draws: int, missing_frac: float = 0.0) -> float:
     """Expected share of ``num_draws`` draws that fall on the top 1 % of the rows drawn at least once.
 
-    A fraction ``missing_frac`` of the draws is the row for missing values, which counts as one of the top rows. Ranks
-    beyond the first few thousand are summed in geometric buckets.
+    ``missing_frac``: the fraction of draws that hit the row for missing values, which counts as one of the top rows.
+    Ranks beyond the first few thousand are summed in geometric buckets.
     """
     first_K, width_K = _buckets(num_rows)
     each_K = np.sqrt(first_K * (first_K + width_K - 1)) ** -exponent
@@ -56,7 +56,7 @@ def _buckets(num_rows: int) -> tuple[Floats, Floats]:
 
 
 class Popularity:
-    """Draws rows of one table. Row i has rank i when the file begins; by its end ranks have moved by some tens of %."""
+    """Draws rows of one table by a drifting Zipf law: row i has rank i at first, and a rank tens of % off at last."""
 
     def __init__(self, num_rows: int, exponent: float, generator: np.random.Generator) -> None:
         log_rank_N = np.log(np.arange(1, num_rows + 1, dtype=np.float64))
@@ -66,6 +66,6 @@ class Popularity:
         self._last_order_N = np.argsort(log_rank_N).astype(np.int32)
 
     def draw(self, generator: np.random.Generator, time_M: Floats) -> NDArray[np.int64]:
-        """One row (int64) for each time in [0, 1), from a mixture that moves from the first law to the last."""
+        """One row (int64) for each time t in [0, 1): by the final ranks with probability t, else by the first ranks."""
         rank_M = np.searchsorted(self._cumulative_N, generator.random(len(time_M)), side="right")
         return np.where(generator.random(len(time_M)) < time_M, self._last_order_N[rank_M], rank_M)

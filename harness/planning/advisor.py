@@ -105,10 +105,10 @@ def advise(
     row_width: int,
     num_tracked: int,
 ) -> Advice:
-    """The closed forms for one job, whose tables have ``cardinalities`` rows of ``embedding_dim`` values.
+    """The recommendation for a job whose tables have ``cardinalities`` rows of ``embedding_dim`` values.
 
-    ``row_width``: numbers of a row, state of its optimizer included. The share of ``cpr_mirror`` is the default, unless
-    ``options`` has one.
+    ``row_width``: float32 numbers per row, optimizer state included. The mirror's share is that in ``options``, else
+    the default of ``cpr_mirror``.
     """
     share = getattr(options, "share", CprMirror.Options.model_fields["share"].default)
     counts_ranks = options.interval_counts_ranks
@@ -136,14 +136,14 @@ def advise(
 
 
 def full_buckets(costs: Costs, t_save_h: float) -> Buckets:
-    """The terms of ``o_full_h``, by bucket: save, load, lost and reschedule."""
+    """The overhead ``o_full_h`` of full recovery, split into its buckets."""
     num_failures = costs.job_h / costs.mtbf_h
     lost_h = t_save_h / 2 * num_failures
     return replace(part_buckets(costs, t_save_h), lost_h=lost_h, load_h=costs.o_load_h * num_failures)
 
 
 def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
-    """The terms of ``o_part_h``, by bucket."""
+    """The overhead ``o_part_h`` of partial recovery, split into its buckets."""
     num_failures = costs.job_h / costs.mtbf_h
     return Buckets(
         save_h=saves_h(costs, t_save_h),
@@ -154,14 +154,14 @@ def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
 
 
 def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
-    """The break-even values of full against partial recovery, by the decision of a cpr_* strategy.
+    """The break-even values of full against partial recovery, by the rule by which cpr_* strategies decide.
 
-    Where load and reschedule cost the same in both, partial recovery is cheaper if its saves cost less than the saves
+    If load and reschedule cost the same in both, partial recovery is cheaper if its saves cost less than the saves
     and the lost computation of full recovery::
 
         k O_save / (2 P N F) < sqrt(2 O_save / F)    that is    P N sqrt(F) / k > sqrt(O_save / 8)
 
-    with P the PLS target and F the MTBF. Other prices have no such form, so every value is found by bisection.
+    with P the PLS target and F the MTBF. For other costs there is no closed form, so all values are found by bisection.
     """
 
     def is_partial(**changes: Any) -> bool:
@@ -179,7 +179,7 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
 
 
 def _break_even(holds: Callable[[float], bool]) -> float:
-    """The value above which ``holds``, to the last digits; 0 or infinity if it lies outside 1e-12 to 1e12."""
+    """The value above which ``holds`` is true, to the last digits; 0 below 1e-12, infinity above 1e12."""
     low, high = 1e-12, 1e12
     if holds(low):
         return 0.0
@@ -193,10 +193,11 @@ def _break_even(holds: Callable[[float], bool]) -> float:
 def tracker_memory(
     cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float, share: float
 ) -> Iterator[TrackerMemory]:
-    """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that. Mass has 4
-    bytes for each row of all tables. A bit for each is added to SSU's list, and to the counters of differential.
-    ``buddy`` keeps a replica of everything, with its counters. The mirror of ``cpr_mirror``, by ``share``, is the
-    trainer's; the ranks have MFU's counters besides.
+    """The memory of each tracker and replica for tables of these sizes.
+
+    SCAR keeps a second copy of the D values of each tracked row, MFU 4 bytes per tracked row, SSU a fraction r of that.
+    Mass keeps 4 bytes per row of all tables. SSU's list and the counters of differential have one more bit per row.
+    ``buddy`` keeps a replica of all rows and their counters. The mirror of ``cpr_mirror`` is the trainer's (``share``).
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
@@ -262,7 +263,7 @@ def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pl
 
 
 def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
-    """The statistics of all outcomes of one strategy."""
+    """The statistics of one strategy's outcomes, which are given in ``parts``."""
     interval = make_strategy(options, costs).interval
     found = np.concatenate(parts)
     return Spread(
@@ -275,7 +276,7 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
 
 
 def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedFault, ...]:
-    """A drawn trace as planned kills, as ``harness.traces.schedule`` makes them of a trace file. Hours ascend."""
+    """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` would make."""
     planned_kills: dict[tuple[int, float], dict[int, float]] = {}
     for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
@@ -287,7 +288,7 @@ def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tupl
 
 
 def _steps_at(hours_E: F64, job: Job) -> list[int]:
-    """The first boundary at or after each hour: by floats, and exactly where they are too near a boundary to tell."""
+    """The first boundary at or after each hour, exact also where rounding errors of floats could give the next one."""
     costs = job.costs
     step_E = hours_E / costs.job_h * (costs.total_samples / job.batch_size)
     steps = np.ceil(step_E).astype(np.int64).tolist()

@@ -1,7 +1,7 @@
-"""A run without training: emulated overhead and PLS of a schedule of failures, by the real strategy and ledgers.
+"""Simulation of a run without training: overhead and PLS of a schedule of failures, by the run's strategy and ledgers.
 
 A schedule takes about a hundred microseconds at any size of model: only boundaries where something is due are visited.
-With failures on the wall clock it takes milliseconds, since every save and failure moves the next one.
+With failures on the wall clock it takes milliseconds, since the overhead of each save and failure delays the next one.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ _UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """Payload bytes of saves, over all ranks and the dense network, at most. Every save writes the dense network.
+    """The largest payload bytes of saves, over all ranks. Every save writes the dense network.
 
     ``width``: float32 numbers of a row, state of the optimizer included. ``dense``: bytes of the dense network.
     ``shards``: bytes of each rank's rows, which recovery of that rank alone reads.
@@ -82,9 +82,9 @@ def save_sizes(
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The simulated job: costs, steps, the share of the model that each PS rank holds, and the size of a save.
+    """The simulated job: costs, steps, each PS rank's share of the model, and the sizes of saves.
 
-    ``clock``: of the failures' hours (``trace.clock``).
+    ``clock``: the clock of the failures' hours (``trace.clock``).
     """
 
     costs: Costs
@@ -105,9 +105,9 @@ class Outcome(OverheadLedger):
 def saves_of(
     strategy: Strategy, *, batch_size: int, num_steps: int, total_samples: int
 ) -> Iterator[tuple[int, SavePlan]]:
-    """The steps and plans of a run's saves, in order.
+    """The step and plan of each save of a run without failures, in order.
 
-    ``plan_save`` is called as in a run, but only at boundaries given by ``next_save``: it returns None at others.
+    ``plan_save`` is called only at boundaries that ``next_save`` gives, since it returns None at all others.
     """
 
     def at(step: int) -> Progress:
@@ -128,9 +128,9 @@ def saves_of(
 class DueSaves:
     """The saves of a run: their boundaries and bytes, those that close an interval, and the cost of all of them.
 
-    They do not depend on failures: decisions depend on ``Progress`` alone, so repeated steps get the same decisions.
-    Nor does their cost, but for saves in the background, which wait for each other: ``charged`` is then None. So it is
-    where failures depend on the saves charged before them: with the clock ``wall``, and with spares, which are ready
+    Failures do not change the saves: decisions depend on ``Progress`` alone, so rerun steps get the same decisions.
+    ``charged``: the ledger with the cost of all saves; None if the cost depends on failures, or failures on the cost:
+    for saves in the background, which wait for each other, with the clock ``wall``, and with spares, which are ready
     again at an hour of that clock.
     """
 
@@ -140,16 +140,16 @@ class DueSaves:
     charged: Outcome | None
 
     def before(self, kill_step: int) -> int | None:
-        """The last save before a kill at boundary ``kill_step``; at one boundary the save comes before the kill."""
+        """The step of the last save at or before boundary ``kill_step``, as a save precedes a kill there; or None."""
         return _last(self.steps, kill_step)
 
     def closed_before(self, kill_step: int) -> int | None:
-        """The last save that closes an interval before a kill at boundary ``kill_step``."""
+        """As :meth:`before`, of saves that close an interval."""
         return _last(self.closing_steps, kill_step)
 
 
 def _last(steps: Sequence[int], at: int) -> int | None:
-    """The last of ascending ``steps`` that is not after ``at``."""
+    """The greatest of ascending ``steps`` that is at most ``at``; None if there is none."""
     index = bisect_right(steps, at)
     return steps[index - 1] if index else None
 
@@ -182,7 +182,7 @@ def _progress(step: int, saved_step: int | None, batch_size: int, total_samples:
 
 
 class _Run:
-    """One simulated run: what its failures cost."""
+    """The state of one simulated run: its ledgers, and the saves charged so far."""
 
     def __init__(self, strategy: Strategy, job: Job, saves: DueSaves) -> None:
         self.strategy = strategy
@@ -201,9 +201,10 @@ class _Run:
         self._next_step = 0  # the first boundary at which a kill may strike
 
     def strikes(self, planned_kills: Sequence[PlannedFault]) -> Iterator[PlannedFault]:
-        """The kills at the boundaries where the wall clock reaches their hours; those after the job's end are left out.
+        """Yields the kills in order, with the boundaries at which the wall clock reaches their hours.
 
-        Each must be carried out before the next one is asked for, since it moves the clock.
+        Kills after the job's end are left out. The caller must carry out each kill before it asks for the next one, as
+        the kill's overhead moves the clock.
         """
         to_come = deque(planned_kills)
         while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
@@ -213,7 +214,7 @@ class _Run:
             yield merge_faults(step, due)
 
     def _strike_step(self, planned_kill: PlannedFault) -> int:
-        """The boundary at which the kill strikes; the saves up to it are charged, and move the clock."""
+        """The boundary at which the kill strikes. Charges the saves up to it, since they move the clock."""
         saves, hour = self.saves.steps, planned_kill.hour
         while self._num_charged < len(saves):
             save = saves[self._num_charged]
@@ -225,7 +226,7 @@ class _Run:
         return max(self._reads(planned_kill), self._next_step)
 
     def _reads(self, planned_kill: PlannedFault) -> int:
-        """The boundary at which the wall clock reads the hour of the kill, if nothing more is charged."""
+        """The boundary at which the wall clock reaches the hour of the kill if no further overhead is charged."""
         costs = self.job.costs
         return strike_step(
             planned_kill.hour,
@@ -244,7 +245,7 @@ class _Run:
             self._num_charged = index + 1
 
     def slow_down(self, planned: PlannedFault) -> None:
-        """Charge a fault that lasts. It begins before the saves and failures of its boundary."""
+        """Charge a fault that slows ranks for some hours; it begins before the saves and kills of its boundary."""
         self.charge_saves_through(planned.step - 1)
         self.overhead.charge_slowdown(planned.wait_h)
 
@@ -268,11 +269,11 @@ class _Run:
 def simulate(
     strategy: Strategy, job: Job, planned_faults: Sequence[PlannedFault], saves: DueSaves | None = None
 ) -> Outcome:
-    """The cost of ``planned_faults`` under ``strategy``: of lost ranks, given in order of steps and hours, and of slow
-    ones. Others cost nothing here: how many bytes are written again after a failure is known by the rank alone.
+    """The overhead and PLS of a run of ``job`` under ``strategy`` and ``planned_faults``, in order of steps and hours.
 
-    ``saves`` is the result of ``due_saves`` for this strategy. A caller that simulates many schedules computes it once;
-    the computing time of each schedule is then proportional to its number of kills.
+    Lost and slow ranks are charged. Failed writes are not, since only a rank knows how many bytes it writes again.
+    ``saves``: the result of ``due_saves`` for this strategy, which a caller with many schedules computes once; the
+    time of each schedule is then proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
     charged = [each for each in planned_faults if each.fault.loss or each.fault.lasts]

@@ -46,9 +46,10 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
 
 
 def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
-    """A generator's parameters for ``costs``; the law of gaps is named or a trace's (``fit:``, ``empirical:``).
+    """Parameters of generated traces for a job with ``costs``.
 
-    A fractional mean of ranks per failure becomes a mixture of the two nearest whole numbers.
+    ``model``: a law of the gaps, or ``fit:TRACE`` or ``empirical:TRACE``. A fractional mean of ranks per failure
+    becomes a mixture of the two nearest whole numbers.
     """
     learned = spec_of_model(model, {} if shape is None else {"shape": shape})
     groups = group_sizes(costs.ranks_per_failure)
@@ -103,7 +104,7 @@ def simulate_all(
 def _simulate_some(
     strategies: Sequence[StrategyOptions], job: Job, spec: GeneratorSpec, seed: int, traces: range
 ) -> Mapping[str, Outcomes]:
-    """Outcomes under ``traces`` of the seed, by strategy. They depend on the arguments only, in any process."""
+    """Simulate the strategies under the traces numbered ``traces``. Returns outcomes by strategy's name."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
     schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
     return {options.name: outcomes(options, job, schedules) for options in strategies}
