@@ -1,6 +1,6 @@
 """Failure traces: reading and writing (trace), planned kills of a run (schedule), import, generation, statistics.
 
-From a public log: importers, then mapping. Generated: laws, spec, generate, presets, regime; learn takes a spec from a
-trace. Their key=value words: config/words. A job's part of a trace: job_trace, mismatch. Statistics:
-gaps, fits, verdict, statistics.
+Modules for traces from public logs: importers, then mapping. For generated traces: laws, spec, generate, presets,
+regime; learn makes a spec from a trace. For a job's part of a trace: job_trace, mismatch. For statistics: gaps, fits,
+verdict, statistics.
 """

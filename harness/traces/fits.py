@@ -70,10 +70,10 @@ def _lognormal(sample: Sample) -> LogLikelihood:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of distributions: scipy's, the names of its parameters (the last one is the scale), its likelihood.
+    """A family of distributions: scipy's object, the parameters' names (scale last), and the log likelihood.
 
-    ``shape_of``: the shape of gaps whose logarithm has this standard deviation, from which the search begins.
-    ``log_likelihood``: of a sample with durations above 0, one of which ended, as a function of the parameters.
+    ``shape_of``: the shape at which the search begins, from the standard deviation of the gaps' logarithms.
+    ``log_likelihood``: makes the function of the parameters for a sample, whose durations are above 0.
     """
 
     dist: Any
@@ -143,7 +143,7 @@ def distribution(family: str, values_P: ArrayLike) -> Any:
 
 
 def fit(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
-    """The member of ``family`` under which the durations are most likely, with intervals of this confidence.
+    """The maximum-likelihood fit of ``family`` to the durations, with intervals of this confidence.
 
     Raises:
         TraceError: an unknown family, durations not above zero, nothing ended, or the likelihood has no maximum (fewer
@@ -173,7 +173,7 @@ def fit(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
 
 
 def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
-    """A fit of every family that can be fitted, and by family why the others cannot."""
+    """A fit of every family that can be fitted; and for the others, by family, why they cannot."""
     fits: list[Fit] = []
     refused: dict[str, str] = {}
     for family in FAMILIES if sample.num_events else ():
@@ -198,7 +198,7 @@ def mean_interval(exposure_h: float, num_events: int, confidence: float = CONFID
 
 
 def maximise(family: str, sample: Sample) -> F64:
-    """The parameters of maximum likelihood. Raises as ``fit``."""
+    """The maximum-likelihood parameters of ``family``. Raises as :func:`fit`."""
     if family not in FAMILIES:
         raise TraceError(f"no family {family!r}; expected one of {', '.join(FAMILIES)}")
     if not np.isfinite(sample.all_N).all() or (sample.all_N <= 0).any():
@@ -230,7 +230,7 @@ def maximise(family: str, sample: Sample) -> F64:
 
 
 def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, float]:
-    """The Kolmogorov-Smirnov distance of a family member from the sample, and its p-value for known parameters.
+    """The Kolmogorov-Smirnov distance of a distribution from the sample, and its p-value for known parameters.
 
     The test is scipy's, of residuals that are uniform under the distribution: its cumulative probability at each
     duration that ended. A censored duration ended somewhere beyond, so that its residual is drawn uniformly from there
@@ -243,13 +243,13 @@ def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, floa
 
 
 def _log_likelihood(family: str, theta_P: F64, sample: Sample) -> float:
-    """Of the durations, at these log parameters."""
+    """The log likelihood of the durations, at these logarithms of the parameters."""
     with np.errstate(all="ignore"):
         return float(FAMILIES[family].log_likelihood(sample)(*np.exp(theta_P)))
 
 
 def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
-    """Standard errors of two log parameters by the inverse of the observed information; nan where it has none."""
+    """Standard errors of two log parameters, from the inverse of the observed information; NaN if it is singular."""
 
     log_likelihood = FAMILIES[family].log_likelihood(sample)
 

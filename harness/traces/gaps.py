@@ -1,4 +1,4 @@
-"""The deaths of a trace as arrays, how long how many ranks were watched, and the times between failures.
+"""The deaths of a trace as arrays, the observed hours and ranks, and the times between failures.
 
 There are two kinds of gap. Of a *rank*: from hour 0 to its first failure, then from failure to failure; the last gap is
 right-censored by the end of the trace, and a rank that never fails is one censored gap. Of the *system*: the same for
@@ -91,7 +91,7 @@ class Observed:
 
 
 def without_repeats(trace: Trace) -> Trace:
-    """The failures of ``trace``, the first of all entries that name one rank at one hour: as in a run, it dies once."""
+    """The failures of ``trace``; of several entries of one rank at one hour only the first, as a rank dies once."""
     first: dict[tuple[float, Rank | int], Entry] = {}
     for place, entry in enumerate(trace.failures):
         first.setdefault((entry.hour, entry.who if isinstance(entry.who, str) else place), entry)
@@ -99,7 +99,7 @@ def without_repeats(trace: Trace) -> Trace:
 
 
 def observe(trace: Trace) -> Observed:
-    """The arrays of ``trace``, in which a rank dies once at each hour. Trainers are left out.
+    """The deaths of PS ranks in ``trace`` as arrays, without repeats of a rank at one hour. Trainers are left out.
 
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
@@ -142,7 +142,7 @@ def length_of(trace: Trace) -> float:
 
 
 def first_of(trace: Trace) -> First:
-    """Whether first gaps are whole: not in a window of a log, nor in a trace generated in equilibrium."""
+    """Whether first gaps count as whole gaps: not in a window of a log, nor in a trace generated in equilibrium."""
     is_running = "window_h" in trace.header or trace.header.get("start") == "equilibrium"
     return "left_out" if is_running else "counted"
 

@@ -93,7 +93,7 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
-    """All parameters, as words of the command line."""
+    """The header of a generated trace: title, lengths, parameters as words, seed, and the command that makes it."""
     is_exact = spec.start == "equilibrium" or spec.model == "exponential"
     doubt = "" if is_exact else " at the rate of the long run, other than that of a fresh start"
     k = f"{spec.ranks_per_instant:.6g} ranks in each on average"
@@ -158,7 +158,7 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
 
 
 def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
-    """The stream and time of every renewal until ``busy_h``: the first gap of each stream, then more where needed."""
+    """The stream and time of every renewal until ``busy_h``; a renewal process with mean gap ``mean_h`` per stream."""
     law = spec.law
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
     if spec.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
@@ -185,7 +185,7 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
 
 
 def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
-    """Converts hours in which early ones count ``early_factor`` times to hours of the trace."""
+    """Convert hours on the time scale of ``GeneratorSpec.busy_h`` to hours of the trace."""
     early_h = min(spec.early_h, spec.length_h)
     early_busy_h = early_h * spec.early_factor
     hours_E = np.where(busy_E < early_busy_h, busy_E / spec.early_factor, busy_E - early_busy_h + early_h)
@@ -196,7 +196,7 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 
 
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
-    """With groups: further ranks of the same rack (or of all) that die at the same hour."""
+    """The deaths, with further ranks of the same rack (or of all ranks) that die at the instants of groups."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
     is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
     sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
@@ -237,7 +237,7 @@ def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
 
 
 def _streams(traces_S: I64, ranks_S: I64 | int = 0) -> U64:
-    """The key of a trace's stream, or of a rank's in it: hashed, since words of small counters are less random."""
+    """The key of each trace's random stream, or of a rank's stream in it; hashed, as small counters mix badly."""
     return words(words(_STREAMS, traces_S.astype(np.uint64)), np.asarray(ranks_S).astype(np.uint64))
 
 
@@ -247,6 +247,6 @@ def _places(traces_E: I64) -> U64:
 
 
 def _uniform(seed: int, what: str, streams_S: U64, places_S: U64 | np.uint64) -> F64:
-    """Uniform numbers in (0, 1), both ends excluded: a function of seed, ``what`` is drawn, stream and place in it."""
+    """Uniform numbers in (0, 1), ends excluded: a pure function of the seed, ``what`` is drawn, stream and place."""
     word_S = words(words(derive(seed, "generate", what), streams_S), np.asarray(places_S))
     return ((word_S >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

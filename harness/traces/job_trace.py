@@ -1,4 +1,4 @@
-"""The failure trace of a run: a file, a window of it, or the file scaled to the job; hosts become their ranks."""
+"""The failure trace of a run: a draw of a law, a file, a window of it, or the file scaled to the job's length."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,9 +19,9 @@ _DIGITS = 6  # of hours: milliseconds of the job
 
 
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
-    """The trace of a run, drawn from its law or as :func:`on_job`, with ranks for hosts; None without a trace.
+    """The trace of a run, from its law or file, with the ranks of each host in place of it; None without a trace.
 
-    Raises TraceError, ConfigError.
+    ``goes_on``: see :func:`on_job`. Raises TraceError, ConfigError.
     """
     profile = config.emulated
     if config.trace.law is not None:
@@ -34,10 +34,10 @@ def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
 
 
 def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, goes_on: bool = False) -> Trace:
-    """``trace`` with the hours of a job of ``job_h`` hours; entries keep their lines.
+    """``trace`` cut to a window or scaled to a job of ``job_h`` hours, as ``mapping`` says; entries keep their lines.
 
-    ``seed``: of a random window. ``goes_on``: a window is followed by what follows it in the trace, for a job that
-    overhead makes longer.
+    ``seed``: draws a random window. ``goes_on``: the entries after a window are kept, for a job that overhead makes
+    longer.
 
     Raises:
         ConfigError: a window and a stretch at once.
@@ -53,9 +53,9 @@ def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, g
 
 
 def with_profile_of_trace(config: Config) -> Config:
-    """``config`` with the MTBF and the ranks per failure of its trace if the profile is ``from_trace``.
+    """``config`` with MTBF and ranks per failure measured on its trace, if the profile has ``from_trace``.
 
-    Both are measured on the trace as the job meets it. Raises ConfigError without a trace, or without a failure in it.
+    The trace is that of :func:`job_trace`. Raises ConfigError without a trace, or without a failure in it.
     """
     profile = config.emulated
     if not profile.from_trace:
@@ -74,7 +74,7 @@ def with_profile_of_trace(config: Config) -> Config:
 
 
 def mtbf_and_ranks(observed: Observed) -> tuple[float, float]:
-    """Hours per instant of failure, and deaths per instant. Raises ConfigError for a trace without either."""
+    """Hours per instant of failure, and deaths per instant. Raises ConfigError without failures or a known length."""
     if not observed.num_deaths:
         raise ConfigError(f"{observed.source}: expected at least one failure, got none")
     if not observed.length_h:
@@ -120,10 +120,10 @@ def _stretched(trace: Trace, job_h: float) -> Trace:
 
 
 def with_ranks(trace: Trace, config: Config) -> Trace:
-    """``trace`` with an entry for each rank of a host in place of the entry that names the host.
+    """``trace`` with each entry that names a host replaced by one entry per rank on that host.
 
-    Ranks move only when a host is lost, so the place of each rank follows from the earlier entries of the trace.
-    Raises TraceError for a host that the run does not have, one that is lost already, or that has no rank.
+    Ranks move only when a host is lost, so the host of each rank follows from the earlier entries. Raises TraceError
+    for a host that the run does not have, that is lost already, or that has no rank.
     """
     if not any(entry.names_host for entry in trace.entries):
         return trace
@@ -146,7 +146,7 @@ def _resolved(trace: Trace, config: Config) -> Iterator[Entry]:
 
 
 def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) -> str | None:
-    """Why a host cannot be lost now, in words; None if it can. ``lines``: of the trace, by host that was lost."""
+    """Why a host cannot be lost now, in words, or None. ``lines``: by lost host, the trace's line that lost it."""
     name, cluster = host_name(host), config.cluster
     if not cluster.hosts:
         return f"{name} is an index into cluster.hosts, which names none; set cluster.hosts to names, such as [a,b,c]"
@@ -166,9 +166,9 @@ def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) ->
 
 
 def facts_of_named(config: Config) -> dict[str, Any]:
-    """What decides results where the trace names hosts or trainers, by key of ``cluster``. Raises TraceError.
+    """Facts that change the result only if the trace names hosts or trainers, by key of ``cluster``, for hashes.
 
-    Of hosts their number, and the host of each rank; of trainers their number. Names of hosts decide nothing.
+    For hosts their number, and the host of each rank; for trainers their number. Raises TraceError.
     """
     entries = () if config.trace.path is None else read_trace(Path(config.trace.path)).entries
     facts: dict[str, Any] = {}

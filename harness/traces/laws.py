@@ -21,10 +21,10 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Law:
-    """The distribution of a gap X with E[X] = 1, by two quantile functions of ``u``.
+    """The distribution of a gap X with E[X] = 1, given by two quantile functions of ``u``.
 
-    ``gap`` is that of X; ``met`` that of the gap into which a random moment falls (density x f(x)), since long gaps are
-    met more often.
+    ``gap``: the quantile function of X. ``met``: that of the gap in which a random moment falls; its density is
+    x f(x), since longer gaps hold more moments.
     """
 
     gap: Callable[[F64], F64]
@@ -32,7 +32,7 @@ class Law:
 
 
 def _exponential() -> Law:
-    """The law without memory; the gap that is met is gamma with shape 2."""
+    """The exponential law, which has no memory; the gap around a random moment is gamma with shape 2."""
     return Law(gap=lambda u: -np.log1p(-u), met=lambda u: special.gammaincinv(2.0, u))
 
 
@@ -44,7 +44,7 @@ def _gamma(shape: float) -> Law:
 
 
 def _weibull(shape: float) -> Law:
-    """Weibull with shape c: the hazard falls for c < 1, rises for c > 1; (X / scale)^c is met as Gamma(1 + 1/c)."""
+    """Weibull with shape c: the hazard falls for c < 1, rises for c > 1; ``met`` by (X / scale)^c ~ Gamma(1 + 1/c)."""
     scale = 1 / float(special.gamma(1 + 1 / shape))
     return Law(
         gap=lambda u: (-np.log1p(-u)) ** (1 / shape) * scale,
@@ -61,7 +61,7 @@ def _lognormal(sigma: float) -> Law:
 
 
 def _empirical(gaps: tuple[float, ...]) -> Law:
-    """Observed gaps, equally likely, scaled to mean 1; met in proportion to their length."""
+    """Observed gaps, equally likely, scaled to mean 1; ``met`` draws them in proportion to their length."""
     gaps_G = np.sort(np.array(gaps))
     gaps_G = gaps_G / gaps_G.mean()
     shares_G = np.cumsum(gaps_G)
@@ -82,10 +82,10 @@ MODELS = ("exponential", *SHAPED, "empirical")
 
 
 def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
-    """The law named.
+    """The law with this name and this shape or these gaps.
 
     Raises:
-        TraceError: an unknown model, a shape that is missing, superfluous or out of range, gaps likewise.
+        TraceError: an unknown model; a shape or gaps that are missing, superfluous or out of range.
     """
     if model not in MODELS:
         raise TraceError(f"model: {model!r} is none of {', '.join(MODELS)}, fit:TRACE.csv")

@@ -24,7 +24,7 @@ _SUPERSEDES = (
 
 
 def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
-    """``spec_like`` the trace file that ``model`` names; None if ``model`` is the name of a law.
+    """:func:`spec_like` of the trace file in ``model`` (``fit:FILE``); None if ``model`` has no colon, as a law's name.
 
     Raises TraceError for another word before the colon, and as ``read_trace`` and ``spec_like``.
     """
@@ -39,7 +39,7 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
 def doubts(trace: Trace, per: Per) -> Iterator[str]:
     """A sentence on each reason to doubt a law that is learned from the gaps of ``trace``.
 
-    Gaps include the time of repair. Of a rank that never came back, that is all hours until the trace's end.
+    Gaps include the time of repair: for a rank that never came back, all hours until the trace's end.
     """
     num_gaps = gaps_of(observe(trace), per, first="left_out").num_events
     if num_gaps < _FEW:
@@ -53,7 +53,7 @@ def doubts(trace: Trace, per: Per) -> Iterator[str]:
 
 
 def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec:
-    """Parameters that generate traces like ``trace``; those in ``asked`` are taken from there.
+    """Parameters that generate traces like ``trace``; parameters in ``asked`` are used instead of learned ones.
 
     Learned are the law of the gaps, the MTBF (hours / instants, for as many nodes as the trace says it has ranks), the
     ranks that die at an instant, and the repair times. ``fit`` takes the family of the lowest AIC, the exponential if
@@ -91,7 +91,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
 
 
 def _repairs(trace: Trace, how: str) -> dict[str, Any]:
-    """The repair times of the deaths of which they are known, or their median and mean."""
+    """Parameters of repairs: the known repair times (``empirical``), or their median and mean (``fit``)."""
     known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     if how == "empirical":
         return {"repairs_h": tuple(known)}
@@ -103,7 +103,7 @@ def _repairs(trace: Trace, how: str) -> dict[str, Any]:
 
 
 def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
-    """The gaps themselves; or family and shape by AIC, the exponential unless another one is clearly better."""
+    """Parameters of the gaps' law: the gaps (``empirical``), or family and shape by AIC (``fit``)."""
     if how == "empirical":
         return {"model": "empirical", "gaps_h": tuple(gaps.ended_E.tolist())}
     from harness.traces.fits import fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
@@ -119,5 +119,5 @@ def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To six digits, far below any standard error, so that a command line can hold it."""
+    """``value`` rounded to six significant digits, far below any standard error, to keep command lines short."""
     return float(f"{value:.6g}")

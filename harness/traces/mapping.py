@@ -139,12 +139,12 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
 
 
 def _date(began: str, hour: float) -> str:
-    """Calendar time of an hour of the log."""
+    """Calendar time (ISO 8601) of ``hour`` of a log that began at ``began``."""
     return (datetime.fromisoformat(began) + timedelta(hours=hour)).isoformat(timespec="seconds")
 
 
 def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
-    """The nodes of the job's cluster, numbered in natural order."""
+    """The log's nodes whose names match ``pattern``, numbered in natural order. Raises TraceError if there is none."""
     try:
         chosen = [node for node in log.nodes if pattern is None or re.fullmatch(pattern, node)]
     except re.error as error:
@@ -157,7 +157,7 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
 
 
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
-    """The first and last hour of the window."""
+    """The first and last hour of the window that ``spec`` selects. Raises TraceError if it lies outside the log."""
     if spec.window is not None and (length_h := spec.length_h) is not None:
         if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
             raise TraceError(
@@ -181,7 +181,7 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
 
 
 def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
-    """Hours since the log begins."""
+    """``moment``, an hour or a date, as hours since the log begins. Raises TraceError for a date without calendar."""
     if not isinstance(moment, datetime):
         return moment
     if log.began is None:
@@ -190,10 +190,10 @@ def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
 
 
 def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float, seed: int) -> float:
-    """The first hour of the window of ``length_h`` of ``total_h`` hours with the most, median or fewest failures.
+    """The first hour of the window of ``length_h`` hours with the most, median or fewest failures within ``total_h``.
 
-    Windows start every 1/16 of their length; of equal ones the first is chosen. A ``random`` one starts at any hour,
-    drawn by ``seed``. ``hours`` are ascending.
+    ``hours``: the failures, ascending. Windows start every 1/16 of their length; the first one of equal windows is
+    chosen. The start of a ``random`` window is drawn by ``seed``.
     """
     if kind == "random":
         return round(float(generator(seed, "window").uniform(0, total_h - length_h)), 2)
@@ -208,8 +208,8 @@ def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h:
 def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:
     """A random sample of the failures, each kept with ``probability``, so that a rank fails as often as a node.
 
-    A choice of nodes instead would keep the histories of nodes, but a handful of them holds most failures, so that a
-    small job would nearly always have too few or far too many.
+    Sampling nodes instead would keep the history of each, but a handful of nodes has most failures, so that a small job
+    would nearly always have too few or far too many.
     """
     if probability > 1:
         raise TraceError(f"keep_rate: expected at least 1 node per rank, got {1 / probability:.3g}; lower it")
@@ -221,7 +221,7 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
 
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
-    """The rank of each node."""
+    """The rank of each node, by ``spec.map_``. Raises TraceError if there are more nodes than by-node has ranks."""
     how = spec.map_ or ("by-node" if num_ranks >= len(nodes) else "round-robin")
     if how == "by-node" and num_ranks < len(nodes):
         each = "rank" if spec.hosts is None else "host"
@@ -269,7 +269,7 @@ def _entries(  # noqa: PLR0917
 
 
 def _lost_once(entries: Sequence[Entry], rules: Counter[str]) -> tuple[Entry, ...]:
-    """Of ``entries``, whose ranks stand for hosts, the first one of each, which names the host."""
+    """The first failure of each host, which loses it for good. In ``entries`` rank psN stands for host N."""
     found: dict[int, Entry] = {}
     for entry in entries:
         assert isinstance(entry.who, str), "a name"

@@ -18,10 +18,10 @@ _SILENT_GAPS = 3.0  # mean gaps after the last failure, in a trace that does not
 
 
 def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Iterator[str]:
-    """A sentence for each point in which the trace of ``config``, as the job meets it, differs from the job.
+    """A sentence for each mismatch of the trace of ``config`` (:func:`job_trace`) and the job.
 
-    There is none without a trace or for an empty one. ``costs`` are those of the run. ``is_planned``: the job is not
-    run; closed forms take the trace's MTBF for all of its hours.
+    There is none without a trace or failures. ``costs``: the run's cost constants. ``is_planned``: for `run.py plan`,
+    where no run follows and closed forms take the trace's MTBF for the whole job.
 
     Raises:
         TraceError, ConfigError: as ``job_trace``, and a header that contradicts the entries.
@@ -39,7 +39,7 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
 
 
 def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool, is_wall: bool) -> Iterator[str]:
-    """With failures on the wall clock the job is longer than ``job_h``, by hours that are not known yet."""
+    """A sentence if the trace is shorter or longer than the job; ``is_wall``: overhead makes the job longer yet."""
     length_h, last_h = observed.length_h, float(observed.hour_E.max())
     is_given = bool({"length_h", "job_h"} & trace.header.keys())
     silent_h = _SAME_LENGTH * job_h if is_given else _SILENT_GAPS * last_h / len(observed.instants[0])
@@ -63,7 +63,7 @@ def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool,
 
 
 def _rates(observed: Observed, costs: Costs, profile: str) -> Iterator[str]:
-    """The MTBF is compared by the exact interval of a Poisson process: few failures fit many MTBFs."""
+    """Sentences if the trace's MTBF (by the exact Poisson interval) or ranks per failure differ from the profile's."""
     mtbf_h, per_failure = mtbf_and_ranks(observed)
     num_instants = len(observed.instants[0])
     if costs.mtbf_h not in mean_interval(observed.length_h, num_instants, is_cut=True):
@@ -91,7 +91,7 @@ def _ranks(observed: Observed, num_ps: int) -> Iterator[str]:
 
 
 def _instants(observed: Observed, costs: Costs, batch_size: int) -> Iterator[str]:
-    """Kills happen at boundaries between steps, at the latest at the one before the last step."""
+    """A sentence if several failure instants fall on one boundary between steps, where they are one failure."""
     num_steps = costs.total_samples // batch_size
     hours = [hour for hour in observed.instants[0].tolist() if hour <= costs.job_h]
     due = (hour_to_samples(hour, job_h=costs.job_h, total_samples=costs.total_samples) for hour in hours)

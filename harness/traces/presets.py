@@ -15,7 +15,7 @@ from harness.traces.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A failure regime: its parameters, the profile of its job, and the origin of every number."""
+    """A failure regime: the parameters of its traces, the profile of its job, and the source of every number."""
 
     title: str
     profile: str

@@ -23,10 +23,10 @@ _COUNT = re.compile(r"[0-9]{1,5}")
 
 
 def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = False) -> Trace:
-    """Draw ``seed`` of ``law`` for a job with this profile and number of ranks; hours are the job's.
+    """The trace that ``seed`` draws from ``law`` for a job with this profile and number of PS ranks.
 
-    ``goes_on``: ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Raises ConfigError for an unknown
-    law, TraceError for a trace that cannot be learned from.
+    ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Raises ConfigError for an
+    unknown law, TraceError for bad parameters of it or a trace that cannot be learned from.
     """
     try:
         if law.startswith(("fixed:", "at:")):
@@ -43,10 +43,10 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
 
 
 def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
-    """So many failures at random hours, or failures at given hours, each of random ranks.
+    """The trace of law ``fixed:N``, ``fixed:N@H`` or ``at:H+H``: failures of random ranks at random or given hours.
 
-    Of one seed, ``fixed:N@H`` has the ranks of ``fixed:N`` at hours in proportion to H, and ``at:`` equal ranks at any
-    hours.
+    For one seed, ``fixed:N@H`` loses the ranks of ``fixed:N`` at hours scaled to H, and ``at:`` loses the same ranks
+    whatever its hours are.
     """
     kind, _, text = law.partition(":")
     if kind == "fixed":
@@ -71,7 +71,7 @@ def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
 
 
 def _number(text: str, job_h: float) -> tuple[int, float]:
-    """Of failures at hours that are drawn uniformly from the job's (CPR's emulations), or from its first H."""
+    """N and H of ``N@H``: N failures are drawn uniformly from the first H hours (default: the job's; as CPR does)."""
     number, has_first, first = text.partition("@")
     if not _COUNT.fullmatch(number) or not 1 <= int(number) <= _MOST_FIXED:
         raise TraceError(
@@ -87,7 +87,7 @@ def _number(text: str, job_h: float) -> tuple[int, float]:
 
 
 def _hours(text: str, job_h: float) -> list[float]:
-    """Hours of the job, ascending, joined by ``+``."""
+    """The ascending hours of a text such as ``3+7.5``. Raises TraceError for any other text."""
     try:
         hours = [float(hour) for hour in text.split("+")]
     except ValueError:
@@ -98,7 +98,7 @@ def _hours(text: str, job_h: float) -> list[float]:
 
 
 def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
-    """The parameters of ``law`` for such a job. Raises as :func:`draw`."""
+    """The generator's parameters for ``law`` and a job with this profile. Raises as :func:`draw`."""
     job = {"ranks": num_ps, "length_h": profile.job_h}
     if law == "exponential":
         sizes = group_sizes(profile.ranks_per_failure)
@@ -118,7 +118,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
 
 
 def group_sizes(ranks_per_failure: float) -> Sizes:
-    """Sizes of groups and their probabilities: a fractional mean mixes the two nearest whole numbers. 1 is no group."""
+    """(size, probability) of groups with this mean, a mixture of the two nearest whole numbers; size 1 is left out."""
     low = int(ranks_per_failure)
     sizes = {low: 1 - (ranks_per_failure - low), low + 1: ranks_per_failure - low}
     return tuple((size, weight) for size, weight in sizes.items() if size > 1 and weight > 1e-9)

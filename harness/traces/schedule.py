@@ -19,8 +19,9 @@ from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
 def trace_facts(config: Config) -> dict[str, str | None] | None:
-    """For env.json: ``digest``, the hash of the trace's content, and ``law``, ``Trace.law`` of its file; None without
-    a trace. Raises TraceError for a file that is no trace.
+    """Facts on the trace for env.json: ``digest`` of its content, and ``law``, the :attr:`Trace.law` of its file.
+
+    None without a trace. Raises TraceError for a file that is no trace.
     """
     if config.trace.law is not None:
         trace = job_trace(config)
@@ -34,7 +35,7 @@ def trace_facts(config: Config) -> dict[str, str | None] | None:
 
 
 def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedFault, ...]:
-    """The planned faults of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
+    """The planned faults of the run's trace, in order; empty without a trace. Raises TraceError if it does not fit."""
     is_by_second = config.trace.inject == "wall"
     clock: FailureClock = "wall" if is_by_second else config.trace.clock
     trace = job_trace(config, goes_on=clock == "wall")
@@ -94,15 +95,16 @@ def schedule(
     trainers_die: bool = False,
     clock: FailureClock = "samples",
 ) -> tuple[PlannedFault, ...]:
-    """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples: losses of ranks by steps and hours,
-    and faults at boundaries, each before the losses of its boundary; then those that last; then those that wait for a
-    phase and lose no rank.
+    """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples, in three parts, each in order.
 
-    With the clock ``samples`` an entry is due at the first boundary whose samples reach its hour's, at the latest the
-    boundary before the last step, and lost ranks of one boundary are one planned fault. With ``wall`` those of one hour
-    are: at which boundary they strike depends on what is charged before. The ranks of an entry that gives a number are
-    drawn by (seed, "trace", line), whatever else is in the trace. Entries of several phases are several planned faults.
-    ``trainers_die``: with each kill at a boundary.
+    First losses of ranks, and other faults at boundaries, which precede the losses of their boundary; then faults that
+    last; then faults that wait for a phase and lose no rank.
+
+    With the clock ``samples`` an entry is due at the first boundary that reaches the samples of its hour, at the latest
+    the boundary before the last step; ranks lost at one boundary are one planned fault. With ``wall`` ranks lost at one
+    hour are one planned fault, since its boundary depends on the overhead charged before. Different phases are
+    different planned faults. The ranks of an entry that gives a number are drawn by (seed, "trace", line), whatever
+    else is in the trace. ``trainers_die``: all trainers die with each kill at a boundary.
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
@@ -151,8 +153,10 @@ def _trainers_of(named: Iterable[tuple[Rank, Entry]]) -> set[Rank]:
 def _refuse_all_trainers(
     lost: Mapping[tuple[int, float, Phase], Sequence[tuple[Rank, Entry]]], num_trainers: int, source: str
 ) -> None:
-    """Raise TraceError if no trainer is left to go on, but for one kill of all between two steps. ``lost``: at one
-    boundary, and what waits there."""
+    """Raise TraceError if all trainers are lost at one boundary, except by one kill of all between two steps.
+
+    ``lost``: the entries that strike at the boundary or wait for a phase from there on.
+    """
     everyone = [named for all_named in lost.values() for named in all_named]
     if len(_trainers_of(everyone)) < num_trainers:
         return
@@ -185,7 +189,7 @@ def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
 def _with_ends(
     lasting: Sequence[tuple[PlannedFault, Entry]], job_h: float, total_samples: int, batch_size: int
 ) -> Iterator[PlannedFault]:
-    """Each fault that lasts with its end, which is that of the job at the latest, and the hours that it costs."""
+    """The faults that last, with their ends (at most the job's end) and the hours for which the job waits for them."""
     ends_h = [min(job_h, entry.hour + (entry.repair_h or 0.0)) for _, entry in lasting]
     spans = [(entry.hour, end_h, each.fault.slowness) for (each, entry), end_h in zip(lasting, ends_h, strict=True)]
     for (each, _), end_h, wait_h in zip(lasting, ends_h, slow_hours(spans), strict=True):
@@ -209,7 +213,7 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
 
 
 def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 0) -> PlannedFault:
-    """The joint effect of the entries of one phase on the ranks that they name."""
+    """One planned fault of all entries that strike together; ``named``: each struck rank with its entry."""
     strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
     return PlannedFault(

@@ -32,9 +32,9 @@ _SIZES_IN_WORDS = WithJsonSchema({"type": "SIZE:WEIGHT,… such as 2:3,4:1"})
 class GeneratorSpec(Parameters):
     """A job of ``ranks`` ranks watched for ``length_h`` hours, and the law of its failures.
 
-    An **instant** is a moment at which one rank dies, or a group of them. Either one renewal process makes all instants
-    and each hits a random rank (``per`` system), or each rank has its own process (``per`` rank). All hours are those
-    of the source. ``stretch_h`` then scales the finished trace, repair times included, to this length in hours.
+    An **instant** is a moment at which one rank dies, or a group of ranks. Either one renewal process makes all
+    instants, and each strikes a random rank (``per`` system), or each rank has its own process (``per`` rank). All
+    hours are those before stretching: ``stretch_h`` scales the finished trace, repair times included, to this length.
     """
 
     no_words: ClassVar = ("gaps_h", "like", "repairs_h")
@@ -143,7 +143,7 @@ class GeneratorSpec(Parameters):
 
     @property
     def busy_h(self) -> float:
-        """The length in hours, early hours counted ``early_factor`` times: gaps follow the law on this time scale."""
+        """The trace's length if early hours count ``early_factor`` times; gaps follow the law on this time scale."""
         return self.length_h + (self.early_factor - 1) * min(self.early_h, self.length_h)
 
     @property
@@ -158,7 +158,7 @@ class GeneratorSpec(Parameters):
 
     @property
     def words(self) -> str:
-        """The words of ``run.py trace generate`` that make it, without the seed. Floats are exact."""
+        """The words of ``run.py trace generate`` that give these parameters, without the seed; floats are exact."""
         return shlex.join(
             f"{key}={self._text(name)}"
             for key, name in keys_of(GeneratorSpec).items()

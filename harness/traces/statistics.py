@@ -113,8 +113,10 @@ def _level(observed: Observed, per: Per, first: First) -> Level:
 
 
 def _counts(observed: Observed, per: Per) -> tuple[float, I64]:
-    """Hours observed, and numbers of failures: of each rank, so that a few bad ones widen the interval; or of instants
-    in equal windows of time (index of dispersion, Cox & Lewis, 1966), one window where failures are few.
+    """Hours observed, and the number of failures of each rank, or (``per`` system) in each of equal windows of time.
+
+    Their variance widens the interval of the MTBF if a few ranks or bursts have most failures (index of dispersion,
+    Cox & Lewis, 1966). With few failures there is one window.
     """
     if per == "rank":
         assert observed.rank_E is not None

@@ -31,13 +31,12 @@ _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a trace: a failure at ``hour`` of ``who`` (``"ps3"``, ``"trainer1"``), or of so many PS ranks, which
-    are drawn by seed.
+    """One line of a trace: a fault that strikes at ``hour``.
 
-    ``host``: the index of the host that is lost. ``who`` is then its name (``"host1"``), or in the trace of a run one
-    of its ranks.
-    ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
-    ``fault``: what happens to the rank; one that lasts does for ``repair_h``. ``extra``: the further columns as text.
+    ``who``: the rank that it strikes (``"ps3"``, ``"trainer1"``), or a number of PS ranks, which are drawn by seed.
+    ``host``: the index of a lost host; ``who`` is then the host's name (``"host1"``), or in a run's trace one of its
+    ranks. ``repair_h``: hours until the rank was back, or for which a lasting fault lasts; None if unknown. ``phase``:
+    what the run is doing when the fault strikes. ``extra``: the further columns as text.
     """
 
     hour: float
@@ -51,7 +50,7 @@ class Entry:
 
     @property
     def names_host(self) -> bool:
-        """Whether the ranks of the host are not known yet."""
+        """Whether ``who`` is a host, whose ranks must still be looked up."""
         return self.host is not None and self.who == host_name(self.host)
 
 
@@ -65,7 +64,7 @@ class Trace:
 
     @property
     def law(self) -> str | None:
-        """Digest of the header without what belongs to one draw: equal for all seeds of a law and its settings.
+        """Digest of the header without seed, number and command: equal for all draws of one law with equal settings.
 
         None if the header has no seed. An option of an older header (``--shape 2``) counts as the word ``shape=2``.
         """
@@ -80,7 +79,7 @@ class Trace:
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """The entries of which ranks are lost: they die, hang or are cut off."""
+        """The entries that lose ranks, which die, hang or are cut off; other faults are left out."""
         return tuple(entry for entry in self.entries if entry.fault.loss)
 
 
@@ -91,7 +90,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def read_utf8(path: Path, expected: str) -> tuple[str, bytes]:
-    """The file's text, UTF-8 with or without a byte order mark, and its bytes.
+    """The text of a UTF-8 file, without a byte order mark, and the file's bytes.
 
     Raises TraceError, which names what was ``expected``.
     """
@@ -202,7 +201,7 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
 
 
 def _fault(extra: Mapping[str, str], where: str) -> Fault:
-    """The fault that a line names, with what its own columns say."""
+    """The fault that a line names, by default a kill, with parameters from the fault's own columns."""
     name = extra.get("fault") or KILL.name
     if name not in FAULTS:
         raise TraceError(f"{where}: fault: expected nothing or one of {', '.join(FAULTS)}, got {name!r}")
@@ -217,7 +216,7 @@ def _fault(extra: Mapping[str, str], where: str) -> Fault:
 
 
 def _phase(text: str | None, fault: Fault, where: str) -> Phase:
-    """The phase that a line names, or the fault's own."""
+    """The phase that a line names, or the default of its fault."""
     if not text:
         return fault.phases[0]
     for phase in PHASES:
@@ -241,8 +240,8 @@ def _hours(column: str, text: str, where: str) -> float:
 
 
 def _who(text: str, where: str) -> Rank | int:
-    """The rank, the host, or the number of ranks. Numbers are compared by length first: thousands of digits make no
-    int."""
+    """The rank, the host, or the number of ranks that a column names. Lengths are compared before numbers, since
+    Python refuses to convert thousands of digits."""
     short = text if len(text) <= 20 else f"{text[:20]}…"
     if found := _NAME.fullmatch(text):
         kind, number = found.groups()

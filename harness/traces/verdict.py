@@ -1,4 +1,4 @@
-"""The conclusion of fits, in plain sentences that claim no more than the data show."""
+"""The conclusion from fits of the time between failures, in sentences that claim no more than the data show."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _UNSEEN = 3.0
 
 
 def verdict(fits: Sequence[Fit]) -> str:
-    """The family that the data favour, if any, and the reasons against it."""
+    """Sentences: which family of distributions fits best, if the data can tell, and the doubts about it."""
     if not fits:
         return "No family can be fitted: too few times between failures differ."
     ranked = sorted(fits, key=lambda fit: fit.aic)

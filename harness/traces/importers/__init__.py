@@ -18,11 +18,10 @@ from harness.traces.trace import read_utf8
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """A format of failure logs.
+    """A format of failure logs and its reader.
 
-    ``has_calendar``: times are seconds since 1970 in the log's own time zone; None: they are
-    if the last one lies in 1990 or later.
-    ``options``: fields of ``found.how`` that it takes, besides ``format`` and ``strict``.
+    ``has_calendar``: whether times are seconds since 1970 in the log's own time zone; None: whether the last time lies
+    in 1990 or later. ``options``: the fields of :class:`LogFormat` that apply, besides ``format`` and ``strict``.
     """
 
     read: Callable[[str, Findings], None]

@@ -83,7 +83,7 @@ class Failure:
 
 
 class LogFormat(Parameters):
-    """How a log is read."""
+    """The options by which a log is read: the words of ``run.py trace import``."""
 
     format: str = ""
     """Of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
@@ -128,16 +128,17 @@ class Findings:
         return self.failures[-1]
 
     def drop(self, rule: str, where: str) -> None:
-        """Count a record that ``rule`` leaves out."""
+        """Count a record that is left out by ``rule``. ``where``: the record's place. Raises TraceError if strict."""
         self._count(self.dropped, rule, where)
 
     def change(self, rule: str, where: str) -> None:
-        """Count a record that ``rule`` corrects and keeps, or a line without a failure that it skips."""
+        """Count a record that ``rule`` corrects and keeps, or a skipped line without a failure; as :meth:`drop`."""
         self._count(self.changed, rule, where)
 
     def in_order(self, events: Sequence[tuple[float, str, T]]) -> Iterator[tuple[float, str, T]]:
-        """The events (seconds, place, record) by time, those of one instant in the file's order. Counts those that are
-        out of order.
+        """The events (seconds, place, record) sorted by time; equal times keep the file's order.
+
+        Counts events that are out of order as changed, and extends the time that the log covers.
         """
         latest_s = -math.inf
         for time_s, where, _ in events:
@@ -151,8 +152,8 @@ class Findings:
     def outages(self, zero_s: float) -> tuple[Outage, ...]:
         """The failures as outages, in hours since ``zero_s``, sorted by (start, node); faulty records are left out.
 
-        An outage that overlaps the next one of its node ends where that one starts, and the later end is kept, so the
-        time during which the node is down does not change.
+        An outage that overlaps the node's next one ends where that starts, and the next one gets the later end, so the
+        time for which the node is down does not change.
         """
         by_node: dict[str, list[Failure]] = {}
         for failure in self.failures:
@@ -169,7 +170,7 @@ class Findings:
         return tuple(sorted(clean, key=lambda outage: (outage.start_h, outage.node)))
 
     def _without_overlap(self, failures: Iterable[Failure]) -> Iterator[Failure]:
-        """The failures of one node, in order of time."""
+        """The failures of one node (in order of start) without faulty records and overlaps, which are counted."""
         current: Failure | None = None
         for failure in failures:
             end_s = failure.end_s
@@ -196,8 +197,8 @@ class Findings:
         """The second of the file's clock at which the log begins, and its calendar time.
 
         A log with a calendar (times since 1970) begins at the midnight before its first event, so that the time of day
-        is ``hour mod 24``; others begin at their own 0. ``None``: the log
-        has a calendar if its last time lies in 1990 or later.
+        is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: whether its last time lies in 1990 or
+        later.
 
         Raises:
             TraceError: some times count from 1970, some from 0.

@@ -25,8 +25,7 @@ class _Event(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is an event that is not "up". A node is its node_id, which is unique; a failed component
-    counts as a failure of its node.
+    """Read each event other than "up" as a failure of its node_id; a failed component is a failure of its node.
 
     Times count from 1970, or in traces without a calendar from their beginning.
     """
@@ -54,7 +53,7 @@ def read(text: str, found: Findings) -> None:
 
 
 def _check_names(fields: list[str], where: str) -> None:
-    """A comment line may hold the names of the columns."""
+    """Raise TraceError if a comment line names other columns than those of the format."""
     if len(fields) not in _NUM_COLUMNS or fields[0].lstrip("# ") != "event_id":
         return
     for column, name in _COLUMNS.items():

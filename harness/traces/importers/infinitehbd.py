@@ -21,10 +21,10 @@ class _Event(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is a fault: a ``fault_start``, with the ``fault_end`` of its server, or such an end alone.
+    """Read each ``fault_start`` with its ``fault_end``, or an end without start, as a failure of its server.
 
-    An end belongs to the earliest open fault of its server and ``fault_type``, else to the earliest open one. A fault
-    without an end has no repair time.
+    An end belongs to the earliest open fault of its server and ``fault_type``, else to the server's earliest open one.
+    A fault without an end has no repair time.
     """
     records: list[_Event] = read_json(list[_Event], text, found.source)
     if not records:

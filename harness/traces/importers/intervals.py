@@ -15,7 +15,7 @@ class _Line(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is a line; ``end`` may be empty. A first line ``node,start,end`` is skipped."""
+    """Read each line as one outage; ``end`` may be empty. A first line ``node,start,end`` is skipped."""
     unit_s = _UNITS[found.how.unit]
     for where, fields in csv_rows(text, found.source):
         if not found.failures and [field.lower() for field in fields] == [*_NAMES]:

@@ -39,9 +39,10 @@ class _Line(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is a line; ``system`` selects the lines of one system. A node is ``system-number``, numbers from 0.
+    """Read each line as a failure of the node ``SYSTEM-NUMBER``; ``system`` selects the lines of one system.
 
-    The column ``nodes`` also counts nodes that never failed. Where a line has no down time, end - start is taken.
+    The column ``nodes`` counts all nodes, also those that never failed; numbers start at 0. A line without down time
+    lasts from its start to its end.
     """
     wanted = found.how.system
     num_nodes: dict[int, int] = {}

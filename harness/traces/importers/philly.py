@@ -48,11 +48,11 @@ class _Job(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is a failed attempt on one of its servers: an attempt that another one followed, or the last one of a
-    job whose status is ``Failed`` (``Killed`` is a user's doing).
+    """Read each failed attempt of a job as a failure of all its servers, at the end of the attempt.
 
-    All servers of an attempt fail at its end, at one instant; they are repaired when the job runs again. Most of these
-    failures are of programs, not of machines, and a server may do other work in its repair time.
+    An attempt has failed if another one followed it, or if it is the last one of a job whose status is ``Failed``
+    (``Killed`` is the user's decision). The servers are repaired when the job runs again. Most of these failures are of
+    programs, not of machines, and a server may do other work in its repair time.
     """
     jobs: list[_Job] = read_json(list[_Job], text, found.source)
     for number, job in enumerate(jobs, start=1):

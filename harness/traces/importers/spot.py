@@ -22,10 +22,10 @@ _MAX_INSTANCES = 10_000
 
 
 class Slots:
-    """The places of a cluster that instances occupy and leave; a slot's outage is the time in which it is empty.
+    """The slots of a cluster that instances occupy; the outages of a slot are the times in which it is empty.
 
-    A job sees slots, not instances: a preempted instance is replaced by one of another name. A newcomer takes the slot
-    that has been empty for longest, or a new one. With ``is_named`` every instance has a slot of its own name.
+    A job sees slots, not instances: a preempted instance is replaced by one of another name. A new instance takes the
+    slot that has been empty for longest, or a new slot. With ``is_named`` every instance has a slot of its own name.
     """
 
     def __init__(self, found: Findings, *, is_named: bool = False) -> None:
@@ -36,7 +36,7 @@ class Slots:
         """The slot of each instance that is there, in order of arrival."""
 
     def enter(self, instance: str, time_s: float | None) -> None:
-        """``instance`` arrives at ``time_s``; None: it was there when the log began."""
+        """Record that ``instance`` arrived at ``time_s``; None: before the log began."""
         slot = instance
         if not self._is_named:
             slot = self._empty.popleft() if self._empty else f"slot{len(self.slot_of)}"
@@ -46,7 +46,7 @@ class Slots:
             self._open.pop(slot).end_s = time_s
 
     def leave(self, instance: str, time_s: float, where: str) -> None:
-        """``instance`` is preempted at ``time_s``."""
+        """Record that ``instance`` was preempted at ``time_s``."""
         slot = self.slot_of.pop(instance)
         self._empty.append(slot)
         self._open[slot] = self._found.fail(slot, time_s, None, where)
@@ -59,10 +59,10 @@ class _Line(Record):
 
 
 def read_events(text: str, found: Findings) -> None:
-    """Bamboo: a record is a removal.
+    """Read a log of Bamboo: each removal of an instance is a failure.
 
-    By ``slot`` a node is a place in the cluster, down until another instance takes it; by ``instance`` it is the
-    instance itself. An instance that is removed without having been added was there when the log began.
+    With ``by=slot`` a node is a slot of the cluster, down until another instance takes it; with ``by=instance`` it is
+    the instance. An instance that is removed without having been added was there when the log began.
     """
     slots = Slots(found, is_named=found.how.by == "instance")
     known: set[str] = set()
