@@ -43,9 +43,9 @@ def report(
     margin: float = DEFAULT_MARGIN,
     now: Callable[[], datetime] = utc_now,
 ) -> Path:
-    """Write ``report.html`` into the folder ``path`` and return its path: tables and figures of the runs below.
+    """Write ``report.html``, with tables and figures of the runs below ``path``, into that folder; returns its path.
 
-    ``frame``: the folder's, if it is loaded already. ``margin``: the loss of AUC that the verdicts accept.
+    ``frame``: the folder's frame, if it is loaded already. ``margin``: the loss of AUC that the verdicts accept.
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
@@ -82,11 +82,11 @@ def write_files(
     margin: float = DEFAULT_MARGIN,
     formats: Sequence[str] = ("svg",),
 ) -> Path:
-    """Write each figure of the report of ``path`` into ``folder``, and its table; the folder.
+    """Write the figures of the report of ``path``, and its table, as files into ``folder``; returns ``folder``.
 
     A figure is ``KIND.svg``, or ``KIND-SETTING.svg`` if there are several settings; the table is ``table.csv``,
-    ``table.tex`` (package booktabs) and ``table.md``. ``frame``: that of ``path``, if it is loaded already.
-    ``formats``: of figures, some of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
+    ``table.tex`` (package booktabs) and ``table.md``. ``frame``: the frame of ``path``, if it is loaded already.
+    ``formats``: figure formats out of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
 
     Raises StoreError as ``load`` does, and if a file cannot be written.
     """
@@ -152,7 +152,7 @@ def _sections(data: Data) -> list[dict[str, Any]]:
 
 
 def _svgs(kind: Kind, data: Data) -> dict[int, str]:
-    """The figures of a kind as SVG, by the place of their block."""
+    """The figures of a kind as SVG, by the index of their block in ``data.blocks``."""
     place_of = {id(block): place for place, block in enumerate(data.blocks)}
     return {
         place_of[id(block)]: to_svg(figure, f"{kind.name}{place_of[id(block)]}", f"{kind.title}: {block.title}")
@@ -211,7 +211,7 @@ def _text(value: Any, form: str) -> str:
 
 
 def _provenance(paths: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """Versions and machines from the cells' env.json files; different values are all listed. Empty if none is read."""
+    """Versions, machine and so on from the cells' env.json files: by title, all different values. Empty without any."""
     envs: list[dict[str, Any]] = []
     for file in (RunDir(Path(path)).env for path in paths):
         with suppress(StoreError):  # what cannot be read is unknown

@@ -31,7 +31,7 @@ _LEAST_GAPS = 5  # for a curve
 
 
 def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
-    """Write the figure into ``folder`` as ``survival.svg`` and ``survival.png``; nothing where gaps are few."""
+    """Write the figure into ``folder`` as ``survival.svg`` and ``survival.png``; returns the paths, [] for few gaps."""
     if not (levels := _levels(stats)):
         return []
     paths = [folder / "survival.svg", folder / "survival.png"]
@@ -52,12 +52,12 @@ def trace_svgs(stats: TraceStatistics, prefix: str) -> list[str]:
 
 
 def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
-    """The kinds of gap with enough gaps for a curve."""
+    """The kinds of gap (of one rank, of any rank) with enough gaps for a curve."""
     return [(name, level) for name, level in levels_of(stats) if level.sample.num_events >= _LEAST_GAPS]
 
 
 def _row(levels: Sequence[tuple[str, Level]], width: float) -> "Figure":
-    """A panel for each kind of gap, beside each other; ``width`` in inches."""
+    """A figure with a panel for each kind of gap, beside each other; ``width`` in inches."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
     figure = Figure(figsize=(width, 3.6), layout="constrained")
@@ -92,7 +92,7 @@ def _survival(axes: "Axes", level: Level) -> None:
 
 
 def _grid(level: Level) -> Any:
-    """Hours at which fits are drawn: the range of the durations."""
+    """The hours at which fitted curves are drawn, over the range of the durations."""
     last = level.sample.all_N.max()
     first = max(float(np.quantile(level.sample.ended_E, 0.01)) / 2, last * 1e-6)
     return np.geomspace(min(first, last / 10), last, 200)

@@ -48,7 +48,7 @@ def _key_of(run: Path, trace: str) -> _Key:
 
 
 def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], list[str]]:
-    """Its notes, and the panels of its figure as SVG."""
+    """The notes on one trace, and the panels of its figure as SVG; only a note if the trace cannot be read again."""
     path, *_, clock = key
     try:
         config = Config.model_validate(read_config(runs[0]))
@@ -66,7 +66,7 @@ def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], l
 
 
 def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:
-    """Whether the recorded losses of ranks are at the hours and lines of the present file."""
+    """Whether all losses of ranks on record have the hour and line of an entry of ``trace``, as the file is now."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
     events = (event for run in runs for event in EventLog.of(RunDir(run)).events)
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Injected) and event.loss)

@@ -31,7 +31,7 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
 
 
 def headline(stats: TraceStatistics) -> str:
-    """Title, deaths, instants, hours and ranks."""
+    """One line: the trace's title and its numbers of deaths, instants, hours and ranks."""
     ranks = "ranks unknown" if stats.observed.num_ranks is None else _counted(stats.observed.num_ranks, "rank")
     counts = f"{_counted(stats.observed.num_deaths, 'death')} at {_counted(len(stats.observed.instants[0]), 'instant')}"
     return f"{stats.title}: {counts}, {number(stats.observed.length_h)} h, {ranks}"
@@ -62,7 +62,7 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits. From 0.0001 to ten million: no exponent, and all digits before the point."""
+    """A number as text with three significant digits; from 0.0001 to ten million without exponent."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -129,7 +129,7 @@ def _parameters(fit: Fit) -> str:
 
 
 def _doubts(level: Level) -> Iterator[str]:
-    """Sentences: why a family of laws could not be fitted, and whether a coarse clock makes the p-values too small."""
+    """Sentences: which families could not be fitted and why, and whether a coarse clock makes p-values too small."""
     yield from level.refused.values()
     num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
     if num >= 20 and num_different < 0.5 * num:

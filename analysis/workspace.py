@@ -35,7 +35,7 @@ Workspace = Any
 
 
 def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
-    """The workspace for runs of these facts; their project and entity, or the most frequent ones.
+    """The workspace for runs with these facts, in their most frequent project and entity.
 
     Raises ConfigError if there is no run, or wandb-workspaces is not installed.
     """
@@ -64,7 +64,7 @@ def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
 
 
 def write(workspace: Workspace, path: Path) -> None:
-    """Write ``workspace`` to a JSON file, in the form in which the server keeps it. Raises StoreError."""
+    """Write ``workspace`` to a JSON file, in the server's format. Raises StoreError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(_view(workspace), indent=1) + "\n")
 

@@ -18,7 +18,7 @@ _ASKED_FOR = "the generator was asked for the skew of each large table"
 
 
 def accesses(results: Frame) -> list[Row]:
-    """Shares of the most accessed rows. Synthetic data decide nothing, above or below: their skew was asked for."""
+    """Rows: the share of accesses of the most accessed rows. Synthetic data are not judged: their skew was chosen."""
     rows: list[Row] = []
     for each in results.to_dict("records"):
         if each["tables"] != "all" or each["frac"] not in _SHOWN_FRACS:
@@ -46,7 +46,7 @@ def _share_verdict(each: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 
 def production(results: Frame) -> list[Row]:
-    """Whether a spread of costs over jobs has the published mean and P90, and what CPR would cost the same jobs."""
+    """Rows: whether a population of jobs has the published mean and P90 of overhead, and CPR's overhead on them."""
     rows: list[Row] = []
     for length_h, own in results.groupby("length_h", sort=False) if len(results) else ():
         where = f"median job {length_h:g} h"
@@ -74,12 +74,12 @@ def production(results: Frame) -> list[Row]:
 
 
 def _over(drawn: Frame, strategy: str, measure: Callable[[Any], Any]) -> Estimate | None:
-    """A measure of the overheads of a population's jobs, percent: its estimate from all populations."""
+    """The estimate, over simulated populations, of a ``measure`` of their jobs' overheads, in percent."""
     return estimate(100 * drawn.loc[drawn["strategy"] == strategy, "overheads"].map(measure))
 
 
 def _p90(values: Sequence[float]) -> float:
-    """The value that a tenth of the jobs exceed."""
+    """The 90th percentile."""
     return float(np.quantile(values, 0.9))
 
 

@@ -81,7 +81,7 @@ class Benchmark(Model):
 
 
 def _kind(value: Any) -> str | None:
-    """Of an expectation: the name of the class whose key it has."""
+    """The name of an expectation's class, by the one key that only this class has; None if that is not clear."""
     kinds = [kind.__name__ for key, kind in EXPECTATIONS.items() if isinstance(value, Mapping) and key in value]
     return kinds[0] if len(kinds) == 1 else None
 
@@ -100,7 +100,7 @@ _Expectation = Annotated[
 
 
 def _study(value: Any) -> Any:
-    """Names of measures alone are all of a study."""
+    """A study given as names of measures only, as a mapping."""
     return {"of": value} if isinstance(value, str | list) else value
 
 
@@ -111,11 +111,11 @@ _FigureOrName = Annotated[
 
 
 class Section(Model):
-    """The section as it stands in the file. ``study``, ``expect`` and ``judge`` give rows, in this order.
+    """The section ``claim:`` of a file. ``study``, ``expect`` and ``judge`` give rows, in this order.
 
-    ``experiment``: a file beside this one; without it, this file is the experiment too. ``by``: the key in which its
-    results differ, with its words ``as`` and the ``names`` of its values. ``judge`` and ``figure`` are names of this
-    project's, or functions of a module beside the file: ``mine.py:function``.
+    ``experiment``: a file beside this one; without it, this file is the experiment too. ``by``: the key in which the
+    results differ; ``as``: words for it; ``names``: words for its values. ``judge`` and ``figure``: names in ``JUDGES``
+    and ``FIGURES``, or functions of a module beside the file: ``mine.py:function``.
     """
 
     title: str
@@ -136,7 +136,7 @@ class Section(Model):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: its words, what it rests on, and how finished cells, or results of its benchmark, are judged."""
+    """A claim: its section, its experiment or benchmark, and the functions that judge and draw the results."""
 
     name: str
     path: Path
@@ -147,7 +147,7 @@ class Claim:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of this project's."""
+        """Whether it is a claim of this project, not of a user."""
         return self.path.parent == FOLDER
 
     @property
@@ -157,11 +157,11 @@ class Claim:
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """By name, with the claim's own."""
+        """All measures by name: the project's, and those that the claim defines."""
         return {**MEASURES, **self.section.measures}
 
     def rows(self, given: Frame | Sequence[Mapping[str, Any]]) -> list[Row]:
-        """The rows that follow from results (``results_of``). Raises ConfigError for a column that they do not have."""
+        """The rows that the results (see ``results_of``) give. Raises ConfigError for a column that is missing."""
         section, results = self.section, results_of(given)
         for own in section.measures.values() if len(results) else ():
             for formula in own.of:
@@ -175,7 +175,7 @@ class Claim:
 
 
 def names() -> list[str]:
-    """The project's own claims, in the order of the page."""
+    """The names of the project's own claims, in the order of the page."""
     return [name for part in PARTS.values() for name in part]
 
 
@@ -191,7 +191,7 @@ def find(word: str) -> Claim:
 
 
 def read(path: Path) -> Claim:
-    """The claim in a file. Raises ConfigError: file, line, what was expected."""
+    """The claim in a YAML file. Raises ConfigError with file, line and what was expected."""
     value, places, keys = read_claim(path)
     if value is None:
         raise ConfigError(f"{path}: expected a section `{CLAIM}:`, got {', '.join(keys)}")
@@ -211,7 +211,7 @@ def read(path: Path) -> Claim:
 
 
 def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
-    """A line for each mistake."""
+    """One line for each mistake that pydantic found: place, key, what was expected."""
     models = (Section, Study, Within, Less, Trend, Signed, Provided, Figure, Panel, Line, Measure, Benchmark)
     for each in error.errors():
         keys: tuple[Any, ...] = ()
@@ -237,7 +237,7 @@ def _keys(model: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Check:
-    """Names in a section: what they may be. Errors say file and line, and the most similar name."""
+    """Checks of the names in a section. Errors say file and line, and the most similar known name."""
 
     path: Path
     section: Section
@@ -267,7 +267,7 @@ class _Check:
         return getattr(module, function)
 
     def names(self, source: Path | Benchmark) -> None:
-        """Raise ConfigError for a measure, a strategy or a key that there is not."""
+        """Raise ConfigError for a measure, a strategy or a key in the section that does not exist."""
         section = self.section
         measures = [*section.measures, *MEASURES]
         strategies, columns = ([*STRATEGIES], None) if isinstance(source, Benchmark) else _of_experiment(source)

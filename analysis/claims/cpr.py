@@ -1,6 +1,6 @@
-"""Judges of runs of CPR's emulations: quality, power to see a loss, slopes over lost samples, healing.
+"""Judges of runs of CPR's emulations: quality, power to see a loss, slopes over lost samples, recovery of AUC.
 
-S seeds, T points of the curve after the failure.
+Array letters: S seeds, T evaluations after the failure.
 """
 
 import math
@@ -27,7 +27,7 @@ _LAW = "trace.law"
 
 
 def quality(cells: Frame) -> list[Row]:
-    """A row of AUC loss for each CPR variant, against the run without failures; full recovery equals that run."""
+    """A row for each CPR variant: its AUC loss to ``none``, which full recovery equals, judged by the margin."""
     rows: list[Row] = []
     for block in regimes_of(cells):
         where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
@@ -45,7 +45,7 @@ def quality(cells: Frame) -> list[Row]:
 
 
 def resolution(cells: Frame) -> list[Row]:
-    """Whether the means to tell differences apart suffice: a control that must lose, against the width of intervals."""
+    """A row for each profile: whether the loss of the control ``never_save`` is 10 times an interval's half-width."""
     rows: list[Row] = []
     for profile in ("cpr56", "poster50"):
         own = matching(cells, {"profile": profile, _DIVIDES: [True, None]})
@@ -70,7 +70,7 @@ _OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_fr
 
 
 def agreement(cells: Frame) -> list[Row]:
-    """Of the cells that were run on both engines, how many have equal results, to the last bit."""
+    """A row: how many of the cells that ran on both engines have results equal to the last bit."""
     what = "runs of 4 + 6 processes (`rpc`) equal to those of `local` to the last bit, of all"
     by_cell = [own for _, own in cells.groupby(["profile", "strategy", "seed"])]
     both = [own.reindex(columns=_OF_RESULT) for own in by_cell if own["engine"].nunique() > 1]
@@ -81,7 +81,7 @@ def agreement(cells: Frame) -> list[Row]:
 
 
 def slopes(cells: Frame) -> list[Row]:
-    """The slope of AUC loss over PLS of each strategy, and how much lower those of priority saves are."""
+    """Rows: each strategy's slope of AUC loss over PLS, and how much lower the slopes of priority saves are."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows: list[Row] = []
@@ -108,13 +108,13 @@ def slopes(cells: Frame) -> list[Row]:
 
 
 def slope(points: Frame) -> float:
-    """Least squares of column ``y`` over ``x``, through the origin, where nothing is lost."""
+    """The least-squares slope of column ``y`` over ``x`` through the origin, since no lost samples mean no loss."""
     squares = math.fsum(points["x"] ** 2)
     return math.fsum(points["x"] * points["y"]) / squares if squares else 0.0
 
 
 def _residual(points: Frame) -> float:
-    """Root of the mean squared distance from the line of all points."""
+    """Root mean squared distance in ``y`` of the points from their line (:func:`slope`)."""
     return math.sqrt(math.fsum((points["y"] - slope(points) * points["x"]) ** 2) / len(points))
 
 
@@ -125,7 +125,7 @@ def _correlation(points: Frame) -> float:
 
 @dataclass(frozen=True)
 class Healing:
-    """AUC lost to the run without failures of the same seed, at points after a failure."""
+    """AUC lost by one strategy at evaluations after one failure: AUC of ``none`` of the same seed minus the run's."""
 
     strategy: str
     law: str
@@ -159,7 +159,7 @@ class Healing:
 
 
 def healings(cells: Frame) -> list[Healing]:
-    """Of each strategy and hour, with the seeds that have a run without failures."""
+    """A :class:`Healing` for each strategy and hour of the failure, of the seeds that have a run of ``none``."""
     is_reference = cells["strategy"] == BASELINE
     reference = {seed: _points(path) for seed, path in cells.loc[is_reference, ["seed", "path"]].to_numpy().tolist()}
     lossy = cells[~is_reference & cells["seed"].isin([*reference])]
@@ -180,13 +180,13 @@ def healings(cells: Frame) -> list[Healing]:
 
 
 def _points(path: str) -> dict[int, float]:
-    """AUC of a run by the samples before the evaluation."""
+    """The AUC curve of the run in folder ``path``: AUC by number of samples trained before the evaluation."""
     events = EventLog.of(RunDir(Path(path))).events
     return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
 
 
 def healing(cells: Frame) -> list[Row]:
-    """How long it takes until half of the loss after a failure is gone."""
+    """A row for each strategy and hour of failure: the hours until half of the AUC loss is gone."""
     rows: list[Row] = []
     for each in healings(cells):
         first, half = estimate(each.losses_ST[:, 0]), each.half_h
@@ -203,5 +203,5 @@ def healing(cells: Frame) -> list[Row]:
 
 
 def hour_of(law: str) -> str:
-    """Of ``at:HOUR``."""
+    """``HOUR`` of the law ``at:HOUR``."""
     return law.partition(":")[2]

@@ -1,4 +1,4 @@
-"""What a claim expects of its results, and what it studies; each gives rows. The YAML keys are those of the fields.
+"""The expectations and studies of a claim, which give rows. The fields are the keys of the YAML file.
 
 Results are finished cells, with strategies and seeds, or the entries of a benchmark, with rounds.
 """
@@ -35,9 +35,9 @@ Values = Annotated[Sequence[Any], BeforeValidator(lambda value: value if isinsta
 
 @dataclass(frozen=True)
 class Scope:
-    """Results of a claim, the measures that it may name, and the key that its results differ in, with its words.
+    """The data of a claim: its results, the measures that it may name, and ``by``, the key in which results differ.
 
-    ``results``: finished cells, or what a benchmark wrote. ``names``: of values of the key, by their text.
+    ``words``: words for the key. ``names``: words for its values, by the values' text.
     """
 
     results: Frame
@@ -53,7 +53,7 @@ class Scope:
 
     @property
     def strategies(self) -> list[str]:
-        """All but ``none``, in the order of the results."""
+        """The strategies of the results except ``none``, in order of appearance."""
         found = self.results.reindex(columns=["strategy"])["strategy"].dropna().unique()
         return [each for each in found if each != BASELINE]
 
@@ -63,13 +63,13 @@ class Scope:
         return matching(self.results, own if self.by is None else {**own, self.by: value})
 
     def text(self, value: Any) -> str:
-        """A value of the key in words."""
+        """The words for a value of the key."""
         name = self.names.get(text_of(value), text_of(value))
         return self.words.format(name) if "{}" in self.words else spaced(self.words, name)
 
 
 class Item(Model):
-    """The fields that all items share: measures, strategies, and a choice of results."""
+    """The fields that studies and expectations share: measures, strategies, and a selection of results."""
 
     of: Names
     """Names of measures."""
@@ -81,16 +81,16 @@ class Item(Model):
     """Values of columns."""
 
     def within_scope(self, scope: Scope) -> Scope:
-        """The scope with the key of this item, and only its results."""
+        """``scope`` with the key of this item, and only the results that ``where`` selects."""
         own = replace(scope, results=matching(scope.results, self.where))
         return replace(own, by=self.by, words=self.words) if "by" in self.model_fields_set else own
 
 
 class Study(Item):
-    """Measures of each strategy at each value of the key; nothing is judged.
+    """A row of measures for each strategy and value of the key; not judged.
 
-    ``against``: columns of the results, of the same strategy and value if it does not name them, with which they are
-    compared by seed.
+    ``against``: columns with values that select reference results (by default of the same strategy); the row tells the
+    difference to them, paired by seed.
     """
 
     against: Mapping[str, Any] = {}
@@ -98,7 +98,7 @@ class Study(Item):
     """The words of a row, with ``{}`` in the place of strategy and value."""
 
     def rows(self, scope: Scope) -> Iterator[Row]:
-        """See the class."""
+        """A row for each strategy and value of the key that has results."""
         scope = self.within_scope(scope)
         measures = [scope.measures[name] for name in self.of]
         for strategy in self.strategy or scope.strategies or [None]:
@@ -112,7 +112,7 @@ class Study(Item):
                     )
 
     def _compared(self, scope: Scope, own: Frame, measures: Sequence[Measure]) -> str:
-        """The differences to the reference; empty without one, and for the reference itself."""
+        """Text: the differences to the results ``against``; empty without these, and for these results themselves."""
         if not self.against:
             return ""
         others = matching(scope.results, {"strategy": own["strategy"].iloc[0], **self.against})
@@ -125,10 +125,10 @@ class Study(Item):
 
 
 class Expected(Item):
-    """The fields that all expectations share: the published words, and how a row is shown.
+    """The fields that all expectations share: ``paper``, the published number, and how a row is shown.
 
-    ``what``: the words of a row, with ``{strategy}``, ``{measure}``, ``{at}``. ``also``: measures that are
-    shown beside the row, as the remark ``why`` is. ``calibrated``, ``identity``: agreement confirms nothing.
+    ``what``: the row's name, with ``{strategy}``, ``{measure}``, ``{at}``. ``also``: measures shown in the row's
+    remark, beside ``why``. ``calibrated``, ``identity``: agreement confirms nothing.
     """
 
     at: Values | None = None
@@ -154,7 +154,7 @@ class Expected(Item):
         raise NotImplementedError
 
     def _at(self, scope: Scope) -> Sequence[Any]:
-        """The values of the key for which there is a row; None is that of results without a key."""
+        """The values of the key for which there is a row; [None] if the results have no key."""
         return (self.at or scope.values) if scope.by else [None]
 
     def _what(self, strategy: str | None, measure: Measure, at: str, *, against: str = "") -> str:
@@ -166,13 +166,14 @@ class Expected(Item):
 
 
 class Provided(Model):
-    """A side condition: a value counts where the 95 % interval of a measure lies below a bound."""
+    """A side condition: the 95 % interval of the measure ``of`` lies below a bound."""
 
     of: str
     below: float
 
     def holds(self, scope: Scope, own: Frame) -> bool | None:
-        """Whether; None where it cannot be told. Results that are the measure's reference meet it."""
+        """Whether ``own`` meets the condition; None if the interval contains the bound. True without a value, as for
+        results that are the measure's reference."""
         value = scope.measures[self.of].mean(own, scope.results)
         if value is None:
             return True
@@ -187,10 +188,10 @@ def _in_order(span: tuple[float, float]) -> tuple[float, float]:
 
 
 class Within(Expected):
-    """A measure lies in a range: its whole 95 % interval, or all rounds that a machine was measured at.
+    """Expects a measure in a range: its whole 95 % interval, or all rounds of a benchmark.
 
-    ``best``: of the values of the key only that with the least or the most. ``provided``: what a value must keep, so
-    that a bound is not met at any cost. ``noise_below``: rounds below it say that the machine was not quiet.
+    ``best``: judge only the value of the key with the least or the most of the measure. ``provided``: a condition that
+    the value must meet too. ``noise_below``: a round below it shows that the machine was busy, so nothing is judged.
     """
 
     within: Annotated[tuple[float, float], AfterValidator(_in_order)]
@@ -220,10 +221,10 @@ class Within(Expected):
         return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
 
     def _best_row(self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Frame]) -> Row:
-        """The row of the best value among those that are shown to keep the side condition.
+        """The row of the best value of the key among those that are shown to meet the side condition.
 
-        What only others reach is said, with the least that does: it cannot be told where one of them may keep the
-        condition, else not reproduced.
+        If only other values reach the range, the remark names the nearest of these: the verdict is "cannot be told" if
+        one of them may meet the condition, else "not reproduced".
         """
         kept = {value: self.provided is None or self.provided.holds(scope, own) for value, own in found.items()}
         points = {value: measure.point(own, scope.results) for value, own in found.items()}
@@ -246,9 +247,9 @@ class Within(Expected):
 
 
 class Less(Expected):
-    """At each value of the key, a measure of a strategy less that of another is below 0, by seed.
+    """Expects a measure of strategies ``less`` below that of ``than``, at each value of the key, paired by seed.
 
-    The other may have run without the key.
+    Strategy ``than`` may have run without the key.
     """
 
     less: Names
@@ -271,7 +272,7 @@ class Less(Expected):
 
 
 class Trend(Expected):
-    """A measure of a strategy rises, falls or stays from one value of the key to others, by seed.
+    """Expects a measure to rise, fall or stay from one value of the key to others, paired by seed.
 
     By default the change is from the first value to the last. A measure stays if its change is less than ``FLAT``.
     """
@@ -299,7 +300,7 @@ class Trend(Expected):
 
 
 class Signed(Expected):
-    """A measure of a strategy is above or below 0, at each value of the key."""
+    """Expects a measure of each strategy above or below 0, at each value of the key."""
 
     signed: Literal["above", "below"]
 
@@ -315,12 +316,12 @@ EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "t
 
 
 def _difference(measure: Measure, own: Frame, others: Frame, results: Frame) -> Estimate | None:
-    """``own`` less ``others``, paired by seed; None without a common seed."""
+    """The mean over ``own`` minus that over ``others``, paired by seed; None without a common seed."""
     return estimate((measure.by_seed(own, results) - measure.by_seed(others, results)).dropna())
 
 
 def _flat(change: Estimate) -> tuple[Verdict, str]:
-    """Whether the interval of a change lies within ``FLAT`` of 0, and the rule, or why not."""
+    """The verdict on "the change is less than ``FLAT``", by its interval, and the reason."""
     low, high = change.interval or (-math.inf, math.inf)
     if low > -FLAT and high < FLAT:
         return "reproduced", f"flat: within {FLAT}"
@@ -335,7 +336,7 @@ def values_of(results: Frame, key: str) -> list[Any]:
 
 
 def _natural(value: Any) -> tuple[float, str]:
-    """Numbers by size, also at the beginning of a text."""
+    """Sort key: a number, or the number at the beginning of a text, by size; other texts last."""
     text = str(value)
     try:
         return float(text.split(maxsplit=1)[0]), text
@@ -349,5 +350,5 @@ def text_of(value: Any) -> str:
 
 
 def spaced(*words: str) -> str:
-    """Those words that are not empty."""
+    """The words that are not empty, joined by spaces."""
     return " ".join(filter(None, words))

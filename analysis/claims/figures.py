@@ -38,7 +38,7 @@ Scale = Literal["category", "linear", "log"]
 
 
 class Line(Model):
-    """A dotted line at ``x`` or at ``y``, or a cross at both: a published figure."""
+    """A published number in a figure: a dotted line at ``x`` or at ``y``, or a cross at both."""
 
     x: float | None = None
     y: float | None = None
@@ -46,13 +46,14 @@ class Line(Model):
 
 
 class Panel(Model):
-    """Measures against ``x``, a key or a measure; by default the claim's key. Each group has a colour and a mark.
+    """Measures ``y`` against ``x``, a key (default: the claim's) or a measure. Each group has a colour and a mark.
 
-    Of a key: means with 95 % intervals, or medians with the least and greatest round, side by side at one value.
-    Groups without the key are dashed lines. ``runs``: with a dot for each run. ``flat``: values are lines, not columns.
+    Against a key: means with 95 % intervals, or medians with the least and greatest round; groups at one value are
+    beside each other. Groups without the key are dashed lines. ``runs``: add a dot for each run. ``flat``: the values
+    of the key run down the page.
 
-    Of a measure: a point a result, ``joined`` by lines, or with a ``fit`` through the origin. ``means``: a point for
-    each value of that key instead.
+    Against a measure: a point per result, ``joined`` by lines, or with a ``fit``, a line through the origin.
+    ``means``: a key; one point per value of it instead.
     """
 
     y: Names = ()
@@ -77,13 +78,13 @@ class Panel(Model):
 
 
 class Figure(Panel):
-    """Two panels, which share what the figure gives and they do not; or one for each of two measures ``y``."""
+    """Two ``panels``, with the figure's own keys as defaults; by default one panel for each of two measures ``y``."""
 
     panels: Sequence[Panel] = ()
 
     @property
     def places(self) -> Iterator[tuple[tuple[Any, ...], Panel]]:
-        """Each panel, with the keys at which it stands in the figure."""
+        """(keys that lead to the panel in the figure's mapping, panel with defaults filled in), for each panel."""
         given = {key: getattr(self, key) for key in self.model_fields_set - {"panels"}}
         for number, panel in enumerate(self.panels):
             own = {key: getattr(panel, key) for key in panel.model_fields_set}
@@ -93,7 +94,7 @@ class Figure(Panel):
 
 
 def drawn(figure: Figure, measures: Mapping[str, Measure], by: str | None, names: Mapping[str, str]) -> Draw:
-    """Draws a figure; ``by`` and ``names``: the claim's key, and words for its values."""
+    """The function that draws ``figure``. ``by``, ``names``: the claim's key, and words for its values."""
 
     def draw(axes: Sequence["Axes"], results: Frame) -> None:
         panels = [panel for _, panel in figure.places]
@@ -107,7 +108,7 @@ def drawn(figure: Figure, measures: Mapping[str, Measure], by: str | None, names
 
 
 def draw_panel(axes: "Axes", panel: Panel, results: Frame) -> None:
-    """A panel of the project's measures, without a legend."""
+    """Draw a panel of the project's measures, without a legend."""
     _Drawing(axes, panel, results, MEASURES, str(panel.x), {}).draw(is_first=True)
 
 
@@ -124,7 +125,7 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """A panel that is drawn. ``done``: all results that measures may need; ``x``: a key or a measure."""
+    """One panel and its data while it is drawn. ``done``: all results, also references; ``x``: a key or a measure."""
 
     axes: "Axes"
     panel: Panel
@@ -134,7 +135,7 @@ class _Drawing:
     names: Mapping[str, str]
 
     def draw(self, *, is_first: bool) -> None:
-        """Series, lines of published figures, names of axes."""
+        """Draw the series, the published numbers, and the names of the axes."""
         panel, axes = self.panel, self.axes
         label = panel.label or (self.measures[self.x].label if self.x in self.measures else self.x)
         if self.x in self.measures:
@@ -162,7 +163,7 @@ class _Drawing:
 
     @property
     def series(self) -> list[_Series]:
-        """One for each group and measure."""
+        """A series for each group (default: strategy) and measure."""
         panel = self.panel
         shown = matching(self.done, panel.where)
         shown = shown[~shown.reindex(columns=["strategy"])["strategy"].isin(panel.without)]
@@ -190,7 +191,7 @@ class _Drawing:
         return f"{_number(value):g}"
 
     def _draw_points(self, series: _Series, number: int) -> None:
-        """A point for each result, or for each value of the key ``means``."""
+        """Draw a point for each result, or for each value of the key ``means``."""
         panel, x = self.panel, self.measures[self.x]
         if panel.means is not None:
             for value in values_of(series.results, panel.means):
@@ -220,7 +221,7 @@ class _Drawing:
             self.axes.plot(ends, slope(points) * ends, color=series.hue)
 
     def _draw_columns(self) -> None:
-        """The values of the key from left to right; points of categories are not joined."""
+        """Draw the values of the key from left to right; points of categories are not joined by lines."""
         axes, panel = self.axes, self.panel
         values = values_of(self._shown, self.x)
         places = _places(values, panel.scale)
@@ -254,7 +255,7 @@ class _Drawing:
             axes.set_xlim(-0.5, len(values) - (0.35 if panel.runs else 0.5))
 
     def _draw_lines(self, *, is_first: bool) -> None:
-        """A line for each value of the key, the first on top; groups at one value are below each other."""
+        """Draw the values of the key from top to bottom; groups at one value are below each other."""
         axes, panel, series = self.axes, self.panel, self.series
         values = sorted(values_of(self._shown, self.x) or [None], key=lambda value: strategy_order(str(value)))
         has_bands = self.x != panel.group
@@ -290,7 +291,7 @@ class _Drawing:
 
 
 def _by_round(measures: Mapping[str, Measure], own: Frame, done: Frame) -> Frame:
-    """The values of measures side by side, of each result and round that has all."""
+    """A frame with a column per measure and a row per result and round, where all measures are known."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     values = {name: measure.values(own, done) for name, measure in measures.items()}
@@ -312,7 +313,7 @@ def _draw_published(axes: "Axes", line: Line) -> None:
 
 
 def _errors(points: Sequence[tuple[float, float, float]]) -> list[list[float]]:
-    """Lengths of bars below and above."""
+    """Lengths of the error bars below and above each (middle, low, high)."""
     return [[middle - low for middle, low, _ in points], [high - middle for middle, _, high in points]]
 
 
@@ -322,7 +323,7 @@ def mark(strategy: str) -> str:
 
 
 def common_legend(axes: Iterable["Axes"], columns: int = _MOST_COLUMNS) -> None:
-    """One legend of all panels, above them."""
+    """Add one legend for all panels, above them."""
     axes = [*axes]
     found = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     if found and (figure := axes[0].get_figure(root=True)) is not None:
@@ -331,7 +332,7 @@ def common_legend(axes: Iterable["Axes"], columns: int = _MOST_COLUMNS) -> None:
 
 
 def symlog(axes: "Axes", name: Literal["x", "y"], least: float, label: str) -> None:
-    """An axis that is linear up to ``least`` and logarithmic from there on, and says so."""
+    """Make an axis linear up to ``least`` and logarithmic above, and say so in its label."""
     getattr(axes, f"set_{name}scale")("symlog", linthresh=least)
     getattr(axes, f"{name}axis").set_major_formatter(lambda value, _: f"{value:g}")
     getattr(axes, f"set_{name}label")(f"{label} (log above {least:g})")
@@ -360,7 +361,7 @@ def _number(value: Any) -> float:
 
 
 def _beside(values: Sequence[float], x: float) -> list[float]:
-    """Places right of ``x``; a value that is close to earlier ones stands beside them."""
+    """The x positions of dots right of ``x``; a dot close in value to earlier ones moves further right."""
     near = 0.02 * (max(values, default=0.0) - min(values, default=0.0))
     before = (sum(abs(other - value) <= near for other in values[:number]) for number, value in enumerate(values))
     return [x + 0.018 * (1 + count) for count in before]

@@ -1,6 +1,7 @@
 """Measures of a claim: formulas over columns of results, with means, 95 % intervals and paired differences.
 
-A result is a finished cell, or an entry of what a benchmark wrote; the latter has no status and no seed.
+A result is a row of a frame: a finished cell, or an entry in a benchmark's JSON file, without status and seed. A value
+of an entry may be a list, one number for each round that the benchmark was measured.
 """
 
 import difflib
@@ -26,7 +27,7 @@ _OF_NONE = {"strategy": BASELINE}
 
 @cache
 def _compiled(formula: str) -> tuple[CodeType, Sequence[str]]:
-    """The arithmetic of a formula over ``c``, the values of its columns, and these columns. Raises ConfigError."""
+    """The compiled formula, whose variable ``c`` maps columns to values; and its columns. Raises ConfigError."""
     columns = tuple(dict.fromkeys(_NAME.findall(formula)))
     text = _NAME.sub(lambda name: f"c[{name[0]!r}]", formula)
     if not re.fullmatch(r"(\d+(\.\d+)?(e-?\d+)?|[\s+/()-]|\*(?!\*))*", _NAME.sub("", formula)):
@@ -38,9 +39,9 @@ def _compiled(formula: str) -> tuple[CodeType, Sequence[str]]:
 
 
 def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
-    """Results as claims take them: the finished cells of a frame, paired with ``none``; or what a benchmark wrote.
+    """The frame of results: the finished cells of a frame, paired with ``none``; or the entries of a benchmark.
 
-    Entries of nested mappings are columns ``a.b``.
+    Values of nested mappings become columns ``a.b``.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -54,7 +55,7 @@ def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
 
 
 def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
-    """The results with these values of columns; a list stands for any of its values, None for an unknown one."""
+    """The results whose columns have ``values``; a list stands for any of its values, None for an unknown value."""
     for key, value in values.items():
         column, known = results.reindex(columns=[key])[key], value if isinstance(value, list) else [value]
         results = results[column.isin([each for each in known if each is not None]) | (column.isna() & (None in known))]
@@ -62,9 +63,9 @@ def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
 
 
 def value_of(formula: str, results: Frame) -> Any:
-    """The value of a formula for each result: a number, an array of one for each round, or NaN where it is unknown.
+    """The value of a formula for each result: a number, an array with one number per round, or NaN if unknown.
 
-    Raises ConfigError if it is no formula.
+    Raises ConfigError if ``formula`` is none.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -74,7 +75,7 @@ def value_of(formula: str, results: Frame) -> Any:
 
 
 def _arrays(column: Any) -> Any:
-    """A column with arrays for lists, and NaN for what is unknown."""
+    """The column with lists replaced by arrays, and None by NaN."""
     if column.dtype != object:
         return column.astype(float)
     return column.map(
@@ -83,7 +84,7 @@ def _arrays(column: Any) -> Any:
 
 
 def check_columns(formula: str, columns: Iterable[str]) -> None:
-    """Raise ConfigError for a name that is none of ``columns``."""
+    """Raise ConfigError if the formula uses a name that is none of ``columns``."""
     known = {*columns}
     for name in _compiled(formula)[1]:
         first = name.partition(".")[0]
@@ -94,7 +95,7 @@ def check_columns(formula: str, columns: Iterable[str]) -> None:
 
 
 class Model(BaseModel):
-    """A mapping of a claim's YAML file; other keys are refused."""
+    """Base class of the mappings in a claim's YAML file; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -104,11 +105,11 @@ Names = Annotated[Sequence[str], BeforeValidator(lambda value: [value] if isinst
 
 
 class Measure(Model):
-    """A number of each result, or one of each round, and how it is shown.
+    """A number computed for each result, or for each round of it, and how it is shown.
 
-    ``of``: a formula over the columns, or several, whose values are put together. ``words``: with ``{}`` in the
-    place of the value. ``reference``: columns of the result with which it is compared, of the same seed and setting.
-    ``change``: what of both is taken: the difference, or in percent how much more than the reference, or less.
+    ``of``: a formula over the columns, or several, whose values are pooled. ``words``: the text around the value, which
+    replaces ``{}``. ``reference``: columns with values; each result is compared with the result that has these values
+    and the same seed and setting. ``change``: the difference to it, or how much ``more`` or ``less``, in percent.
     """
 
     of: Names
@@ -120,7 +121,7 @@ class Measure(Model):
     change: Literal["difference", "more", "less"] = "difference"
 
     def values(self, own: Frame, results: Frame) -> Any:
-        """The known values of ``own``, a part of ``results``: a series by labels, which rounds repeat."""
+        """The known values for ``own``, a part of ``results``: a series by the results' labels, repeated for rounds."""
         import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
         found = [value_of(formula, own) for formula in self.of]
@@ -131,8 +132,9 @@ class Measure(Model):
         return pd.concat([value.explode() for value in found]).dropna().astype(float)
 
     def _partners(self, own: Frame, results: Frame) -> Any:
-        """The label of the result that each is compared with, where there is one: it has the values of ``reference``,
-        and otherwise those of the given one, or none.
+        """For each of ``own``, the label of the result that it is compared with, if there is one.
+
+        That result has the values of ``reference``; its other keys are equal or missing.
         """
         if self.reference == _OF_NONE:
             found = own["partner"].where(own["partner"].isin(results.index))  # none depends on fewer keys
@@ -153,24 +155,24 @@ class Measure(Model):
         return 100 * (value / other - 1 if self.change == "more" else 1 - value / other)
 
     def mean(self, own: Frame, results: Frame) -> Estimate | None:
-        """Of ``own``, a part of ``results``; one whose reference was not run is left out."""
+        """The mean over ``own``, a part of ``results``; a result whose reference was not run is left out."""
         values = self.values(own, results)
         if self.reference != _OF_NONE:
             return estimate(values)
         return estimate_pairs(own[["seed", "draw"]].join(values.rename("value"), how="inner"), "value")
 
     def by_seed(self, own: Frame, results: Frame) -> Any:
-        """As :meth:`mean`, a series of the means of the cells of each seed; only where it is known."""
+        """The mean over ``own`` for each seed, as a series by seed; seeds without a known value are left out."""
         values = self.values(own, results)
         return values.groupby(values.index.map(own.reindex(columns=["seed"])["seed"])).agg(fmean)
 
     def differences(self, own: Frame, others: Frame) -> Any:
-        """``own`` less ``others`` by seed, means of the cells of each, without a reference of their own."""
+        """The mean over ``own`` minus the mean over ``others``, as a series by seed; ``reference`` is ignored."""
         plain = self.model_copy(update={"reference": {}})
         return (plain.by_seed(own, own) - plain.by_seed(others, others)).dropna()
 
     def difference(self, own: Frame, others: Frame) -> Estimate | None:
-        """The mean of ``differences``; None without a common seed."""
+        """The estimate from :meth:`differences`; None without a common seed."""
         return estimate(self.differences(own, others))
 
     def point(self, own: Frame, results: Frame) -> tuple[float, float, float] | None:
@@ -185,7 +187,7 @@ class Measure(Model):
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
     def text(self, own: Frame, results: Frame) -> str:
-        """The words, with the mean and half of its interval; for a benchmark's rounds, median, least and greatest."""
+        """``words`` with the mean ± half of its interval, or for rounds with median, least and greatest; or empty."""
         if "status" not in results:
             values = self.values(own, results).to_list()
             return self.words.format(middle(values, self.digits)) if values else ""
@@ -193,7 +195,7 @@ class Measure(Model):
         return "" if value is None else self.words.format(shown(value, digits=self.digits))
 
     def change_text(self, value: Estimate) -> str:
-        """A difference in the same words, with its sign."""
+        """``words`` with a difference, ``value``, and its sign."""
         plus = "+" if round(value.mean, self.digits) > 0 else ""
         return self.words.format(f"{plus}{shown(value, digits=self.digits)}").replace("-", "−")
 
@@ -205,7 +207,7 @@ class Measure(Model):
 
     @property
     def label(self) -> str:
-        """The name of an axis."""
+        """The name of an axis that shows this measure."""
         return self.axis or self.name
 
 

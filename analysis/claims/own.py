@@ -76,26 +76,26 @@ def arms_of(cells: Frame) -> Mapping[str, Frame]:
 
 
 def _means(text: str, own: Frame, cells: Frame, measures: Sequence[Measure], why: str = "") -> Row:
-    """A row of the means of ``own``, which are among ``cells``."""
+    """A row with the means of ``measures`` over ``own``, a part of ``cells``; not judged."""
     return study(text, "; ".join(filter(None, (measure.text(own, cells) for measure in measures))), len(own), why)
 
 
 def dominates(left: Frame, right: Frame, measures: Sequence[Measure]) -> bool:
-    """Whether paired 95 % intervals show ``left`` below ``right`` in a measure, and above in none is possible.
+    """Whether ``left`` is shown to be at most ``right`` in all measures, and below it in at least one.
 
-    Of each measure the interval of the difference ends at 0 or below; of one at least, below 0.
+    By paired 95 % intervals of the difference: each ends at 0 or below, and at least one below 0.
     """
     ends = [_upper_end(measure.difference(left, right)) for measure in measures]
     return all(end <= 0 for end in ends) and any(end < 0 for end in ends)
 
 
 def _upper_end(value: Estimate | None) -> float:
-    """Infinity for one pair, which has no interval, and for none."""
+    """The upper end of the interval; infinity without an interval, as for one pair or none."""
     return float("inf") if value is None or value.interval is None else value.interval[1]
 
 
 def pareto(cells: Frame) -> list[Row]:
-    """A row for each strategy, with those that dominate it in all measures, and in overhead and one loss alone."""
+    """A row for each strategy: its means, and the strategies that dominate it in all measures or in some of them."""
     arms = arms_of(cells)
     rows: list[Row] = []
     for name, own in arms.items():
@@ -112,12 +112,15 @@ def _quoted(name: str) -> str:
 
 
 def dominating(name: str, arms: Mapping[str, Frame], measures: Sequence[Measure]) -> list[str]:
-    """Arms that dominate the one of this name."""
+    """The names of the arms (see ``arms_of``) that dominate arm ``name`` in ``measures``."""
     return [other for other, own in arms.items() if other != name and dominates(own, arms[name], measures)]
 
 
 def tracker_part(cells: Frame) -> list[Row]:
-    """The losses of each strategy at equal bytes; then the gain over saving all rows, in two parts."""
+    """Rows: the losses of each strategy at equal bytes; then the gain over saving all rows, in two parts.
+
+    One part is due to saving a part of the rows (random ones), the other to the tracker's choice of them.
+    """
     arms = arms_of(cells)
     rows = [_means(f"`{name}`", own, cells, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
     if not {_ALL, _RANDOM} <= arms.keys():
@@ -144,7 +147,7 @@ def _gain(text: str, own: Frame, others: Frame, measure: Measure, paper: str = U
 
 
 def _share(part: Any, whole: Any) -> str:
-    """The tracker's share of a gain that is shown to be one; over 100 % where random rows lose more than all rows."""
+    """Text: the tracker's share of the whole gain, if that is shown; over 100 % if random rows lose more than all."""
     gain = estimate(whole)
     if gain is None or gain.interval is None or gain.interval[0] <= 0:
         return "the gain is not shown"
@@ -162,7 +165,7 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
 
 
 def traces(cells: Frame) -> list[Row]:
-    """Two rows for each trace: the least overhead of strategies that save, and the least lost updates of the lossy."""
+    """Two rows for each trace: the strategy with the least overhead, and of those that lose updates the best one."""
     rows: list[Row] = []
     law = conditions(cells, ["trace"])["trace"]
     for trace, own in cells.groupby(law, sort=False):
@@ -195,7 +198,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def seeds(cells: Frame) -> list[Row]:
-    """The spread of differences by origin, and the numbers of pairs; none without a finished cell of every pair."""
+    """Rows: the spread of AUC differences by source, and the numbers of pairs needed; empty if a pair has not run."""
     table_ST = table_of(cells)
     if table_ST is None or min(table_ST.shape) < 3:
         return []
@@ -216,7 +219,7 @@ def seeds(cells: Frame) -> list[Row]:
 
 
 def _spread_text(value: Estimate) -> str:
-    """A standard deviation with its interval, cut at 0, in thousandths of AUC."""
+    """A standard deviation of AUC with its interval, cut at 0, as text in thousandths."""
     low, high = value.interval or (value.mean, value.mean)
     return f"{1e3 * value.mean:.2f} ({between(max(0.0, 1e3 * low), 1e3 * high)})"
 
@@ -248,15 +251,15 @@ def spreads(table_ST: F64) -> tuple[float, float, float, float]:
 
 
 def _spread_of(place: int, part: str) -> Callable[[F64], float]:
-    """The function that takes entry ``place`` of :func:`spreads`.
+    """A function from a table to entry ``place`` of its :func:`spreads`.
 
-    For the part between traces its table has traces as rows, so that the jackknife leaves out traces.
+    For the part "between traces" it expects traces as rows, so that the jackknife leaves out traces.
     """
     return lambda table: spreads(table.T if part == "between traces" else table)[place]
 
 
 def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
-    """``of`` the whole table, with the 95 % interval of its pseudo-values: each row is left out once."""
+    """The jackknife estimate of ``of``: its value for the table, with an interval from leaving out each row once."""
     whole, num = of(table), len(table)
     values = [num * whole - (num - 1) * of(np.delete(table, place, axis=0)) for place in range(num)]
     found = estimate(values)
@@ -265,7 +268,7 @@ def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
 
 
 def _rounding(cells: Frame) -> list[Row]:
-    """The spread of a difference between two runs of ``none`` that differ in the order of sums alone."""
+    """A row with the spread of AUC differences between runs of ``none`` that differ only in the order of sums."""
     own = cells[cells["strategy"] == BASELINE]
     varied = [key for key in REPLICATE_KEYS if key in own]
     families = [family["auc"] for _, family in own.drop_duplicates(["seed", *varied], keep="last").groupby("seed")]
@@ -281,9 +284,9 @@ def _rounding(cells: Frame) -> list[Row]:
 
 
 def spread(cells: Frame) -> list[Row]:
-    """How much the ranks of a placement differ in what their failure loses.
+    """Rows: for each placement, how much the loss by a failure depends on the rank that fails.
 
-    How far a failure is from the median one, as in Brown and Forsythe's test of variances.
+    The measure is the mean distance from the median failure, as in Brown and Forsythe's test of variances.
     """
     rows: list[Row] = []
     for name in ("cpr_vanilla", "cpr_mfu"):

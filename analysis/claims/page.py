@@ -62,17 +62,17 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """One for the claim."""
+        """The verdict of the claim: the worst of its judged rows (``verdict_of``)."""
         return verdict_of(self.rows)
 
     @property
     def caption(self) -> str:
-        """Of the figure, with the command."""
+        """The caption of the figure, with the command that reproduces the claim."""
         return f"{self.claim.section.caption} Command: {self.claim.command}.".strip()
 
 
 def finding(claim: Claim, given: Frame | Sequence[Mapping[str, Any]], machine: str = "") -> Finding:
-    """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there is something."""
+    """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there are results."""
     results = results_of(given)
     drawn = None if claim.draw is None or results.empty else _drawn(claim.draw, results)
     return Finding(claim, claim.rows(results), drawn, machine)
@@ -97,19 +97,19 @@ def write_figures(found: Iterable[Finding], folder: Path) -> None:
 
 
 def claim_table(found: Finding) -> Table:
-    """The rows of one claim for the console."""
+    """The rows of one claim as a table for the console."""
     headings = _headings(found.rows)
     cells = ([_plain(cell) for cell in _cells(row)][: len(headings)] for row in found.rows)
     return rich_table(headings, cells, _plain(f"{found.claim.section.title}: {found.verdict}"))
 
 
 def _plain(text: str) -> str:
-    """Text for the console, whose markup is in brackets too."""
+    """Text for the console, without Markdown's code marks, and with brackets escaped, which are rich's markup."""
     return markup_escape(text.replace("`", ""))
 
 
 def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
-    """The findings of each part of the page; those of a user's claims are the last."""
+    """(heading, findings) of each part of the page; the claims of a user are the last part."""
     parts = {name: part for part, own in PARTS.items() for name in own}
     heading = {each.claim.name: parts.get(each.claim.name, _OWN) if each.claim.is_ours else _OWN for each in found}
     for part in (*PARTS, _OWN):
@@ -118,7 +118,7 @@ def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
 
 
 def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
-    """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
+    """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, as in links."""
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`run.py reproduce` writes this page. {machine}", ""]
     for heading, own in _parts(found):
         lines += [f"* {heading}"]
@@ -146,7 +146,7 @@ def _filled(text: str) -> str:
 
 
 def html(found: Sequence[Finding], machine: str) -> str:
-    """The page as one HTML file without references (``assets/claims.html``)."""
+    """The page as one HTML file that needs no other file (``assets/claims.html``)."""
     parts = [(heading, [_html_entry(each) for each in own]) for heading, own in _parts(found)]
     sections = [_html_section(each) for each in found]
     explanation = _prose(_EXPLANATION)
@@ -178,12 +178,12 @@ def _html_section(each: Finding) -> dict[str, Any]:
 
 
 def _prose(text: str) -> Html:
-    """Markdown's code spans as HTML."""
+    """A text as HTML: escaped, with Markdown's code spans as ``<code>``."""
     return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
-    """Without the last, ``why``, where no row has one."""
+    """The headings of a claim's table; ``why`` is left out if no row has a reason."""
     return _HEADINGS if any(row.why for row in rows) else _HEADINGS[:-1]
 
 
@@ -202,7 +202,7 @@ def _html_cells(row: Row) -> list[str]:
 
 
 def _marked(verdict: str) -> Html:
-    """A verdict in its colour."""
+    """A verdict as HTML, with the CSS class of its colour."""
     return Html(f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>')
 
 

@@ -48,7 +48,7 @@ def study(what: str, ours: str, num: int, why: str = "") -> Row:
 def within(
     what: str, paper: str, value: Estimate | None, low: float, high: float, *, digits: int = 2, why: str = ""
 ) -> Row:
-    """A row: reproduced if our 95 % interval lies in [low, high], not if it lies outside, else "cannot be told"."""
+    """A row: "reproduced" if our 95 % interval is in [low, high], "not" if it is outside, else "cannot be told"."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
     ours = shown(value, digits=digits)
@@ -61,9 +61,9 @@ def within(
 def signed(
     what: str, paper: str, value: Estimate | None, *, sign: Literal[-1, 1], digits: int = 2, why: str = ""
 ) -> Row:
-    """A row: reproduced if our 95 % interval lies on side ``sign`` of 0, not if on the other, else "cannot be told".
+    """A row: "reproduced" if our 95 % interval is on side ``sign`` of 0, "not" if on the other, else "cannot be told".
 
-    ``paper`` ``–``: a study.
+    The row is a study if ``paper`` is ``–``.
     """
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
@@ -82,7 +82,7 @@ def signed(
 
 
 def _placed(what: str, first: float, last: float, low: float, high: float) -> tuple[Verdict, str]:
-    """Where ``first`` to ``last`` lies in a range, and why that is no agreement; empty where it is one."""
+    """The verdict on the span ``first`` to ``last`` and the range [low, high]; and the reason, empty if it agrees."""
     if first >= low and last <= high:
         return "reproduced", ""
     if last < low:
@@ -99,7 +99,7 @@ def measured(
     """A row of measured rounds: their median, least and greatest; reproduced if all rounds lie in [low, high].
 
     Not reproduced if all lie on one side of the range. "Cannot be told" in other cases, and also if the rounds spread
-    wider than the range, since the machine was then too noisy. ``paper`` ``–``: a study.
+    wider than the range, since the machine was then too noisy. The row is a study if ``paper`` is ``–``.
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")
@@ -112,29 +112,29 @@ def measured(
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:
-    """Median, least and greatest of several values; a single value as it is."""
+    """Text: median, least and greatest of several values; a single value as it is."""
     if len(values) == 1:
         return f"{values[0]:,.{digits}f}"
     return f"{median(values):.{digits}f} ({between(min(values), max(values), digits)})"
 
 
 def between(low: float, high: float, digits: int = 2) -> str:
-    """A range; in words where an end is negative."""
+    """A range as text: ``1.00–2.00``, or ``-1.00 to 2.00`` if its low end is negative."""
     return f"{low:.{digits}f}{' to ' if low < 0 else '–'}{high:.{digits}f}"
 
 
 def joined(*reasons: str) -> str:
-    """Those reasons that are not empty."""
+    """The reasons that are not empty, joined by semicolons."""
     return "; ".join(filter(None, reasons))
 
 
 def confirms_nothing(row: Row, kind: Literal["calibrated", "identity"]) -> Row:
-    """``row`` with the verdict ``kind`` if its number agrees, because it had to; "not reproduced" stays."""
+    """``row`` with the verdict ``kind``, since agreement confirms nothing; "not reproduced" and empty rows stay."""
     return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict=kind)
 
 
 def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:
-    """Mean and half-width of the 95 % interval; further digits, at most 4, where the half-width would be shown as 0."""
+    """Text: mean ± half-width of the 95 % interval; up to 4 digits if the half-width would otherwise be shown as 0."""
     half = None if value.half_width is None else abs(scale * value.half_width)
     if half is not None:
         digits = next((each for each in range(digits, _MOST_DIGITS + 1) if round(half, each)), digits)

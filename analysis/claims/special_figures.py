@@ -25,10 +25,10 @@ _STEP_PT = 5.0
 
 
 def front(axes: Sequence["Axes"], cells: Frame) -> None:
-    """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are hollow.
+    """Draw two panels: AUC loss against overhead (without the control), and lost updates against bytes written.
 
-    A line is the front of the means: no other strategy has both a lower cost and a lower loss. Arms of one cost are
-    moved apart by a little.
+    Marks of dominated arms (``own.arms_of``) are hollow. The line joins the arms for which no other one has both a
+    lower mean cost and a lower mean loss. Marks of equal cost are moved apart a little.
     """
     from matplotlib.transforms import offset_copy  # noqa: PLC0415 - as matplotlib
 
@@ -92,7 +92,7 @@ def _marks(arms: Iterable[str]) -> dict[str, str]:
 
 
 def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
-    """Points by which each arm is moved: those of equal cost, to three digits, stand side by side."""
+    """By how many points each arm's mark is moved, so that marks of equal cost (to three digits) are side by side."""
     by_cost: dict[str, list[str]] = {}
     for name, cost in costs.items():
         by_cost.setdefault(f"{cost:.3g}", []).append(name)
@@ -104,7 +104,7 @@ def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def hours(axes: Sequence["Axes"], cells: Frame) -> None:
-    """AUC loss at the end by the hour of the failure, and against the hours since it."""
+    """Draw two panels: the final AUC loss by hour of the failure, and the AUC loss against the hours since then."""
     panel = Panel(x="trace.law", label="hour of the failure", y=["auc_loss"], scale="linear")
     draw_panel(axes[0], panel, cells)
     _legend_above(axes[0])
@@ -125,13 +125,13 @@ def hours(axes: Sequence["Axes"], cells: Frame) -> None:
 
 
 def _legend_above(axes: "Axes") -> None:
-    """The legend of a panel, above it: it lies over no data."""
+    """Add a legend above a panel, where it covers no data."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, fontsize=LETTERS, frameon=False)
 
 
 def planning(axes: Sequence["Axes"], cells: Frame) -> None:
-    """Each pair's loss by trace; and the numbers of pairs by the difference that is asked for."""
+    """Draw two panels: the AUC loss of each pair by trace; and the pairs needed against the difference to be shown."""
     table_ST = table_of(cells)
     if table_ST is None:
         return
@@ -155,7 +155,7 @@ def planning(axes: Sequence["Axes"], cells: Frame) -> None:
 
 
 def draw_production(axes: Sequence["Axes"], results: Frame) -> None:
-    """The distribution of overhead over jobs by strategy, and the P90 of full recovery by the spread of costs."""
+    """Draw two panels: the distribution of overhead over jobs, and full recovery's P90 against the spread of costs."""
     drawn = results[results["what"] == "population"]
     for length_h, line in zip(drawn["length_h"].unique(), _LINES, strict=False):
         for name in drawn["strategy"].unique():

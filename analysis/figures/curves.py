@@ -23,9 +23,10 @@ class Losses:
 
 @dataclass(frozen=True)
 class Curve:
-    """``losses[i]``: mean over the steps of one of at most ``MAX_POINTS`` equal pieces, which ends at ``samples[i]``.
+    """A loss curve: the steps are cut into at most ``MAX_POINTS`` equal pieces, and each point is the mean of a piece.
 
-    ``kill_samples``, ``kill_losses``: points on the curve, one for each step at which ranks were killed.
+    ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``, ``kill_losses``: points on the
+    curve, one for each step at which ranks were killed.
     """
 
     samples: list[int]
@@ -35,7 +36,7 @@ class Curve:
 
 
 def losses_of(log: EventLog) -> Losses | None:
-    """The losses of a run; of a step that ran again after a rollback, the last one. None without a Started event."""
+    """The losses of a run, the last one of each rerun step; None without a Started event."""
     if (started := log.started) is None:
         return None
     losses: list[float] = []
@@ -47,10 +48,10 @@ def losses_of(log: EventLog) -> Losses | None:
 
 
 def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
-    """The loss curve of a run. None if there is no step, or none that both have.
+    """The loss curve of a run; None if there is no step.
 
-    With a ``reference`` run of the same seed, the loss of the same step there is subtracted, which removes the noise of
-    the batches.
+    With a ``reference`` run of the same seed, the curve is of the differences at steps that both runs have, which
+    removes the noise of the batches.
     """
     losses = run.by_step
     if reference is not None:
@@ -64,7 +65,7 @@ def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_PO
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve | None:
-    """The mean of those curves that have the points of the first, with the kills of all; None if there is no curve."""
+    """The mean of the curves with the ``samples`` of the first, and the kills of all these; None without curves."""
     if not curves:
         return None
     samples = curves[0].samples

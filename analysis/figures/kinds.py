@@ -48,7 +48,7 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
-    """The loss of a strategy with its interval; outside of the limits a triangle at the edge, with the mean."""
+    """Draw the loss of a strategy with its interval; outside of the limits a triangle at the edge, with the mean."""
     overhead, loss, half = 100 * each.overhead_frac, 1e3 * each.loss.mean, each.loss.half_width
     look: dict[str, Any] = look_of(each.line)
     look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if each.on_front else {}
@@ -94,7 +94,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _pairs(line: Line) -> Frame:
-    """The cells whose PLS and AUC minus that of their ``none`` are known."""
+    """The cells with a known PLS and a known AUC difference to ``none``."""
     return line.pairs[line.pairs["pls"].notna()]
 
 
@@ -139,7 +139,7 @@ def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
-    """As ``_loss_curves``, each minus the loss of ``none`` at the same step of the same seed."""
+    """The curves of :func:`_loss_curves` minus the loss of ``none`` at the same step and seed."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
         both = [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]

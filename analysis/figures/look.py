@@ -22,7 +22,7 @@ PAPER, INK = "paper", "ink"
 
 
 def colours_of(strategy: str) -> tuple[str, str]:
-    """The colours of a strategy, on light and on dark pages: those of its class, which subclasses do not inherit."""
+    """(colour on light pages, colour on dark pages) of a strategy, from its own class; a default if that has none."""
     return vars(STRATEGIES.get(strategy, Strategy)).get("colours", Strategy.colours)
 
 
@@ -81,7 +81,7 @@ def whole_ticks(axis: "Axis") -> None:
 
 
 def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
-    """A logarithmic axis with plain numbers: at 1, 2 and 5 of each power of ten if it has few of them, else at 1."""
+    """Make an axis logarithmic with plain numbers as ticks: 1, 2, 5 times powers of ten, or 1 on a long axis."""
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - as matplotlib
 
     axes.set(**{f"{name}scale": "log"})
@@ -93,7 +93,7 @@ def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
 
 
 def theme(index: int) -> str:
-    """A CSS variable for each role of ``THEMES``: ``index`` 0 for light pages, 1 for dark ones."""
+    """The CSS variables of the colours in ``THEMES``: ``index`` 0 for light pages, 1 for dark pages."""
     return "".join(f"--{role}:{pair[index]};" for role, pair in THEMES.items())
 
 
@@ -120,7 +120,7 @@ def _themed(light: str) -> str:
 
 
 def write_figure(figure: "Figure", folder: Path, name: str, formats: Sequence[str] = FIGURE_FORMATS) -> list[Path]:
-    """Write the figure into ``folder`` as ``NAME.svg`` and so on, on white. Same figure, same bytes."""
+    """Write the figure on white into ``folder`` as ``NAME.FORMAT``, for each format. Same figure, same bytes."""
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     paths = [folder / f"{name}.{suffix}" for suffix in formats]
     for path, suffix in zip(paths, formats, strict=True):

@@ -1,4 +1,4 @@
-"""Panels: a figure of each setting, drawn on axes with the limits that all settings share."""
+"""Figures of a kind, one for each setting, whose axes have the same limits."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ SMALL = 10  # points
 
 @dataclass(frozen=True)
 class Data:
-    """The data of figures. ``margin``: the loss of AUC that verdicts accept."""
+    """The data that figures are drawn from. ``margin``: the loss of AUC that verdicts accept."""
 
     blocks: Sequence[Block]
     cells: Frame
@@ -36,7 +36,7 @@ class Data:
     def auc_range(self) -> tuple[float, float]:
         """Limits of AUC differences in 10⁻³ that all settings share.
 
-        They hold 0, the margin, and the intervals of strategies that are no controls.
+        The limits include 0, the margin, and the intervals of all strategies except controls.
         """
         lines = [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
         values = [line.auc_difference for line in lines if line.auc_difference is not None]
@@ -55,9 +55,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes with common limits, of "xy".
+    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes, out of "xy", with common limits.
 
-    ``needs_pairs``: it draws differences from ``none``, and nothing where no seed has both.
+    ``needs_pairs``: it draws differences to ``none``, so that a block without pairs has no such figure.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Kind:
 
 
 def figures(kind: Kind, data: Data) -> "list[tuple[Block, Figure]]":
-    """The figure of each block that has a strategy besides ``none``, and pairs where they are needed.
+    """The figure of each block that has a strategy besides ``none``, and pairs if ``kind`` needs them.
 
     Call it in the context ``style()``.
     """
@@ -93,7 +93,7 @@ def _share(all_axes: "Sequence[Axes]", name: str) -> None:
 
 
 def others(block: Block) -> Iterator[Line]:
-    """The strategies besides ``none``."""
+    """The lines of a block, except strategy ``none``."""
     return (line for line in block.lines if line.strategy != BASELINE)
 
 
@@ -104,7 +104,7 @@ def look_of(line: Line) -> dict[str, Any]:
 
 
 def legend(axes: "Axes") -> None:
-    """The legend, below the axes."""
+    """Add a legend below the axes."""
     handles, labels = axes.get_legend_handles_labels()
     look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
     if handles and axes.figure:

@@ -1,4 +1,4 @@
-"""Run folders as one frame, a row for each run. Their totals are derived again from their events."""
+"""Run folders as one frame, a row for each run. Each record is audited: its totals must follow from its events."""
 
 # ruff: noqa: F401 - the names that other rooms use
 

@@ -1,6 +1,6 @@
-"""The features that tell cells of equal configs apart: content of data and trace, and finally the config's hash.
+"""Columns that distinguish cells of equal configs: digests of data and trace, and as a last resort the config's hash.
 
-A config names data and trace by path. If a file changes under its path, cells of both contents stay in the folder.
+A config names data and trace by path. If a file changes under its path, the folder keeps cells of both contents.
 """
 
 import os
@@ -25,10 +25,10 @@ _NUMBER = "-_.0123456789"  # at the end of a file's name: the number of a draw
 
 
 def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
-    """Give finished rows the values of ``CONTENTS`` that tell them apart; returns the columns in use.
+    """Fill the columns ``CONTENTS`` where finished rows differ only in content; returns the columns with values.
 
-    Rows that are equal in all columns and in their results are one cell: all but one get status ``copy``. ``keys``: the
-    swept ones. A digest that is not on record, as in older runs, counts as another content where several are known.
+    Of rows that are equal in all columns and in their results, all but one get status ``copy``. ``keys``: the swept
+    keys. If several digests are known, a row without one, as of older runs, counts as yet another content.
     """
     done = frame[(frame["status"] == "done") & frame["config_hash"].notna()]
     for key, name in _NAMES.items():
@@ -49,11 +49,11 @@ def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
 
 
 def name_laws(frame: Frame) -> None:
-    """Give each row with a trace its ``trace_law``, a name that draws of the same conditions share with no other trace.
+    """Fill the column ``trace_law``: a name that all draws of one law share, and that no other trace has.
 
-    Draws of ``trace.law``, and random windows, have it from their config. Files are draws of one law if their headers
-    differ in the seed only (``Trace.law``): its name is the beginning that all of their names share. Any other file,
-    also one of a record that does not have the law, stands for itself.
+    Draws of ``trace.law``, and random windows, have the name from their config. Trace files are draws of one law if
+    their headers differ only in the seed (:attr:`Trace.law`); the law's name is the common beginning of their names.
+    Any other file is a law of its own.
     """
     files = frame[frame["trace"].notna() & frame["trace_law"].isna()]
     law = files["law_digest"].fillna("")
@@ -66,7 +66,7 @@ def name_laws(frame: Frame) -> None:
 
 
 def content_notes(frame: Frame) -> list[str]:
-    """One line for each path of data, or name of a trace, with several contents; one for what nothing tells apart."""
+    """One line for each data path or trace name with several contents; one for cells that only hashes tell apart."""
     lines: list[str] = []
     for key, name in _NAMES.items():
         for own, same in frame[frame[key].notna()].groupby(name, sort=False) if key in frame else ():

@@ -105,15 +105,15 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
 
 
 def _is_whole(values: Any) -> bool:
-    """Whether some values are missing, and all others are whole numbers of 64 bits."""
+    """Whether a column has missing values, and all its other values are whole numbers of 64 bits."""
     known = values.dropna()
     return len(known) < len(values) and all(type(value) is int and abs(value) < 2**63 for value in known)
 
 
 def _mark_copies(frame: Frame) -> None:
-    """Rows of a cell (config and engine) that began before its newest finished row get status ``copy``.
+    """Set the status ``copy`` for rows of a cell (config and engine) that began before its newest finished row.
 
-    They are results of other code, folders that were copied, or runs that other code left unfinished.
+    Such rows are results of other code, copied folders, or runs that other code left unfinished.
     """
     known = frame[(frame["status"] != "damaged") & frame["config_hash"].notna()]
     several = known[known.duplicated(["config_hash", "engine"], keep=False)]
@@ -205,7 +205,7 @@ def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
-    """Which config and code a run is of, and when it began (ISO 8601)."""
+    """Hash of a run's config, fingerprint of its code, when it began (ISO 8601), and digests; empty without events."""
     if log.started is None:
         return {}
     code = code_of(run.path)
@@ -230,7 +230,7 @@ def _digests(run: RunDir) -> dict[str, Any]:
 
 
 def damage_of(run: RunDir, log: EventLog) -> str | None:
-    """One line if the run has a DONE file, but ``log``, its record, has no result; else None."""
+    """One line if the run has a DONE file but its ``log`` has no Finished event; else None."""
     if run.status != "done" or log.finished:
         return None
     if not run.events.exists():
@@ -261,10 +261,9 @@ def _results(log: EventLog, job_h: float) -> dict[str, Any]:
 
 
 def lost_dense_samples(events: Sequence[Event]) -> int | None:
-    """Samples that the dense network lacks in the end, each once; None if all trainers never died at once.
+    """Number of samples that the final dense network has not learned from; None if never all trainers died at once.
 
-    A failure after ``samples`` loses those since the checkpoint that the network restarts from, of which some may have
-    been lost before.
+    A failure loses the samples since the checkpoint that the network restarts from; samples lost twice count once.
     """
     failures = [event for event in events if isinstance(event, Recovered) and event.dense != "kept"]
     spans = sorted((event.samples - event.lost_dense_samples, event.samples) for event in failures)

@@ -53,11 +53,11 @@ class Line:
 
     @property
     def split(self) -> Split | None:
-        """Spread of the differences of AUC between traces and between seeds, where it can be told."""
+        """Spread of the AUC differences between traces and between seeds (:func:`split`); None if it is unknown."""
         return split(self.pairs)
 
     def estimate(self, name: str) -> Estimate | None:
-        """The estimate of a column over the cells; None where it is unknown for all."""
+        """The estimate of column ``name`` over the line's cells; None if no cell has a value."""
         if name not in self._estimates:
             values = self.cells[name].to_numpy(float, na_value=math.nan)
             self._estimates[name] = estimate(values[values == values].tolist())  # noqa: PLR0124 - NaN differs from itself
@@ -98,14 +98,14 @@ def blocks_of(frame: Frame) -> list[Block]:
 
 
 def regimes_of(frame: Frame) -> list[Block]:
-    """As ``blocks_of``, but without a split by engine: copies of a cell on several engines are one result."""
+    """As :func:`blocks_of`, with engines joined: of equal cells on several engines one is kept."""
     keys = [key for key in setting_keys(frame) if key != "engine"]
     done = frame[frame["status"] == "done"].sort_values("engine", kind="stable")
     return _blocks(done.drop_duplicates(["strategy", "seed", *keys]), keys)
 
 
 def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
-    """The blocks of finished cells. ``cells``: all, also those that are not finished."""
+    """The blocks of the finished ones among ``cells``, whose settings are the values of ``keys``."""
     done, families = paired(without_replicates(cells[cells["status"] == "done"])).copy(), replicates(cells)
     own: _Groups = {}
     for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
@@ -160,7 +160,7 @@ def _guests(setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str], stra
 
 
 def _without_repeated(groups: _Groups, own: _Groups, strategy: Mapping[Any, str]) -> _Groups:
-    """The groups without those whose ``own`` cells all stand in others, as references or for want of an option."""
+    """The groups that are not redundant: a group is dropped if all its ``own`` cells are also in other groups."""
 
     def order(values: tuple[Any, ...]) -> tuple[bool, int]:
         return all(strategy[label] == BASELINE for label in own[values]), values.count(None)

@@ -1,4 +1,4 @@
-"""Means over seeds with confidence intervals, and paired differences. An unknown is None; one seed has no interval."""
+"""Means over seeds with confidence intervals, and of paired differences. Unknown is None; one seed has no interval."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ class Split:
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:
-    """The estimate from known values; None if there is none."""
+    """The estimate from independent values; None if there is no value."""
     known = [*map(float, values)]
     if not known:
         return None
@@ -75,9 +75,9 @@ def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | N
     ``pairs``: columns ``seed``, ``draw`` (of the trace) and ``column``.
 
     Pairs of one seed, or of one trace, are not independent. If several pairs share a seed or a trace, the squared
-    standard error is the sum of two: that of the means by seed and that of the means by trace. The degrees of freedom
-    are those of the smaller number of means. The interval is then rather too wide than too narrow (with
-    Satterthwaite's degrees of freedom 8 % of the claims were wrong: docs/log/statistics.md).
+    standard error is the sum of two: of the means by seed and of the means by trace. The degrees of freedom follow from
+    the smaller number of means. The interval is then rather too wide than too narrow (with Satterthwaite's degrees of
+    freedom 8 % of the claims were wrong: docs/log/statistics.md).
     """
     groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
     shared = [[_mean(group) for group in groups] for groups in groupings if 1 < len(groups) < len(pairs)]
@@ -102,7 +102,7 @@ def split(pairs: Frame) -> Split | None:
 
 
 def _by(pairs: Frame, key: str, column: str) -> list[list[float]]:
-    """The values of ``column`` for each value of ``key``."""
+    """The values of ``column``, one list for each value of ``key``."""
     groups: dict[float, list[float]] = {}
     for group, value in zip(pairs[key].to_list(), pairs[column].to_list(), strict=True):
         groups.setdefault(group, []).append(value)
@@ -121,23 +121,22 @@ def _variance(values: Sequence[float]) -> float:
 def setting_keys(cells: Frame) -> list[str]:
     """``SETTING`` and the swept keys: what must be equal for two cells to be compared.
 
-    An option that has one value for each strategy belongs to the strategy, and its cells are compared with those of
-    others.
+    Exception: options with a single value within each strategy (:func:`own_options`) need not be equal.
     """
     own = {*own_options(cells)}
     return [*SETTING, *(key for key in cells if "." in key and key not in own)]
 
 
 def own_options(cells: Frame) -> list[str]:
-    """Keys of the strategy group that differ between strategies, and within none."""
+    """Keys ``strategy.*`` that have a single value within each strategy, though strategies may differ."""
     keys = [key for key in cells if key.startswith("strategy.")]
     return [key for key in keys if cells[["strategy", key]].drop_duplicates()["strategy"].is_unique]
 
 
 def conditions(cells: Frame, keys: Sequence[str]) -> Frame:
-    """The values of a setting's keys, equal for all draws of the same conditions; missing ones are None.
+    """The values of ``keys`` in each cell, made equal for all draws of the same conditions; missing is None.
 
-    Of a trace it is the name of its law; of a key of ``DRAWN`` None.
+    The value of ``trace`` is the name of the trace's law; keys in ``DRAWN`` are None.
     """
     found = plain(cells.reindex(columns=["trace_law" if key == "trace" else key for key in keys]))
     found.columns = [*keys]

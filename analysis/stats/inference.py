@@ -19,7 +19,7 @@ _NUM_DRAWS = 2000
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims on each loss. All claims of a kind are right with probability 1 - ``ALPHA``."""
+    """What tests claim of each loss, in order. All claims of one kind are true with probability 1 - ``ALPHA``."""
 
     non_inferior: list[bool]
     """The loss is below the margin."""
@@ -30,7 +30,7 @@ class Claims:
 
 
 def claims_of(losses: Sequence[Estimate], margin: float) -> Claims:
-    """The claims that one-sided t-tests with Holm's correction allow. A superior one is also non-inferior."""
+    """The claims that one-sided t-tests with Holm's correction allow. A superior loss is also non-inferior."""
     return Claims(
         non_inferior=holm([p_below(loss, margin) for loss in losses]),
         inferior=holm([p_above(loss, margin) for loss in losses]),
@@ -39,7 +39,7 @@ def claims_of(losses: Sequence[Estimate], margin: float) -> Claims:
 
 
 def p_above(value: Estimate, bound: float) -> float:
-    """p-value (Student's t) against "the true mean is at most ``bound``"; 1 where the spread is unknown or zero."""
+    """p-value (Student's t) of the hypothesis "the true mean is at most ``bound``"; 1 if the spread is unknown or 0."""
     from scipy import special  # noqa: PLC0415 - takes a fifth of a second to import
 
     if not value.standard_error:
@@ -48,7 +48,7 @@ def p_above(value: Estimate, bound: float) -> float:
 
 
 def p_below(value: Estimate, bound: float) -> float:
-    """As :func:`p_above`, against "the true mean is at least ``bound``"."""
+    """As :func:`p_above`, of the hypothesis "the true mean is at least ``bound``"."""
     return p_above(value.negated, -bound)
 
 
@@ -83,7 +83,7 @@ def more_seeds(value: Estimate, bound: float, alpha_above: float, alpha_below: f
 
 
 class _Future:
-    """Means and variances that a grid may have after further seeds, drawn from the predictive distribution."""
+    """Draws of the mean and variance that a grid may have after further seeds, from their predictive distribution."""
 
     def __init__(self, value: Estimate, bound: float, alpha_above: float, alpha_below: float) -> None:
         assert value.standard_error
@@ -124,8 +124,8 @@ def pairs_for_width(spread: float, half_width: float) -> int:
 def pairs_for_power(spread: float, difference: float) -> int:
     """The fewest pairs with which a two-sided 5 % paired t-test finds ``difference`` with probability ``POWER``.
 
-    To find it is to say that the mean is on its side of 0. The power is that of the noncentral t
-    distribution, with ``spread`` as in :func:`pairs_for_width`.
+    A test finds it if it shows the mean to be on the side of 0 where ``difference`` is. The power is that of the
+    noncentral t distribution, with ``spread`` as in :func:`pairs_for_width`.
     """
     from scipy import special  # noqa: PLC0415 - as above
 
@@ -138,7 +138,7 @@ def pairs_for_power(spread: float, difference: float) -> int:
 
 
 def _fewest(is_enough: Callable[[int], bool]) -> int:
-    """The least number from 2 on for which ``is_enough``, which holds for all larger ones."""
+    """The least number from 2 on for which ``is_enough`` is true; it must be true for all larger ones."""
     high = 2
     while not is_enough(high):
         high *= 2

@@ -1,4 +1,4 @@
-"""The cell that each cell is compared with; cells that are compared with nothing, and why."""
+"""Pairing of cells: the reference cell that each cell is compared with, and why some cells have none."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -10,12 +10,12 @@ from analysis.stats.estimates import BASELINE, DRAWN, relevant_to_none, setting_
 def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
     """``cells`` with columns ``partner``, ``auc_difference`` (AUC minus that of the partner) and ``draw``.
 
-    ``partner`` is the label of the finished cell of strategy ``baseline`` with equal seed and setting. ``draw`` numbers
-    the traces, with the seeds that they were drawn with. Missing is NaN.
+    ``partner`` is the index label of the finished cell of strategy ``baseline`` with equal seed and setting. ``draw``
+    numbers the different traces (and ``trace.seed``). Missing is NaN.
 
     The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
     profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
-    ``none`` that differs only in these is the partner. Candidates that differ in their AUC leave none.
+    ``none`` that differs only in these is the partner. If candidates differ in their AUC, there is no partner.
     """
     keys = setting_keys(cells)
     bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
@@ -36,7 +36,7 @@ def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
 
 
 def reasons(unpaired: Frame, cells: Frame) -> Iterator[tuple[int, str]]:
-    """Seed of each finished cell without a difference to ``none`` among ``cells``, finished or not, and why."""
+    """(seed, reason) for each cell of ``unpaired``: why it has no partner of strategy ``none`` among ``cells``."""
     if unpaired.empty:
         return
     states = {seed: {*own} for seed, own in cells[cells["strategy"] == BASELINE].groupby("seed")["status"]}

@@ -1,4 +1,4 @@
-"""The floor of rounding: how far runs without failures differ that differ in the order of floating-point sums only."""
+"""The floor of rounding: the AUC difference of runs without failures that differ only in the order of float sums."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ class Rounding:
 
 
 def rounding_of(references: Frame, cells: Frame, families: Frame = None) -> Rounding | None:
-    """The floor of rounding for the setting of ``references``, from replicates of all seeds among ``cells``.
+    """The floor of rounding for the setting of ``references`` (cells of ``none``), from replicates among ``cells``.
 
-    ``families``: their ``replicates``, if known. None if there are no replicates, or all are equal to the bit, as those
-    of backend `compiled` are: they tell nothing about other machines.
+    ``families``: :func:`replicates` of ``cells``, if known. None if there are no replicates, or if all are equal to the
+    bit, as with backend `compiled`: they tell nothing about other machines.
     """
     families = replicates(cells) if families is None else families
     keys = [*families.columns.difference(["low", "high"])]
@@ -31,7 +31,7 @@ def rounding_of(references: Frame, cells: Frame, families: Frame = None) -> Roun
 
 
 def replicates(cells: Frame) -> Frame:
-    """The least and greatest AUC of the replicates of each seed and setting that has several: ``low``, ``high``."""
+    """A row for each seed and setting with several replicates: their least AUC, ``low``, and greatest, ``high``."""
     varied = [key for key in REPLICATE_KEYS if key in cells]
     keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS] if varied else []
     is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()

@@ -72,10 +72,10 @@ class Verdict:
 
 
 def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
-    """A verdict on each strategy of ``block`` that has a reference, by overhead.
+    """A verdict on each strategy of ``block`` with AUC differences to ``none``, in order of overhead.
 
-    Each kind of claim has one-sided paired t-tests at 5 %, by Holm's method over the strategies of the block that are
-    not equal by construction. Differences up to the floor of rounding are called neither superior nor inferior.
+    Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over the strategies of the block
+    that are not equal by construction. Losses up to the floor of rounding are called neither superior nor inferior.
     """
     found = [
         Verdict(line, line.mean("overhead_frac"), line.auc_difference.negated, margin, "open", None, False, False)
@@ -88,13 +88,13 @@ def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
 
 
 def _is_equal(verdict: Verdict) -> bool:
-    """Whether no cell lost a sample or an update, as far as they are counted, and no AUC differs."""
+    """Whether no cell lost a sample or an update, as far as they are counted, and all AUCs equal those of ``none``."""
     loss, lost = verdict.loss, verdict.line.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
     return loss.mean == 0 and not loss.standard_error and not lost.fillna(0.0).any(axis=None)
 
 
 def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:
-    """The verdicts by tests; the number of seeds uses the level that Holm's method would have at the next claim."""
+    """The verdicts by tests; ``more_seeds`` uses the level at which Holm's method would test the next claim."""
     claims = claims_of([each.loss for each in found], margin)
     levels = [ALPHA / max(1, claimed.count(False)) for claimed in (claims.inferior, claims.non_inferior)]
     floor = 0.0 if block.rounding is None else block.rounding.largest
@@ -110,7 +110,7 @@ def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[V
 
 
 def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with their places on the Pareto front of overhead and loss."""
+    """The verdicts with ``on_front`` set: whether each is on the Pareto front of overhead and loss."""
     points = [(each.overhead_frac, each.loss.mean) for each in found]
     return [
         replace(each, on_front=not any(_dominates(other, point) for other in points))

@@ -1,4 +1,4 @@
-"""Tables: of strategies, of comparisons, of verdicts, and the story of one run."""
+"""Tables of strategies, of comparisons and of verdicts, and the timeline and results of one run."""
 
 # ruff: noqa: F401 - the names that other rooms use
 

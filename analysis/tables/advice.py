@@ -40,7 +40,7 @@ _FRONT = "◆"
 
 
 def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str, Any]]:
-    """For each setting in which something is compared: title, columns and rows of a table, and its conclusions."""
+    """A table for each block with verdicts: ``title``, ``columns``, ``rows``, and conclusions as ``lines``."""
     for block in blocks:
         if found := verdicts(block, margin):
             lines = conclusions(block, found)
@@ -48,9 +48,9 @@ def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str,
 
 
 def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN, *, explain: bool = False) -> Shown | None:
-    """A table of verdicts for each setting of the finished cells, with conclusions; None if nothing is compared.
+    """Tables of verdicts with conclusions, one for each setting of the finished cells; None if there is no verdict.
 
-    ``explain``: add a note on the tests.
+    ``explain``: add a note on the statistical tests.
     """
     parts: list[RenderableType] = []
     for each in verdict_tables(regimes_of(frame), margin):
@@ -95,7 +95,7 @@ def _shown(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
-    """Numbers of seeds and of traces of the line that has the fewest; None if no line has a pair."""
+    """(number of seeds, number of traces) of the line with the fewest; None if no line has a pair."""
     return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.pairs)), default=None)
 
 
@@ -145,7 +145,7 @@ def _spread(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def reading(margin: float) -> str:
-    """How to read the tables."""
+    """A note that explains the columns and the words of the verdict tables."""
     return (
         "AUC loss: AUC of none (the run of the same seed without failures) minus that of the strategy, mean over n "
         "pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: shown to be "

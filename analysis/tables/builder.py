@@ -22,7 +22,7 @@ HINT = "± is half of the 95 % confidence interval over seeds; --explain says ho
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: ``title`` in HTML, ``short`` elsewhere, ``group`` over neighbours of the same kind in HTML."""
+    """A column's heading: ``title`` in HTML, ``short`` elsewhere; in HTML columns of a ``group`` share a heading."""
 
     title: str
     short: str = ""
@@ -37,7 +37,7 @@ class Heading:
 
 
 class Shown(Group):
-    """Parts for the console, with their colours; ``str`` and a notebook give their text."""
+    """A group of rich tables and texts for the console; ``str`` and notebooks show it as plain text."""
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=200, color_system=None)
@@ -73,9 +73,9 @@ _LATEX = str.maketrans(
 
 
 def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str | None = None) -> str:
-    """A table for the package booktabs; plain ASCII where the cells have no other letters.
+    """A LaTeX table for the package booktabs, with special characters escaped.
 
-    With a ``caption``, which is LaTeX, it is a float with the label ``tab:strategies``.
+    With a ``caption``, which is LaTeX code, the table is a float with the label ``tab:strategies``.
     """
 
     def line(cells: Iterable[str]) -> str:
@@ -91,7 +91,7 @@ def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], capt
 
 
 def page_html(template: str, **values: Any) -> str:
-    """A page by a template of ``assets``. A cell of a table of type ``Html`` is not escaped."""
+    """The page that a template of ``assets`` makes of ``values``. Text is escaped unless its type is ``Html``."""
     return _templates().get_template(template).render(values)
 
 
@@ -106,7 +106,7 @@ def _templates() -> Environment:
 
 
 def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
-    """Each group over neighbouring columns, and how many they are."""
+    """(group, number of columns) for each run of neighbouring columns of one group."""
     return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 

@@ -1,4 +1,4 @@
-"""Paired differences between folders: keys that vary inside the folders are matched."""
+"""Paired differences between folders, or between strategies of one folder: runs with equal keys are paired."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +87,8 @@ def _legend(explain: bool) -> Text:
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
-    """Comparisons: as CSV the frame of :func:`compare`, else mean ± half of the 95 % interval, rounded."""
+    """Comparisons as text: the frame of :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means ± half
+    of the 95 % interval."""
     if kind == "csv":
         return _frame(found).to_csv(index=False)
     texts = [Heading(name, is_text=True) for name in ("base", "other", "pairs of")]
@@ -106,12 +107,12 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
 
 
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
-    """A row per Comparison of ``comparisons``, with ``*_half_width`` and ``*_standard_error``; same errors."""
+    """:func:`comparisons` as a frame, a row each: mean, ``*_half_width`` and ``*_standard_error``; same errors."""
     return _frame(comparisons(dirs))
 
 
 def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
-    """The frame of ``comparisons_to``, with the columns and errors of :func:`compare`."""
+    """:func:`comparisons_to` as a frame with the columns of :func:`compare`; same errors."""
     return _frame(comparisons_to(path, baseline))
 
 
@@ -127,7 +128,7 @@ def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
 
 
 def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator[str]:
-    """A line for each strategy that lacks pairs with ``baseline``: the seeds that either has alone."""
+    """A line for each strategy with unpaired cells: the seeds that only it or only ``baseline`` has."""
     is_paired = cells["path"].isin([path for item in found for path in item.pairs["path"]])
     base_seeds = {*cells.loc[cells["strategy"] == baseline, "seed"]}
     for strategy in sorted({*cells["strategy"]} - {baseline}, key=strategy_order):
@@ -141,9 +142,10 @@ def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator
 
 
 def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None) -> list[Comparison]:
-    """The first folder against each other one, in pairs of equal seed and equal values of the keys that vary inside.
+    """Compare the first folder with each other one; pairs have equal seeds and equal values of keys that vary in them.
 
-    A config key that varies only in the other folder is not matched: the first folder is compared with each value.
+    A config key that varies only in the other folder is not matched: each of its values is compared with the first
+    folder.
     ``frames``: the folders' frames, if already loaded.
 
     Raises:
@@ -172,12 +174,11 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
 
 
 def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None) -> list[Comparison]:
-    """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
+    """Compare every other strategy of one folder with ``baseline``; pairs have equal seed, engine, trace and profile.
 
-    Keys that vary for only one of the two strategies are not matched; if the baseline ran with several values of such a
-    key, the cell with most values in common is the partner. Of several such cells with other results each is, where
-    they differ in options that the other strategy lacks, and the group says in which; otherwise none is.
-    ``frame``: the folder's frame, if already loaded.
+    If the baseline ran with several values of another key, the cell with most values in common is the partner. If
+    several such cells have different results, each is a partner if they differ in options that the other strategy
+    lacks (``group`` names them), else none is. ``frame``: the folder's frame, if already loaded.
 
     Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError if there are damaged
     cells then, which names the first, and for a folder without a run.
@@ -210,7 +211,7 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
 
 
 def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
-    """Pairs of a cell of each with equal ``keys`` and contents; columns of ``base`` end in `` base``."""
+    """Pairs of a ``base`` and an ``other`` cell with equal ``keys`` and contents; base columns end in `` base``."""
     right = other.reindex(columns=[*dict.fromkeys((*other, *base))])
     pairs = plain(
         base.astype(object)
@@ -225,10 +226,10 @@ def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
 
 
 def _nearest(pairs: Frame, keys: Sequence[str], options: Sequence[str]) -> Frame:
-    """Of each cell the pair with most values of ``keys`` in common, with an empty column ``option``.
+    """For each cell, the pair with most values of ``keys`` in common; the column ``option`` is empty.
 
-    Pairs that differ in ``options`` that the cell lacks all stay, with these in words. Others that are as near but
-    differ in their results are left out.
+    Several such pairs, with different results, stay if they differ in ``options`` that the cell lacks; ``option`` then
+    names these. Otherwise all of them are left out.
     """
     pairs = pairs.assign(common=0)
     for key in keys:

@@ -40,7 +40,7 @@ _HEADINGS = (
 
 
 def show(path: Path | str) -> Shown:
-    """Config, timeline, results and newest checkpoint of the run directory ``path``.
+    """What the console shows of the run directory ``path``: config, timeline, results and newest checkpoint.
 
     Raises StoreError if it is not a run directory, or its record cannot be read or is not what the run wrote.
     """
@@ -69,7 +69,7 @@ def show(path: Path | str) -> Shown:
 
 
 def is_sound(path: Path | str) -> bool:
-    """Whether the run at ``path`` has a result if it has a DONE file, and its figures follow from its events.
+    """Whether the record of the run at ``path`` is consistent: no contradiction, and a result if there is a DONE file.
 
     Raises StoreError as ``show``.
     """
@@ -100,7 +100,7 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
 
 
 def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
-    """Numbers of PS ranks, of trainers if there are several, and of spares."""
+    """The numbers of PS ranks, trainers (if several) and spares, as text."""
     trainers, spares, spare_trainers = (
         flat.get(f"cluster.{key}") or least
         for key, least in (("num_trainers", 1), ("spares", 0), ("spare_trainers", 0))
@@ -128,7 +128,7 @@ def _row(event: Event, what: str, hours: float | None, seconds: float | None) ->
 
 
 def _hours_of(event: Event) -> float | None:
-    """Emulated hours that the event is charged."""
+    """Emulated hours of overhead that the event adds; None for events that add none."""
     if isinstance(event, Recovered):
         return event.load_h + event.lost_h + event.reschedule_h
     return event.reschedule_h if isinstance(event, Injected) else None
@@ -160,7 +160,7 @@ def _start(event: Started) -> str:
 
 
 def _fault(event: Injected) -> str:
-    """Of a plug-in's fault that is not loaded here, what the record says of it."""
+    """The text of an injected fault; for a fault of a plugin that is not loaded, the details in the event."""
     kind, details = FAULTS.get(event.fault), event.details
     said = ", ".join(f"{name} {value}" for name, value in details.items())
     what = kind.words.format(fault=event.fault, **details) if kind else said
@@ -185,7 +185,7 @@ def _regroup(event: Regrouped) -> str:
 
 
 def _source(event: Recovered) -> str:
-    """Where the rows of the dead ranks came from; if not of all from one, of which ranks from where."""
+    """Where the rows of the dead ranks came from (``checkpoint 3``); for several sources, with the ranks of each."""
     words = {"initial": "initial values", "replica": "replicas"}
     words |= dict.fromkeys(("checkpoint", "rollback", "mirror"), f"checkpoint {event.sequence}")
     ranks: dict[str, list[str]] = {}

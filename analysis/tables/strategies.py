@@ -58,9 +58,9 @@ _RESOURCES = (
 class Column(Heading):
     """A column of the table of strategies: a heading, and the text of its cells.
 
-    ``of``: the column of ``load`` whose mean, times ``scale``, is shown. ``show``: makes another text instead.
-    ``key``: its name on the command line, if not the title. ``where``: the blocks that have it, by default all;
-    ``note`` then explains it below the table.
+    ``of``: the column of ``load`` whose mean, times ``scale``, is shown. ``show``: makes the text of a cell instead.
+    ``key``: the column's name on the command line, if not the title. ``where``: whether a block has the column;
+    ``note``: explains it below the table.
     """
 
     of: str = ""
@@ -90,7 +90,7 @@ def _is_priced(name: str, block: Block) -> bool:
 
 
 def _difference(column: Column, line: Line) -> str:
-    """The difference to none; in brackets the number of pairs, where it is not that of the cells."""
+    """The AUC difference to ``none``; the number of pairs follows in brackets if some cells have no partner."""
     if line.strategy == BASELINE:
         return UNKNOWN
     num = f" ({len(line.pairs)})" if line.unpaired and len(line.pairs) else ""
@@ -163,7 +163,7 @@ IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total
 def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
     """The columns of a block's table, and the text of each line's cells.
 
-    ``names``: of the columns to show, in order; none: all. Raises UserError for a column that the table has not.
+    ``names``: names of the columns to show, in order; empty for all. Raises UserError for a name without a column.
     """
     known = {column.name: column for column in COLUMNS if column.where(block)}
     if unknown := [name for name in names if name not in known]:
@@ -232,10 +232,10 @@ def table_text(
 ) -> str:
     """The table of strategies: as CSV :func:`table`, else the console's table with its rounded numbers.
 
-    ``columns``: names of the columns to show, in order (default: all; of a LaTeX table ``IN_A_PAPER``). ``labels``:
-    what strategies are called. ``caption``: of a LaTeX table, which is then a float with the label ``tab:strategies``.
+    ``columns``: names of the columns to show, in order (default: all; for LaTeX ``IN_A_PAPER``). ``labels``: other
+    names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
 
-    Raises UserError for a column that the table has not, or an option that the format has not.
+    Raises UserError for a column that the table does not have, or an option that the format does not take.
     """
     if kind == "csv" and (columns or labels):
         raise UserError("--columns, --labels: expected --format latex or markdown; a CSV file has all columns")
@@ -268,9 +268,9 @@ def table_text(
 
 
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
-    """Cells without a partner; the floor of rounding; the mark †.
+    """Lines below the table: cells without a partner, differing options, the floor of rounding, the mark †.
 
-    ``explain``: also how the numbers are made, and the columns that only some tables have.
+    ``explain``: also how the numbers are computed, and what the columns that only some tables have mean.
     """
     floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
@@ -280,7 +280,7 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:
-    """Options in which strategies of one table differ."""
+    """A line for each option whose value differs between strategies of one table."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     cells = plain(pd.concat([line.cells for block in blocks for line in block.lines])) if blocks else pd.DataFrame()
@@ -294,7 +294,7 @@ def _option_notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def _partner_notes(blocks: Sequence[Block]) -> list[str]:
-    """A line for each strategy of which not every cell has a partner of strategy ``none``."""
+    """A line for each strategy with cells that have no partner of strategy ``none``, with the reasons."""
     lines = [(block, line) for block in blocks for line in block.lines if line.unpaired and line.strategy != BASELINE]
     if lines and not any(line.strategy == BASELINE for block in blocks for line in block.lines):
         return [f"ΔAUC is unknown: there is no finished cell of {BASELINE}."]
@@ -335,5 +335,5 @@ def missing(frame: Frame) -> list[str]:
 
 
 def damaged_cells(*frames: "pd.DataFrame") -> list[str]:
-    """The failures of the damaged cells, which name the file, one line each."""
+    """One line for each damaged cell: the file, and what is wrong with it."""
     return [failure for frame in frames for failure in frame.loc[frame["status"] == "damaged", "failure"]]
