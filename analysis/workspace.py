@@ -110,7 +110,7 @@ def _values(facts: Iterable[RunFacts], key: str) -> list[str]:
 
 
 def _packages() -> tuple[Any, Any]:
-    """The modules of workspaces and of panels."""
+    """The modules ``workspaces`` and ``reports.v2`` of wandb-workspaces. Raises ConfigError if it is not installed."""
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # its own, on pydantic
             import wandb_workspaces.reports.v2 as panels  # pyright: ignore[reportMissingImports]

@@ -112,7 +112,7 @@ def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
         own.setdefault(values, []).append(label)
     strategy = done["strategy"].to_dict()
     partner = done["partner"].dropna().to_dict()
-    whole = {values: [*group, *_guests(values, own, keys, strategy)] for values, group in own.items()}
+    whole = {values: [*group, *_cells_lacking_options(values, own, keys, strategy)] for values, group in own.items()}
     # References of other settings come along with the cells that are paired with them.
     whole = {
         values: [*dict.fromkeys((*group, *(partner[label] for label in group if label in partner)))]
@@ -146,7 +146,9 @@ _Groups = dict[tuple[Any, ...], list[Any]]
 """Labels of cells by the values of a setting."""
 
 
-def _guests(setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str], strategy: Mapping[Any, str]) -> list[Any]:
+def _cells_lacking_options(
+    setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str], strategy: Mapping[Any, str]
+) -> list[Any]:
     """Cells of other groups whose strategies lack the options in which their setting differs from ``setting``."""
     options = {place for place, key in enumerate(keys) if key.startswith("strategy.")}
     guests: list[Any] = []

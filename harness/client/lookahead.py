@@ -261,7 +261,7 @@ class LookaheadClient(EmbeddingClient):
         self._flushing = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. During a flush the ledger has not counted the updates of its step, which are lost."""
+        """See EmbeddingClient. If a flush is under way, its updates are lost but not yet counted, hence minus them."""
         for rank in ranks:
             first, last = self._spans[rank]
             self._cache.evict(self._held.slots[within(self._held.keys, first, last)])

@@ -22,7 +22,7 @@ class ListeningClock:
         self._total_s = 0.0
 
     def read(self) -> float:
-        """The present seconds of this clock."""
+        """Advance the clock by the time since the last reading, at most twice ``tick_s``, and return its seconds."""
         now_s = self._clock()
         self._total_s += min(now_s - self._read_s, 2 * self.tick_s)
         self._read_s = now_s

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class Succession:
     """The state from which new trainers start after a planned fault has killed all former trainers.
 
-    ``state``: of a trainer's objects, without caches, mirror and dense network. ``lost``: the ranks that died, and how,
-    in words. ``struck``: the facts of the failure that its charge depends on.
+    ``state``: the state of a trainer's objects, without caches, mirror and dense network. ``lost``: how each dead rank
+    died, in words. ``struck``: the facts of the failure that its charge depends on.
     """
 
     state: Any
@@ -30,10 +30,10 @@ class Succession:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """The facts about resume points with which a trainer starts.
+    """What a starting trainer gets: the state that it continues from, if any, and where resume points are written.
 
-    ``root``: their folder. ``next_number``: of the next point to write. The run goes on from ``point`` or from
-    ``succession``; a new run has neither.
+    ``root``: the folder of the resume points. ``next_number``: the number of the next point to write. The trainer
+    continues from ``point`` or from ``succession``; at the start of a run both are None.
     """
 
     root: Path

@@ -123,7 +123,7 @@ class Supervisor(Resumable):
             self.ranks.reached(values["step"])
 
     def resumption(self) -> Resumption:
-        """The facts about resume points with which a trainer starts."""
+        """The state that a starting trainer continues from, and where it writes resume points."""
         assert self.begins_with is not None, "a run has resume points"
         return replace(self.begins_with, succession=self._succession)
 

@@ -43,7 +43,7 @@ class TrainerWatch:
         return len(self._progress)
 
     def begins(self, trainer: Rank, *, is_connected: bool = False) -> None:
-        """Record that a new process has this name. A spare trainer ``is_connected`` already."""
+        """Record that a new process is ``trainer`` now. ``is_connected``: it is a spare that had connected before."""
         self._met = {*self._met, trainer} if is_connected else self._met - {trainer}
         self._progress[trainer].hear("start")
 

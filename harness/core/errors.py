@@ -82,7 +82,7 @@ class RankLost(HarnessError):
     Attributes:
         ranks: names of the dead ranks, e.g. ``frozenset({"ps3"})``.
         replies: the other ranks' replies, by rank name. Replies of dead ranks are left out, also if they came.
-        detail: the transport's error text, one string per dead rank (part of the machine, not of the run).
+        detail: the transport's error text by dead rank; it differs between engines and machines.
     """
 
     def __init__(

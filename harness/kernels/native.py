@@ -53,7 +53,7 @@ sem_wait = types.ExternalFunction("harness_sem_wait", types.int32(_pointer))
 
 
 def typed_intrinsic(function: Callable[..., Any]) -> Any:
-    """Numba's ``intrinsic``, with the types that it lacks."""
+    """Numba's decorator ``intrinsic``, with the type annotations that numba does not give it."""
     return intrinsic(function)
 
 

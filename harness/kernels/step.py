@@ -90,7 +90,7 @@ def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
 
 @inlined
 def _train_share(job: Any, thread: int) -> None:
-    """Train on a thread's share of the samples, after the update of the batch before: ``losses``, ``vector_grads``."""
+    """Compute ``losses`` and ``vector_grads`` of a thread's share of the samples, after the previous batch's update."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom, num_shares = job.num_bottom, job.num_shares
     bottom, top = layers[num_bottom - 1], layers[num_bottom]

@@ -61,7 +61,7 @@ class Backend(Protocol):
         ...
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,). Access a reads ``rows_NX[inverse_A[a]]``."""
+        """Logits, (B,). ``inverse_A``: access a (of B x F, sample by sample) reads row ``rows_NX[inverse_A[a]]``."""
         ...
 
 

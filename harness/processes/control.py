@@ -58,7 +58,7 @@ class Handshakes:
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
         self._authkey, self._timeout_s = authkey, timeout_s
         self._done: deque[Connection] = deque()
-        self._mute: dict[socket.socket, str] = {}  # have not shown the key; their addresses, oldest first
+        self._unauthenticated: dict[socket.socket, str] = {}  # have not shown the key; their addresses, oldest first
         self._is_said = False
         self._lock = threading.Lock()
         self.ended, self._notice = Pipe(duplex=False)
@@ -73,7 +73,7 @@ class Handshakes:
             raise
         self._make_room(_MOST_PENDING - 1)
         with self._lock:
-            self._mute[sock] = address[0]
+            self._unauthenticated[sock] = address[0]
         try:
             threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
         except RuntimeError:  # the system allows no more threads
@@ -82,11 +82,11 @@ class Handshakes:
     def _make_room(self, most: int) -> None:
         """Close the oldest connection that has not shown the key if there are more than ``most``; log that once."""
         with self._lock:
-            if len(self._mute) <= most:
+            if len(self._unauthenticated) <= most:
                 return
-            addresses = Counter(self._mute.values())
-            oldest = next(iter(self._mute))
-            del self._mute[oldest]
+            addresses = Counter(self._unauthenticated.values())
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             _hang_up(oldest)
         if not self._is_said:
             self._is_said = True
@@ -116,7 +116,7 @@ class Handshakes:
             connection = _wrap(sock.dup())
             deliver_challenge(connection, self._authkey)
             with self._lock:
-                self._mute.pop(sock, None)
+                self._unauthenticated.pop(sock, None)
             answer_challenge(connection, self._authkey)
         except (AuthenticationError, EOFError, OSError, RuntimeError):
             # not a rank of this run, one that died while it connected, or no descriptor or thread is left
@@ -132,7 +132,7 @@ class Handshakes:
 
     def _end(self, sock: socket.socket) -> None:
         with self._lock:
-            self._mute.pop(sock, None)  # first: who sees the end may be the next at once
+            self._unauthenticated.pop(sock, None)  # first: who sees the end may be the next at once
             sock.close()
 
 

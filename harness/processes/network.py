@@ -111,9 +111,9 @@ _MADE, _REFUSED, _FAILED = "made", "refused", "failed"
 
 
 def make(connection: Connection, host: str, port: int) -> None:
-    """The main function of that process: enter new namespaces, listen there, and send the socket and the namespaces.
+    """Main function of the process that makes the network: enter new namespaces, listen there, and send both back.
 
-    They travel as file descriptors. A no-op if the receiving process has ended.
+    The listening socket and the namespaces are sent as file descriptors. A no-op if the receiver has ended.
     """
     end_with_parent()
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:

@@ -131,7 +131,7 @@ class Fit:
 
     @property
     def mean_h(self) -> float:
-        """Mean duration of the fitted distribution; infinite beyond the floats."""
+        """Mean duration of the fitted distribution in hours; infinite if it overflows a float."""
         with np.errstate(over="ignore"):
             return float(self.law.mean())
 

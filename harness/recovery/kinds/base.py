@@ -127,7 +127,7 @@ class Recovery(Resumable):
         return requests
 
     def lose_trainers(self) -> None:
-        """Called when all trainers are about to die, with all that this kind holds in their memory."""
+        """Called when all trainers are about to die: whatever this kind holds in their memory is then lost."""
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Called when the gradients of step ``step``, counted from 1, are about to be sent."""

@@ -173,11 +173,11 @@ class Mirror(Checkpoint):
             np.maximum(self._unsaved_K - saving_K, 0, out=self._unsaved_K)
 
     def newer_rows(self, rank: Rank, step: int) -> CountedRows:
-        """The rows of the dead ``rank`` that are newer than in the newest checkpoint, as of ``step``.
+        """The mirrored rows of the dead ``rank`` after ``step`` that are newer than its newest checkpoint.
 
-        The replacement must load them. A save under way then counts as holding all of their updates, since the
-        replacement writes its rows as of the commit. With ``restore_optimizer: reset`` the mirror's other rows of this
-        rank get the initial optimizer state.
+        The replacement must load them. If a save is under way, it then counts as holding all updates of these rows,
+        since the replacement writes them as they are at the commit. With ``restore_optimizer: reset`` the mirror's
+        other rows of this rank get the initial optimizer state.
         """
         self.reach(step)
         part = self._part(rank)
