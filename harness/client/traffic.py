@@ -49,7 +49,7 @@ class Traffic:
         self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES)
 
     def push(self, num_rows: int) -> None:
-        """Count gradients that are sent to the ranks, each with its number of updates and a flag."""
+        """Count gradients of ``num_rows`` rows that are sent to the ranks; each has a count and a flag beside it."""
         self.written_rows += num_rows
         self.sent_bytes += num_rows * (ID_BYTES + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES)
 

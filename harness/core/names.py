@@ -1,7 +1,7 @@
 """Names of the replaceable parts that a configuration chooses, each by a key of its own.
 
-The parts themselves are in rooms above the configuration, or are slow to import. Their names are here, so that a wrong
-name is reported at once. A part that is added to its table adds its name.
+The parts themselves are in packages that import the configuration, or are slow to import. Their names are here, so that
+a wrong name is reported at once. A part that is added to its table adds its name.
 """
 
 from collections import UserDict
