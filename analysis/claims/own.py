@@ -117,10 +117,7 @@ def dominating(name: str, arms: Mapping[str, Frame], measures: Sequence[Measure]
 
 
 def tracker_part(cells: Frame) -> list[Row]:
-    """Rows: the losses of each strategy at equal bytes; then the gain over saving all rows, in two parts.
-
-    One part is due to saving a part of the rows (random ones), the other to the tracker's choice of them.
-    """
+    """Rows: losses at equal bytes; then the gain over saving all rows, by random rows and by the tracker's choice."""
     arms = arms_of(cells)
     rows = [_means(f"`{name}`", own, cells, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
     if not {_ALL, _RANDOM} <= arms.keys():
@@ -284,10 +281,7 @@ def _rounding(cells: Frame) -> list[Row]:
 
 
 def spread(cells: Frame) -> list[Row]:
-    """Rows: for each placement, how much the loss by a failure depends on the rank that fails.
-
-    The measure is the mean distance from the median failure, as in Brown and Forsythe's test of variances.
-    """
+    """Rows by placement: how far a failure's loss is from the median rank's, on average (Brown-Forsythe)."""
     rows: list[Row] = []
     for name in ("cpr_vanilla", "cpr_mfu"):
         for measure in (PLS, LOST):

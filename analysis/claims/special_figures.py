@@ -25,7 +25,7 @@ _STEP_PT = 5.0
 
 
 def front(axes: Sequence["Axes"], cells: Frame) -> None:
-    """Draw two panels: AUC loss against overhead (without the control), and lost updates against bytes written.
+    """Draw AUC loss against overhead (without the control), and lost updates against bytes written.
 
     Marks of dominated arms (``own.arms_of``) are hollow. The line joins the arms for which no other one has both a
     lower mean cost and a lower mean loss. Marks of equal cost are moved apart a little.

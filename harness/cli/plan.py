@@ -139,10 +139,7 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """The configurations, by strategy: those in ``PLANNED``, those of plugins, and the one that ``overrides`` name.
-
-    A profile with ``from_trace`` has its constants from the trace.
-    """
+    """Configurations by strategy: ``PLANNED``, plugins and the named one, with ``from_trace`` constants filled in."""
     added = [name for name in STRATEGIES if name not in BUILT_IN]
     found = load_each(None, overrides, [*PLANNED, *added])
     return {name: with_profile_of_trace(config) for name, config in found.items()}

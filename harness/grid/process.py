@@ -191,10 +191,7 @@ class CellStarter:
 
 
 def _start(process: ForkServerProcess) -> None:
-    """Start ``process``; by a new fork server if the present one has died or does not answer.
-
-    A killed fork server refuses connections for a moment before it is found dead, hence the retries.
-    """
+    """Start ``process``, with retries by a new fork server if the present one has died or does not answer."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         fork_server()  # a new one if the former has died

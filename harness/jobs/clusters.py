@@ -101,10 +101,7 @@ class Slurm(Cluster):
 
 
 class Local(Cluster):
-    """Jobs as processes of this machine: each is a controller process of submitit.
-
-    Living jobs are found in /proc: the command line of a controller names a folder, which has the name of the cell's.
-    """
+    """Jobs as controller processes of submitit on this machine, found in /proc by the cell's name in the command."""
 
     settle_s = 1.0  # a process that was started a moment ago may not have its command line yet
     longest_poll_s = 0.5

@@ -338,10 +338,7 @@ class _Auditor:
         return profile["spare_o_res_h"]
 
     def _load_h(self, event: Recovered) -> float:
-        """Hours of a load: O_load, or by bytes O_load times bytes read / bytes of a full save; 0 if nothing was read.
-
-        Also checks the bytes on record against the rows of the recovered ranks.
-        """
+        """Hours of a load: O_load, by bytes in proportion to a full save's, 0 if nothing was read; checks the bytes."""
         is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
         if event.load_bytes is not None and self._started.row_bytes is not None:
             rows = dict(zip(self._weights, self._started.rank_rows, strict=True))

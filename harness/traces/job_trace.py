@@ -19,10 +19,7 @@ _DIGITS = 6  # of hours: milliseconds of the job
 
 
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
-    """The trace of a run, from its law or file, with the ranks of each host in place of it; None without a trace.
-
-    ``goes_on``: see :func:`on_job`. Raises TraceError, ConfigError.
-    """
+    """The run's trace, with ranks for hosts, if any. ``goes_on``: as :func:`on_job`. Raises TraceError, ConfigError."""
     profile = config.emulated
     if config.trace.law is not None:
         return draw(config.trace.law, profile, config.num_ps, config.trace_seed, goes_on=goes_on)

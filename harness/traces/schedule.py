@@ -19,10 +19,7 @@ from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
 def trace_facts(config: Config) -> dict[str, str | None] | None:
-    """Facts on the trace for env.json: ``digest`` of its content, and ``law``, the :attr:`Trace.law` of its file.
-
-    None without a trace. Raises TraceError for a file that is no trace.
-    """
+    """For env.json: the trace's ``digest`` and ``law`` (:attr:`Trace.law`); None without a trace. Raises TraceError."""
     if config.trace.law is not None:
         trace = job_trace(config)
         assert trace is not None

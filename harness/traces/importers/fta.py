@@ -25,10 +25,7 @@ class _Event(Record):
 
 
 def read(text: str, found: Findings) -> None:
-    """Read each event other than "up" as a failure of its node_id; a failed component is a failure of its node.
-
-    Times count from 1970, or in traces without a calendar from their beginning.
-    """
+    """Read each event other than "up" as a failure of its node_id, also a component's. Times may count from 1970."""
     for number, raw in enumerate(io.StringIO(text, newline=None), start=1):
         where = f"{found.source}:{number}"
         fields = [field.strip() for field in (raw.split("\t") if "\t" in raw else raw.split())]  # tabs may be lost
