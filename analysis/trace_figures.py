@@ -57,7 +57,7 @@ def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def _row(levels: Sequence[tuple[str, Level]], width: float) -> "Figure":
-    """A figure with a panel for each kind of gap, beside each other; ``width`` in inches."""
+    """Survival curves of each level (gaps of one rank, of any rank), side by side; ``width`` in inches."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
     figure = Figure(figsize=(width, 3.6), layout="constrained")

@@ -300,7 +300,7 @@ class Trend(Expected):
 
 
 class Signed(Expected):
-    """Expects a measure of each strategy above or below 0, at each value of the key."""
+    """Expects a measure of each strategy above or below 0, at each value of the key ``by``."""
 
     signed: Literal["above", "below"]
 

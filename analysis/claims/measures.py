@@ -65,7 +65,7 @@ def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
 def value_of(formula: str, results: Frame) -> Any:
     """The value of a formula for each result: a number, an array with one number per round, or NaN if unknown.
 
-    Raises ConfigError if ``formula`` is none.
+    Raises ConfigError if ``formula`` is not arithmetic on columns.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 

@@ -275,7 +275,7 @@ def lost_dense_samples(events: Sequence[Event]) -> int | None:
 
 
 def _cache_results(cache: Mapping[str, float]) -> dict[str, float | None]:
-    """Results of a cache. ``cache_saved_frac``: bytes not sent, as a fraction of those without a cache."""
+    """Results of a cache. ``cache_saved_frac``: bytes saved, as a fraction of those sent without a cache."""
     sent, uncached = cache.get("bytes"), cache.get("uncached_bytes")
     results = {f"cache_{name}": cache.get(name) for name in _CACHE}
     return results | {"cache_saved_frac": None if sent is None or not uncached else 1 - sent / uncached}

@@ -96,7 +96,7 @@ class BenchmarkRun:
         return code == 0
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Write the results of the script, with its digest and arguments, to ``file``. Raises StoreError."""
+        """Write the results ``values``, with the script's digest and arguments, to ``file``. Raises StoreError."""
         kept = {"script": self._script_digest(), "arguments": self.arguments, **values}
         write_text(self.file, json.dumps({_DIGEST: _digest_of(kept), **kept}, indent=1) + "\n")
 

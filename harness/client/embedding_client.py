@@ -108,7 +108,7 @@ class EmbeddingClient(Resumable, ABC):
     def settle(self, progress: Progress) -> None:
         """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
 
-        Called before :meth:`state`. Raises RolledBack after a full recovery.
+        Called before :meth:`state`. Raises RolledBack if a full recovery takes place meanwhile.
         """
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:

@@ -48,6 +48,6 @@ class RowCache(Resumable):
         return torch.from_numpy(row_loops.take_rows(self.values_SX.numpy(), slots_K))
 
     def evict(self, slots_K: Slots) -> None:
-        """Drop rows, with updates that their rank lacks."""
+        """Drop rows, and with them all updates that their rank lacks."""
         self.is_cached_S[slots_K] = False
         self.dirty_S[slots_K] = 0

@@ -297,7 +297,7 @@ class World:
             self._connections.send(admitter, "result", self._formation, None)
 
     def _end_admission(self) -> None:
-        """Cancel the admission of new trainers, since a member of the generation has died, and start others.
+        """Cancel the admission of new trainers after a member's death: kill them, and start others instead.
 
         So a new trainer never waits for one that has died, nor do others wait for one that has no state yet.
         """

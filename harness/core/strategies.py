@@ -46,7 +46,7 @@ class _Named(StrategyOptions):
 
 
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
-    """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
+    """Create the options model of ``strategy``, whose field ``name`` allows only ``name``, its default."""
     title = name.title().replace("_", "")
     named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
     # Every field has its description; a search for docstrings would walk all modules, half a second for all models.

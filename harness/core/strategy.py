@@ -70,12 +70,12 @@ class Strategy:
         return None
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """The samples at which the next save past ``after`` samples (None: this boundary) is due; None for never.
+        """The number of samples, above ``after`` (default: those of ``progress``), of the next save.
 
-        The forecast holds until the first boundary at or after it: before, ``plan_save`` returns None, and no later
-        forecast is earlier. There ``plan_save`` may still return None, and a new forecast is made. Clients limit by it
-        how far messages run ahead, and the simulator skips boundaries. For saves after the next one it is an estimate,
-        by which the lookahead cache plans; if it changes, the cache is emptied and plans again.
+        None for never. The forecast holds until the first boundary at or after it: before, ``plan_save`` returns None,
+        and no later forecast is earlier. There ``plan_save`` may still return None; then a new forecast is made.
+        Clients limit by it how far messages run ahead, and the simulator skips boundaries. For saves after the next one
+        it is an estimate, by which the lookahead cache plans; if it changes, the cache is emptied and plans again.
         """
         return None
 

@@ -56,7 +56,7 @@ class RandomTracker(MfuTracker):
         self._pool: str = spec.options["pool"]
 
     def choose(self, table: int, step: int) -> Tensor:
-        """K rows drawn by a generator keyed by (seed, rank, table, step): repeated calls return the same rows."""
+        """Up to K rows, drawn by a generator keyed by (seed, rank, table, step), so repeated calls agree."""
         pending_T, first, budget = self._scored(table)
         pending = pending_T.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)

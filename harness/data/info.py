@@ -109,7 +109,7 @@ def count_accesses(path: Path, meta: Meta, progress: Progress | None = None) -> 
 
 
 def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo:
-    """Size and skew of the rows with access counts ``counts_N``, of one table or of several; sorts ``counts_N``."""
+    """Size and skew of the rows with access counts ``counts_N``, sorted in place. Table -1: all tables."""
     counts_N.sort()
     num_rows, num_seen = len(counts_N), int(np.count_nonzero(counts_N))
     return TableInfo(

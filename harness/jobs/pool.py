@@ -126,7 +126,7 @@ def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Wat
 def _ended(
     watched: Mapping[str, _Watched], cluster: Cluster, living: Mapping[str, str] | None
 ) -> Generator[Outcome, None, None]:
-    """The outcomes of cells whose jobs have ended. ``living``: jobs by cell, asked before; None if unknown now."""
+    """The outcomes of ended cells. ``living``: present jobs, by cell; None if the cluster gave no answer."""
     now_s = time.monotonic()
     for name, one in watched.items():
         is_done, has_left = RunDir(one.cell.run_dir).done.exists(), living is not None and name not in living

@@ -92,7 +92,7 @@ def roots_of(config: Config) -> tuple[str, ...]:
 
 @cache
 def current_code(roots: tuple[str, ...] = _RUN) -> Code:
-    """The present code: ``roots``, all that they import, and plugins; as the files were at the first call."""
+    """Code of ``roots``, their imports and plugins at the first call; versions of Python and libraries."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     versions |= {name: metadata.version(name) for name in _LIBRARIES}
     sources = {str(path.relative_to(_ROOT)): path for path in sorted(_closure(roots))} | plugins.LOADED

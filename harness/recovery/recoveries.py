@@ -34,10 +34,10 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
 
 
 def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_trainers: bool = False) -> RecoveryPlan:
-    """The plan of ``strategy`` for the ranks ``dead``, in order, checked; ``dense`` is kept while a trainer lives.
+    """The checked plan of ``strategy`` for the ranks ``dead``, in rank order.
 
-    ``progress`` names the newest checkpoint. Without a checkpoint or a finished step, every lost shard is reset to its
-    initial values, since no update has been applied.
+    The dense network is kept, unless all trainers died (``takes_trainers``). Every lost shard is reset to its initial
+    values if no step is finished and ``progress`` names no checkpoint, since no update has been applied.
 
     Raises RunFailed for a plan that names other PS ranks than the dead ones, a kind that the strategy does not declare,
     a kind that needs a checkpoint where there is none, or a rollback of some ranks only.

@@ -94,7 +94,7 @@ class ResumePoints:
         self.failover.cluster.admit(lambda: (self._state(), self._number, self.checkpointer.under_way()))
 
     def enter(self) -> bool:
-        """Load the state that the others give a trainer that replaces a dead one; False if this one does not."""
+        """Load the state that the other trainers give a replacement; False if this trainer is none."""
         given = self.failover.cluster.enter()
         if given is None:
             return False

@@ -196,7 +196,7 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 
 
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
-    """The deaths, with further ranks of the same rack (or of all ranks) that die at the instants of groups."""
+    """The deaths, some made groups: more ranks of the rack (or of all ranks) die at the same instant."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
     is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
     sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
@@ -247,6 +247,6 @@ def _places(traces_E: I64) -> U64:
 
 
 def _uniform(seed: int, what: str, streams_S: U64, places_S: U64 | np.uint64) -> F64:
-    """Uniform numbers in (0, 1), ends excluded: a pure function of the seed, ``what`` is drawn, stream and place."""
+    """Uniform numbers in the open interval (0, 1), from the arguments alone. ``what``: what they decide."""
     word_S = words(words(derive(seed, "generate", what), streams_S), np.asarray(places_S))
     return ((word_S >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -91,7 +91,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
 
 
 def _repairs(trace: Trace, how: str) -> dict[str, Any]:
-    """Parameters of repairs: the known repair times (``empirical``), or their median and mean (``fit``)."""
+    """Parameters of repairs. ``empirical``: the known times; ``fit``: a lognormal's median and mean."""
     known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     if how == "empirical":
         return {"repairs_h": tuple(known)}
