@@ -74,7 +74,7 @@ def paper_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def samples_factor(overrides: Sequence[str], small: str) -> float:
-    """Rows of ``data.path`` in ``overrides`` (default: Kaggle) divided by rows of ``small``; 1 if not in ``LOGS``."""
+    """Rows of ``data.path`` (default: Kaggle's) per row of ``small``; 1 if ``small`` is not in ``LOGS``."""
     if small not in LOGS:
         return 1.0
     folder = value(overrides, "data.path")

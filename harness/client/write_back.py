@@ -95,7 +95,7 @@ class DirtyRows:
 
     @property
     def touch_bytes(self) -> int:
-        """Bytes that the touches take on the wire."""
+        """Bytes of the records of touched rows in the messages."""
         return sum(_num_bytes(touches) for log in self.touching.values() for touches in log)
 
 

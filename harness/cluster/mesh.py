@@ -141,7 +141,7 @@ class Mesh:
         return _Peer(connection)
 
     def _let_in(self, others: Set[int]) -> None:
-        """Accept connections until all ``others`` are connected."""
+        """Accept connections until all ``others`` are connected. Raises RunFailed."""
         handshakes = control.Handshakes(self._authkey)
         poll = select.poll()
         for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices.fileno()):

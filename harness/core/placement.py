@@ -61,7 +61,7 @@ class Placement:
         return np.concatenate([[0], np.cumsum(self.offsets_RT[:, -1])])
 
     def local_rows(self, rank_index: int, table: int) -> int:
-        """Rows of ``table`` on rank ``rank_index``."""
+        """Number of rows of ``table`` on rank ``rank_index``."""
         return int(self.local_rows_RT[rank_index, table])
 
     def num_rows(self, rank_index: int) -> int:

@@ -63,7 +63,7 @@ def wait_for(address: int, value: int) -> None:
 
 @inlined
 def mark(job: Any, thread: int, index: int) -> None:
-    """Record the present time as mark number ``index``; a no-op on other threads than 0."""
+    """Store the present time, in ns, in ``job.marks[index]``; a no-op on other threads than 0."""
     if thread == 0:
         job.marks[index] = nanoseconds()
 

@@ -31,8 +31,8 @@ class CompiledBackend:
 
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. Threads: as many
     as torch has when a batch size first occurs. Their number changes no bit of a result. ``is_eager``: worker threads
-    begin the step of a batch at once, while the caller does something else. ``group``: each of its trainers computes
-    some samples of each batch, and all take the same step. That changes no bit.
+    begin the step of a batch at once, while the caller does something else. ``group``: the trainers
+    among which the samples of each batch are divided; all take the same step. That changes no bit.
     """
 
     def __init__(

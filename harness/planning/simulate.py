@@ -226,7 +226,7 @@ class _Run:
         return max(self._reads(planned_kill), self._next_step)
 
     def _reads(self, planned_kill: PlannedFault) -> int:
-        """The boundary at which the wall clock reaches the hour of the kill if no further overhead is charged."""
+        """The boundary at which the wall clock reaches the kill's hour, given the overhead charged so far."""
         costs = self.job.costs
         return strike_step(
             planned_kill.hour,

@@ -154,7 +154,7 @@ def limit(connection: Connection, timeout_s: float) -> None:
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
-    """Connect a rank to the supervisor. Retries for ``timeout_s`` if the supervisor closes a connection to make room.
+    """Connect a rank to the supervisor. Retries for ``timeout_s`` if it ends the handshake to make room.
 
     Raises AuthenticationError, EOFError, OSError.
     """

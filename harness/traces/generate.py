@@ -74,8 +74,8 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
 def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Trace:
     """Trace number 0 of ``seed``, with all parameters in its header.
 
-    ``is_typical``: instead the first trace whose number of instants is the expected one, to the nearest whole number,
-    so that a single trace represents its law.
+    ``is_typical``: instead the first trace that has the expected number of instants, rounded, so that a single trace
+    represents its law.
     """
     number = _typical(spec, seed) if is_typical else 0
     deaths = generate_many(spec, seed, 1, first=number)
