@@ -1,6 +1,7 @@
 """A claim of a paper, of this project or of a user: the section ``claim:`` of a YAML file (docs/EXTENDING.md)."""
 
 import difflib
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from analysis.claims.benchmarks import accesses, power, production
 from analysis.claims.cpr import agreement, healing, quality, resolution, slopes
 from analysis.claims.expect import (
     EXPECTATIONS,
+    Expected,
     Less,
     Provided,
     Scope,
@@ -23,7 +25,7 @@ from analysis.claims.expect import (
 from analysis.claims.figures import Draw, Figure, Line, Panel, drawn
 from analysis.claims.measures import MEASURES, Measure, Model, Names, check_columns, results_of
 from analysis.claims.own import pareto, seeds, spread, traces, tracker_part
-from analysis.claims.rows import Row
+from analysis.claims.rows import NO_RUN, Row
 from analysis.claims.special_figures import draw_production, front, hours, planning
 from analysis.load import COLUMNS, Frame
 from analysis.load.frame import NOT_SWEPT
@@ -31,7 +33,7 @@ from analysis.stats import STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
 from harness.config.yaml_file import CLAIM, read_claim
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, HarnessError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "claims"
@@ -169,9 +171,16 @@ class Claim:
         scope = Scope(results, self.measures, section.by, section.words, section.names)
         items = [*([section.study] if section.study else []), *section.expect]
         return [
-            *(row for item in items for row in item.rows(scope)),
+            *(row for item in items for row in ([*item.rows(scope)] or _without_results(item, results))),
             *(row for judge in self.judges for row in judge(results)),
         ]
+
+
+def _without_results(item: Study | Expected, results: Frame) -> Iterator[Row]:
+    """The row of an expectation whose ``where`` no result meets; none without results, and for a study."""
+    if isinstance(item, Expected) and len(results):
+        where = ", ".join(f"{key}={value}" for key, value in item.where.items())
+        yield Row(" and ".join(item.of) + f"; {where}" * bool(where), item.paper, "–", 0, "cannot be told", NO_RUN)
 
 
 def names() -> list[str]:
@@ -264,7 +273,28 @@ class _Check:
         self.one_of(
             keys, function, [each for each in vars(module) if not each.startswith("_")], f"a function of {file}"
         )
-        return getattr(module, function)
+        found = getattr(module, function)
+        if not callable(found):
+            raise ConfigError(f"{self.path}: {CLAIM}.{keys[0]}: expected a function, got {name}, which is none")
+        return self._guarded(found, f"{self.path}: {CLAIM}.{'.'.join(map(str, keys))}: {name}", keys[0] == "judge")
+
+    def _guarded(self, function: Callable[..., Any], where: str, judges: bool) -> Callable[..., Any]:
+        """A user's ``function``, whose exceptions become ConfigErrors; one that ``judges`` must return rows."""
+
+        def call(*arguments: Any) -> Any:
+            try:
+                given = function(*arguments)
+            except HarnessError:
+                raise
+            except Exception as error:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(at.filename).name}:{at.lineno}"
+                raise ConfigError(f"{where} raised {type(error).__name__}: {error} ({place})") from error
+            if judges and not (isinstance(given, list) and all(isinstance(row, Row) for row in given)):
+                raise ConfigError(f"{where}: expected a list of analysis.claims.Row, got {given!r}")
+            return given
+
+        return call
 
     def names(self, source: Path | Benchmark) -> None:
         """Raise ConfigError for a measure, a strategy or a key in the section that does not exist."""
@@ -282,6 +312,8 @@ class _Check:
         items += [(("expect", number), each) for number, each in enumerate(section.expect)]
         if isinstance(section.figure, Figure):
             items += [(("figure", *keys), panel) for keys, panel in section.figure.places]
+        if columns is not None:
+            self._selections([*items, *((("measures", name), own) for name, own in section.measures.items())], columns)
         for keys, item in items:
             for field in ("of", "also", "y"):
                 for name in getattr(item, field, ()):
@@ -296,6 +328,13 @@ class _Check:
             for field, known in (("by", keys_of), ("x", columns and [*columns, *measures])):
                 if known is not None and (name := getattr(item, field, None)) is not None:
                     self.one_of((*keys, field), name, known, "a key of the experiment's grids")
+
+    def _selections(self, items: Sequence[tuple[tuple[Any, ...], Any]], columns: Collection[str]) -> None:
+        """Raise ConfigError for a selection of results by a column that they lack."""
+        for keys, item in items:
+            for field in ("where", "against", "reference"):
+                for name in getattr(item, field, ()):
+                    self.one_of((*keys, field, name), name, columns, "a column of the results")
 
 
 def _of_experiment(path: Path) -> tuple[list[str], list[str]]:

@@ -249,7 +249,7 @@ class Within(Expected):
 class Less(Expected):
     """Expects a measure of strategies ``less`` below that of ``than``, at each value of the key, paired by seed.
 
-    Strategy ``than`` may have run without the key.
+    A strategy that lacks the key has the same runs at each value.
     """
 
     less: Names
@@ -264,11 +264,13 @@ class Less(Expected):
                 for value in self._at(scope):
                     at = "" if value is None else scope.text(value)
                     text = self._what(strategy, measure, at, against=self.than)
-                    other = next(
-                        (own for each in (value, None) if len(own := scope.at(self.than, each))), scope.results[:0]
-                    )
-                    change = _difference(measure, scope.at(strategy, value), other, scope.results)
+                    own, other = (self._runs(scope, each, value) for each in (strategy, self.than))
+                    change = _difference(measure, own, other, scope.results)
                     yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
+
+    def _runs(self, scope: Scope, strategy: str, value: Any) -> Frame:
+        runs = scope.at(strategy, value)
+        return runs if len(runs) else scope.at(strategy, None)
 
 
 class Trend(Expected):

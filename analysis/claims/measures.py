@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator
 
 from analysis.claims.rows import middle, shown
 from analysis.load import COLUMNS, Frame
@@ -120,8 +120,26 @@ class Measure(Model):
     reference: Mapping[str, Any] = {}
     change: Literal["difference", "more", "less"] = "difference"
 
+    @field_validator("words")
+    @classmethod
+    def _has_a_place(cls, words: str) -> str:
+        try:
+            words.format("1")
+        except (IndexError, KeyError, ValueError):
+            raise ValueError(f"expected a text in which {{}} stands for the value, got {words!r}") from None
+        return words
+
     def values(self, own: Frame, results: Frame) -> Any:
-        """The known values for ``own``, a part of ``results``: a series by the results' labels, repeated for rounds."""
+        """The known values for ``own``, a part of ``results``: a series by the results' labels, repeated for rounds.
+
+        Infinite values count as unknown. Raises ConfigError if the formula gives no numbers.
+        """
+        try:
+            return self._values(own, results).replace([math.inf, -math.inf], math.nan).dropna()
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise ConfigError(f"{', '.join(self.of)}: expected arithmetic on numbers, got {error}") from None
+
+    def _values(self, own: Frame, results: Frame) -> Any:
         import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
         found = [value_of(formula, own) for formula in self.of]

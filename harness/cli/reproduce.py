@@ -64,6 +64,8 @@ def reproduce(options: argparse.Namespace) -> int:
     from analysis.claims.claim import find, names
     from harness.run.spec import cell_hash, check
 
+    if options.page is not None and (options.page.suffix != ".md" or options.page.is_dir()):
+        raise ConfigError(f"--page: expected a file that ends in .md, got {options.page}")
     overrides = [word for word in options.words if "=" in word]
     asked = [word for word in options.words if "=" not in word]
     claims: dict[str, Claim] = {}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.claims.claim import FOLDER, PARTS, Benchmark, Claim, Section, find, names, read
-from analysis.claims.measures import OVERHEAD, check_columns, results_of, value_of
+from analysis.claims.measures import OVERHEAD, Measure, check_columns, results_of, value_of
 from analysis.claims.page import Finding, claim_table, finding, html, markdown, write_figures
 from analysis.claims.rows import Row, confirms_nothing, measured, signed, study, verdict_of, within
 from analysis.claims.rows import shown as rows_shown
@@ -425,11 +425,18 @@ grids:
             "  measures: {own: {of: 100 * ack, words: ''}}\n  by: profile",
             "4: claim.measures.own: ack: no such column of the results; did you mean auc?",
         ),
+        ("strategy: full", "where: {profil: cpr56}", "where.profil: expected a column of the results, got profil; did"),
+        (
+            "  by: profile",
+            "  measures: {own: {of: auc, words: 'x {'}}\n  by: profile",
+            "expected a text in which {} stands for the value, got 'x {'",
+        ),
+        ("{y: overhead}", "me.py:number", "claim.figure: expected a function, got me.py:number, which is none"),
     ],
 )
 def test_a_mistake_in_a_claim_is_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
     """File and line, the key, what was expected, and the most similar name."""
-    (tmp_path / "me.py").write_text("def drawn(axes, results):\n    pass\n")
+    (tmp_path / "me.py").write_text("number = 3\ndef drawn(axes, results):\n    pass\n")
     path = tmp_path / "it.yaml"
     path.write_text(CLAIM)
     assert read(path).section.title == "It holds"
@@ -454,3 +461,49 @@ def test_a_module_beside_a_claim_judges_and_draws(tmp_path: Path) -> None:
     assert found.rows[-1] == study("cells", "3", 3)
     assert figure_of(found).axes[0].get_xlabel() == "mine"
     assert found.claim.command == f"run.py reproduce {path}"
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("return cells['nope']", r"claim.judge.0: mine.py:judged raised KeyError: 'nope' \(\w+.pyx?:\d+\)$"),
+        ("raise ValueError('boo')", r"claim.judge.0: mine.py:judged raised ValueError: boo \(mine.py:2\)$"),
+        ("return [1]", r"claim.judge.0: mine.py:judged: expected a list of analysis.claims.Row, got \[1\]$"),
+    ],
+)
+def test_a_judge_that_fails_is_one_line(tmp_path: Path, body: str, error: str) -> None:
+    """An exception of a user's function names the claim, the function and the line; so does a result without rows."""
+    (tmp_path / "mine.py").write_text(f"def judged(cells):\n    {body}\n")
+    path = tmp_path / "it.yaml"
+    path.write_text(CLAIM.replace("{y: overhead}", "{y: overhead}\n  judge: mine.py:judged"))
+    with pytest.raises(ConfigError, match=error):
+        finding(read(path), [cell("full", seed) for seed in range(3)])
+
+
+def test_an_expectation_that_no_result_meets_is_open(tmp_path: Path) -> None:
+    """Law: an expectation of results that were not run has a row, so its claim is not called reproduced."""
+    path = tmp_path / "it.yaml"
+    less = "{less: full, than: none, of: overhead, where: {seed: 77}}"
+    path.write_text(CLAIM.replace("{within: [0, 1], of: overhead, strategy: full}", less))
+    (row,) = finding(read(path), [cell("full", seed) for seed in range(3)]).rows
+    assert (row.what, row.verdict) == ("overhead; seed=77", "cannot be told")
+
+
+@pytest.mark.parametrize("of", ["1 / 0", "strategy"])
+def test_a_formula_without_numbers_is_one_line(of: str) -> None:
+    """A measure of no numbers is an error; one that divides by zero for some results leaves them out."""
+    frame = results_of([cell("full", seed) for seed in range(2)])
+    with pytest.raises(ConfigError, match=f"^{of}: expected arithmetic on numbers"):
+        Measure(of=[of], words="{}").values(frame, frame)
+    assert Measure(of=["auc / 0"], words="{}").values(frame, frame).empty
+
+
+def test_a_strategy_without_the_key_is_compared_at_each_value() -> None:
+    """Law: either side of ``less`` may lack the swept key; its runs are then paired with those of each value."""
+    by = "strategy.pls_target"
+    cells = [cell("full", seed, overhead_frac=0.1 + seed / 1000) for seed in range(3)]
+    cells += [cell("cpr_mfu", seed, overhead_frac=0.05, **{by: target}) for seed in range(3) for target in (0.1, 0.2)]
+    lower = {"of": "overhead", "paper": "lower"}
+    both = [{"less": "full", "than": "cpr_mfu", **lower}, {"less": "cpr_mfu", "than": "full", **lower}]
+    rows = claim(by=by, expect=both).rows(cells)
+    assert [row.verdict for row in rows] == ["not reproduced"] * 2 + ["reproduced"] * 2

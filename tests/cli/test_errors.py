@@ -52,6 +52,7 @@ ERRORS: list[tuple[str, str]] = [
     ("show nowhere", "nowhere"),
     ("report nowhere", "nowhere"),
     ("compare nowhere", "nowhere"),
+    ("reproduce pls --page one.yaml", "--page: expected a file that ends in .md, got one.yaml"),
     ("train one.yaml out=data", "data: expected an empty or a run folder, got other files; set out to another folder"),
     ("grid grid.yaml out=data strategy.name=none seed=0", "data: expected an empty or a grid's folder (with grid.yaml), got other files (meta.json); set out to another folder"),
     *((f"{command} out=file/below", "Not a directory") for command in ("train one.yaml", "grid grid.yaml", "verify one.yaml")),
