@@ -23,6 +23,7 @@ from harness.core.errors import UserError
 
 _FILE_WIDTH = 160  # characters of a line of text in a file
 _MAX_WIDTH = 10_000  # wider than any table
+_HEIGHT = 25  # lines; only needed beside a width
 _CONTROLS = (
     *(code for code in range(0x20) if chr(code) not in "\n\t"),
     *range(0x7F, 0xA0),
@@ -101,7 +102,8 @@ def show(result: RenderableType) -> None:
         widest = 0
         for part in result.renderables if isinstance(result, Group) else [result]:
             needed = Measurement.get(console, options, part).maximum if isinstance(part, Table) else 0
-            Console(file=stdout, highlight=False, width=max(width, needed)).print(part)
+            # The height is given too, as rich ignores a width alone where TERM=dumb.
+            Console(file=stdout, highlight=False, width=max(width, needed), height=_HEIGHT).print(part)
             widest = max(widest, needed)
     if console.is_terminal and widest > width:
         note(f"note: tables of {widest} columns, a terminal of {width}: `| less -S` shows whole lines")

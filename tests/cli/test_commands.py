@@ -225,23 +225,25 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli, finished: Path) ->
     assert f"damaged: none: {damage}" in text.errors[0]
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize(("is_terminal", "term", "width"), [(0, "xterm", 160), (1, "xterm", 60), (1, "dumb", 80)])
 def test_tables_are_as_wide_as_they_need(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: int, term: str, width: int
 ) -> None:
     """Law: no number is cut or broken on a narrow console, which is told, nor in a file; text beside the table is."""
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("TTY_COMPATIBLE", str(is_terminal))
     cells = [f"+0.{number:06d} ± 0.{number:06d}" for number in range(30)]
     table = Table(*(Column(f"name {number}") for number in range(len(cells))))
     table.add_row(*cells)
     console.show(Group(table, Text("word " * 40)))
     said = capsys.readouterr()
-    assert bool(re.fullmatch(r"note: tables of \d+ columns, a terminal of 60: .*less -S.*\n", said.err)) == is_terminal
+    wider = re.fullmatch(rf"note: tables of \d+ columns, a terminal of {width}: .*less -S.*\n", said.err)
+    assert bool(wider) == is_terminal
     shown = re.sub(r"\x1b\[[0-9;]*m", "", said.out)
     assert all(cell in shown for cell in cells)
     widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
-    assert widest <= (60 if is_terminal else 160)
+    assert widest <= width
 
 
 def _train_where_streams_take_nothing(folder: Path) -> None:
