@@ -158,13 +158,13 @@ class CheckpointStore:
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}
         named = {record.path for manifest in kept for record in manifest.files}
-        stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
-        for number, path in content_paths(self.root):
-            # A file above the newest sequence belongs to a save that is still to be committed.
-            if number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
-                stale.append(path)
-        # The commit stands whether or not the old files go; the next one tries again.
-        with suppress(StoreError):
+        # The commit stands whether or not the old files go, or the folder is moved; the next one tries again.
+        with suppress(StoreError, FileNotFoundError):
+            stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
+            for number, path in content_paths(self.root):
+                # A file above the newest sequence belongs to a save that is still to be committed.
+                if number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
+                    stale.append(path)
             self.check()
             for path in stale:
                 with suppress(OSError):

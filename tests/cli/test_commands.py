@@ -232,6 +232,7 @@ def test_tables_are_as_wide_as_they_need(
     """Law: no number is cut or broken on a narrow console, which is told, nor in a file; text beside the table is."""
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("LINES", raising=False)
     monkeypatch.setenv("TTY_COMPATIBLE", str(is_terminal))
     cells = [f"+0.{number:06d} ± 0.{number:06d}" for number in range(30)]
     table = Table(*(Column(f"name {number}") for number in range(len(cells))))

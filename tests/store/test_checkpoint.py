@@ -224,6 +224,28 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
     assert newest_checkpoint(tmp_path) == (first, [])
 
 
+def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a commit stands if the folder is moved away after it; the next write finds that (``Moved``)."""
+    store = CheckpointStore(tmp_path, keep=1)
+    manifests = [write_files(tmp_path, sequence) for sequence in (0, 1)]
+    scan, num_gone = os.scandir, 0
+
+    def vanishing(path: Any) -> Any:
+        nonlocal num_gone
+        if Path(path).name.startswith("ps"):
+            num_gone += 1
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    for each in manifests:
+        store.commit(each)
+        store.wait()
+    assert num_gone
+
+
 def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
     """Files of a save that died before its manifest, and unreadable manifests, go with the next commit."""
     committed(tmp_path, 1)
