@@ -2,8 +2,7 @@
 
 Every sample accesses a row of each table. Rows are those that the data has, all tables taken as one, or the seven
 largest alone, which CPR tracks. Synthetic data show what their generator was asked for, and real ones what users do:
-`benchmarks/accesses.py data/kaggle` for a folder that `run.py data prepare` wrote. Folders that are not there are left
-out.
+`benchmarks/accesses.py data/kaggle` for a folder that `run.py data prepare` wrote. Missing folders are left out.
 """
 
 import sys

@@ -55,8 +55,7 @@ def losses(rng: np.random.Generator, means_K: F64, num: int, noise: Noise = norm
 
 def estimates(losses_NK: F64) -> list[stats.Estimate]:
     """The mean loss of each strategy."""
-    found = [stats.estimate(column.tolist()) for column in losses_NK.T]
-    return [each for each in found if each is not None]
+    return [each for column in losses_NK.T if (each := stats.estimate(column.tolist())) is not None]
 
 
 # --- wrong claims -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from analysis.claims.rows import NO_RUN, Row
 from analysis.claims.special_figures import draw_production, front, hours, planning
 from analysis.load import COLUMNS, Frame
 from analysis.load.frame import NOT_SWEPT
-from analysis.stats import STRATEGIES
+from analysis.stats import SETTING, STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
 from harness.config.yaml_file import CLAIM, read_claim
@@ -300,7 +300,8 @@ class _Check:
         """Raise ConfigError for a measure, a strategy or a key in the section that does not exist."""
         section = self.section
         measures = [*section.measures, *MEASURES]
-        strategies, columns = ([*STRATEGIES], None) if isinstance(source, Benchmark) else _of_experiment(source)
+        strategies, axes = ([*STRATEGIES], ()) if isinstance(source, Benchmark) else _of_experiment(source)
+        columns = None if isinstance(source, Benchmark) else [*COLUMNS, *axes]
         for name, own in section.measures.items():
             for formula in own.of if columns is not None else ():
                 try:
@@ -324,7 +325,7 @@ class _Check:
             for name in (each for each in named if isinstance(each, str)):
                 field = next(each for each in ("strategy", "less", "than") if name in (getattr(item, each, None) or ()))
                 self.one_of((*keys, field), name, strategies, "a strategy of the experiment")
-            keys_of = columns and [name for name in columns if name not in ("strategy", "seed")]
+            keys_of = columns and [*axes, *SETTING]
             for field, known in (("by", keys_of), ("x", columns and [*columns, *measures])):
                 if known is not None and (name := getattr(item, field, None)) is not None:
                     self.one_of((*keys, field), name, known, "a key of the experiment's grids")
@@ -337,8 +338,8 @@ class _Check:
                     self.one_of((*keys, field, name), name, columns, "a column of the results")
 
 
-def _of_experiment(path: Path) -> tuple[list[str], list[str]]:
-    """The strategies of an experiment, and the columns of its results."""
+def _of_experiment(path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """The strategies of an experiment, and the keys that its cells differ in."""
     experiment = load_experiment(path, cell_hash=lambda config: config.model_dump_json())
     axes = [key for key in experiment.axes if key not in NOT_SWEPT]
-    return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], [*COLUMNS, *axes]
+    return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], axes

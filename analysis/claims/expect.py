@@ -6,9 +6,9 @@ Results are finished cells, with strategies and seeds, or the entries of a bench
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from analysis.claims.measures import Measure, Model, Names, matching
 from analysis.claims.rows import (
@@ -254,6 +254,12 @@ class Less(Expected):
 
     less: Names
     than: str
+
+    @model_validator(mode="after")
+    def _compares_two(self) -> Self:
+        if self.than in self.less:
+            raise ValueError(f"expected two strategies, got {self.than} twice")
+        return self
 
     def rows(self, scope: Scope) -> Iterator[Row]:
         """A row for each strategy, measure and value."""

@@ -81,7 +81,7 @@ class DirectClient(EmbeddingClient):
         return () if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1].rows
 
     def _receive(self, progress: Progress) -> Tensor | None:
-        """The rows that the last message looked up; None if it looked up none, or a shard was restored meanwhile."""
+        """Wait for the last message. Returns the rows it looked up; None if there are none or a shard was restored."""
         started, self._started = self._started, None
         if started is None:
             return None

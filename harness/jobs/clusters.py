@@ -40,9 +40,9 @@ class Cluster(Protocol):
         ...
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """The ids of a grid's waiting and running jobs, by the name of the cell's folder, whoever submitted them.
+        """Return the job id of each cell of a grid that waits or runs, by the name of the cell's folder.
 
-        ``folder``: the grid's folder ``jobs``. None if the scheduler gives no answer now.
+        Jobs of earlier commands count too. ``folder``: the grid's folder ``jobs``. None if the scheduler is silent.
         """
         ...
 
@@ -70,7 +70,7 @@ class Slurm(Cluster):
             )
 
     def submit(self, array: JobArray) -> list[str]:
-        """See Cluster.submit. SIGINT is blocked meanwhile, so that Ctrl-C does not end sbatch."""
+        """Submit the array by sbatch, with SIGINT blocked, so that Ctrl-C does not end it halfway."""
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         write_text(_list_of(array.folder, array.name), "".join(f"{cell.run_dir.name}\n" for cell in array.cells))

@@ -203,7 +203,7 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Serve requests of a recovery. Sets ``_waits_since_s``, the start of the time to detect a death meanwhile."""
+        """Send requests of a recovery, and wait for replies. A rank's death during it counts from the wait's begin."""
         sent = self.cluster.start(requests)
         meanwhile()
         self._waits_since_s = self.effects.clock()

@@ -431,6 +431,12 @@ grids:
             "  measures: {own: {of: auc, words: 'x {'}}\n  by: profile",
             "expected a text in which {} stands for the value, got 'x {'",
         ),
+        ("by: profile", "by: auc", "4: claim.by: expected a key of the experiment's grids, got auc; "),
+        (
+            "{within: [0, 1], of: overhead, strategy: full}",
+            "{less: full, than: full, of: overhead}",
+            "6: claim.expect.0: expected two strategies, got full twice",
+        ),
         ("{y: overhead}", "me.py:number", "claim.figure: expected a function, got me.py:number, which is none"),
     ],
 )
