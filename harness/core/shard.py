@@ -14,10 +14,10 @@ from torch import Tensor
 from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.resumable import Resumable
-from harness.core.seeds import derive, words
+from harness.core.seeds import derive
+from harness.kernels.initial_rows import draw_rows
 
 _LINE = 16  # values of a cache line
-_INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
 
 
 @dataclass(frozen=True)
@@ -97,23 +97,12 @@ class Shard(Resumable):
         A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine. State
         columns take the optimizer's initial value. All counts of unsaved updates become 0.
         """
-        rows_MX, dim = self.rows_MD.numpy(), self.dim
+        rows_MX = self.rows_MD.numpy()
         self.reset_states()
-        columns_D = np.arange(dim, dtype=np.uint64)
         for table, cardinality in enumerate(self.placement.cardinalities):
-            key = derive(self.seed, "embedding", table)
             first, stride = self.placement.table_rows(self.rank_index, table)
-            span = self.span(table)
-            chunk = max(1, _INIT_CHUNK // dim)
-            for start in range(0, span.stop - span.start, chunk):
-                stop = min(start + chunk, span.stop - span.start)
-                rows_K = np.arange(start, stop, dtype=np.uint64) * np.uint64(stride) + np.uint64(first)
-                counters_KD = rows_K[:, None] * np.uint64(dim) + columns_D
-                unit_KD = (words(key, counters_KD) >> np.uint64(40)).astype(np.float32)  # 24 random bits: exact
-                unit_KD *= np.float32(2.0**-23)
-                unit_KD -= np.float32(1.0)
-                unit_KD *= np.float32(1 / math.sqrt(cardinality))
-                rows_MX[span.start + start : span.start + stop, :dim] = unit_KD
+            key, bound = derive(self.seed, "embedding", table), 1 / math.sqrt(cardinality)
+            draw_rows(key, first, stride, bound, self.dim, rows_MX[self.span(table)])
         self.reset_counts(applied_step=applied_step)
 
     def reset_states(self) -> None:

@@ -57,7 +57,7 @@ def push(shard: Shard, step: int, rows: list[int], counts: list[int] | None = No
 @pytest.mark.parametrize("num_ps", [1, 3, 8])
 def test_an_initial_value_depends_on_seed_table_and_row_alone(kind: Kind, num_ps: int) -> None:
     """Any placement over any number of ranks gives each row the same bits, and leaves none without a value."""
-    cardinalities = (5, 1, 20_000, 3)  # more rows than are initialised at once
+    cardinalities = (5, 1, 20_000, 3)
     values = all_tables(cardinalities, num_ps=num_ps, kind=kind)
     assert not values.isnan().any()
     assert torch.equal(values, all_tables(cardinalities, num_ps=1, kind="table"))

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from harness.core.seeds import words
 from harness.kernels import compiler, row_loops, sorted_keys
+from harness.kernels.initial_rows import draw_rows
 from tests import started
 from tests.forked import import_from, ran, said_by
 
@@ -46,6 +48,17 @@ def test_rows_move_as_by_torch() -> None:
     copied_SD = torch.zeros(100, 20)
     row_loops.put_rows(copied_SD.numpy(), slots_K.numpy(), taken_KD)
     assert torch.equal(copied_SD, torch.zeros(100, 20).index_copy_(0, slots_K, torch.from_numpy(taken_KD)))
+
+
+def test_initial_rows_are_those_of_their_stream() -> None:
+    """A value is 24 random bits of the table's key, at the number row * D + column, scaled; other columns stay."""
+    key, first, stride, dim, bound = 2**64 - 3, 5, 8, 6, 0.3
+    rows_KX = np.full((1_000, dim + 1), np.nan, np.float32)
+    draw_rows(key, first, stride, bound, dim, rows_KX)
+    numbers_KD = (np.arange(1_000, dtype=np.uint64) * stride + first)[:, None] * dim + np.arange(dim, dtype=np.uint64)
+    units_KD = (words(key, numbers_KD) >> 40).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+    assert np.array_equal(rows_KX[:, :dim], units_KD * np.float32(bound))
+    assert np.isnan(rows_KX[:, dim]).all()
 
 
 def test_only_the_dense_network_loads_the_products() -> None:
