@@ -172,6 +172,11 @@ def poisson(number: int, seed: int = SEED) -> str:
     return _generated(generate(GeneratorSpec(mtbf_h=5.6, ranks=BUSY_NUM_PS, length_h=56.0), seed + number))
 
 
+def cpr56(number: int, seed: int = SEED) -> str:
+    """Draw ``number`` of CPR's emulation: two failures of one of eight ranks in 56 h."""
+    return _generated(generate_preset("cpr56", seed + number, is_typical=True))
+
+
 def _generated(trace: Trace) -> str:
     rows = [f"{entry.hour:.12g},{entry.who},{','.join(entry.extra.values())}" for entry in trace.entries]
     return _text(dict(trace.header), "hour,rank,repair_h,node", rows)
@@ -186,6 +191,7 @@ TRACES: dict[str, Callable[[int], str]] = {
     "empty.csv": empty,
     **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
     **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},
+    **{f"cpr56-{number}.csv": partial(cpr56, number) for number in range(NUM_DRAWS)},
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli import console, scales
 from harness.cli.benchmark_runs import BenchmarkRun
+from harness.cli.needs import say_needs
 from harness.cli.record_commands import FAILED, OK
 from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment, load_experiment
@@ -74,14 +75,16 @@ def reproduce(options: argparse.Namespace) -> int:
         if (other := claims.setdefault(claim.name, claim)) is not claim:
             raise ConfigError(f"{claim.path}: expected claims of different names, got two of {other.name}")
     evidence = _evidence(claims, overrides, options.scale, Config.model_dump_json)  # before there is data
-    jobs = options.parallel
     if options.scale == "paper":
-        jobs = scales.say_needs(evidence.cells, jobs, scales.value(overrides, "data.path"))
+        scales.say_data(scales.value(overrides, "data.path"))
     missing = scales.missing(evidence.folders)
     if options.dry_run:
         for folder in missing:
             console.say(f"{folder}: {scales.LOGS[folder].rows:,} synthetic rows, to be made")
-        _say_plan(evidence if missing else _evidence(claims, overrides, options.scale, cell_hash))
+        if not missing:
+            evidence = _evidence(claims, overrides, options.scale, cell_hash)
+            say_needs(evidence.cells, options.parallel)
+        _say_plan(evidence)
         return OK
     scales.make(missing)
     evidence = _evidence(claims, overrides, options.scale, cell_hash)
@@ -89,7 +92,10 @@ def reproduce(options: argparse.Namespace) -> int:
         check(cell.config)  # raises UserError before anything is run
     code = OK if options.no_run else _run_benchmarks(evidence.benchmarks)
     if evidence.experiments and not options.no_run:
-        code = max(code, run_experiments(evidence.unique, LocalPool(run_assembled, jobs)))
+        code = max(
+            code,
+            run_experiments(evidence.unique, LocalPool(run_assembled, say_needs(evidence.cells, options.parallel))),
+        )
     found = _findings(claims, evidence)
     from analysis.claims.page import claim_table
 

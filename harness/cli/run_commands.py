@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
 from harness.cli.arguments import GRACE_S
+from harness.cli.needs import say_needs
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
@@ -81,12 +82,13 @@ def grid(options: argparse.Namespace) -> int:
 
 
 def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
-    """The pool that ``--scheduler`` names. Raises ConfigError, also for options of another scheduler."""
+    """The pool that ``--scheduler`` names; on this machine its needs are said. Raises ConfigError, also for options of
+    another scheduler."""
     scheduler = options.scheduler
     if options.print_script and scheduler != "submitit":
         raise ConfigError(f"--print-script: expected --scheduler submitit, got {scheduler}, which submits no script")
     if scheduler == "none":
-        return LocalPool(run_assembled, options.parallel)
+        return LocalPool(run_assembled, say_needs(experiment.cells, options.parallel))
     if options.parallel is not None:
         raise ConfigError(
             f"--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of {scheduler}"

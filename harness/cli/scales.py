@@ -1,9 +1,7 @@
-"""The scales of `run.py reproduce`: `small` with generated data, `paper` with a real click log; and their needs."""
+"""The scales of `run.py reproduce`: `small` with generated data, `paper` with a real click log."""
 
 # ruff: noqa: PLC0415 - numpy and numba are imported when data is made
 
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +9,11 @@ from typing import Literal
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
-from harness.config.experiment import Cell
-from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_ROWS
+from harness.core.criteo_sizes import KAGGLE_ROWS
 from harness.core.errors import ConfigError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 
 Scale = Literal["small", "paper"]
-
-STEP_MS = 1.3
-"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/PERFORMANCE.md."""
-MEMORY_FACTOR = 2.3
-"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/PERFORMANCE.md)."""
 
 
 @dataclass(frozen=True)
@@ -81,49 +73,19 @@ def samples_factor(overrides: Sequence[str], small: str) -> float:
     return (KAGGLE_ROWS if folder is None else read_meta(Path(folder)).num_rows) / LOGS[small].rows
 
 
-def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int | None:
-    """Print what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many can run at once.
+def say_data(folder: str | None) -> None:
+    """Print the size of the data of scale `paper`.
 
     Raises ConfigError, after printing, if ``folder`` (of the data) is None; DataError if it is no prepared folder.
     """
-    meta = None if folder is None else read_meta(Path(folder))
-    num_rows, cardinalities = (
-        (KAGGLE_ROWS, KAGGLE_CARDINALITIES) if meta is None else (meta.num_rows, meta.cardinalities)
-    )
+    num_rows = KAGGLE_ROWS if folder is None else read_meta(Path(folder)).num_rows
     part = f"; Kaggle's has {KAGGLE_ROWS:,}" if num_rows < KAGGLE_ROWS else ""
-    lines = {"data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB{part}"}
-    if cells:
-        own, jobs = _needs_of_cells(cells, jobs, num_rows, sum(cardinalities))
-        lines |= own
-    for name, text in lines.items():
-        console.note(f"{name:<7} {text}")
-    if meta is None:
+    console.note(f"data: {num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB{part}")
+    if folder is None:
         raise ConfigError(
             "data.path: expected a folder of real data, got none; make it by `run.py data prepare train.txt --out "
             "FOLDER` from Kaggle's train.txt (or Terabyte's days), then name it: data.path=FOLDER"
         )
-    return jobs
-
-
-def _needs_of_cells(
-    cells: Sequence[Cell], jobs: int | None, num_rows: int, table_rows: int
-) -> tuple[dict[str, str], int]:
-    """The need of each resource as text, by name, and how many cells fit at once, at most ``jobs``."""
-    from harness.model.sizes import model_size
-
-    tables_gb = 4e-9 * table_rows * model_size(cells[0].config.model).embedding_dim
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    fits = max(1, int(memory_gb / (MEMORY_FACTOR * tables_gb)))
-    jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
-    steps = sum(6 / 7 * num_rows / cell.config.trainer.batch_size for cell in cells)
-    free_gb = shutil.disk_usage(".").free / 1e9
-    lines = {
-        "tables": f"{table_rows:,} rows, {tables_gb:.2f} GB",
-        "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
-        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints of the runs at work, {free_gb:.0f} GB free here",
-        "time": f"{steps * STEP_MS / 3.6e6 / jobs:,.1f} h for {len(cells):,} runs, at {STEP_MS} ms a step of batch 128",
-    }
-    return lines, jobs
 
 
 def value(overrides: Sequence[str], key: str) -> str | None:

@@ -49,7 +49,8 @@ def prepare(
 ) -> Meta:
     """Pack click logs, concatenated in the given order, into the folder ``out``.
 
-    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM.
+    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM;
+    a table has a row for each id, and at least as many as the 26 ``table_sizes`` say.
     ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or the 26 ``table_sizes``.
     ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
     the result does not depend on it. A no-op if ``out`` already holds the same preparation, also by another process
@@ -62,7 +63,7 @@ def prepare(
     """
     sources = [Path(source) for source in sources]
     _check(sources, categories, max_ind_range, table_sizes)
-    sizes = tuple(table_sizes) if table_sizes else (max_ind_range,) * NUM_TABLES if max_ind_range else None
+    sizes = tuple(table_sizes) if table_sizes else None
     counter = _Counter(total_bytes(sources), progress)
     sweep(out)
     existing = partial(
@@ -71,7 +72,7 @@ def prepare(
         out,
         categories=categories,
         max_ind_range=max_ind_range,
-        sizes=sizes if categories == "hash" else None,
+        sizes=sizes or ((max_ind_range,) * NUM_TABLES if categories == "hash" else None),
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return existing(counter)
@@ -115,10 +116,6 @@ def _check(
     if categories == "hash" and (max_ind_range is None) == (table_sizes is None):
         got = "none" if table_sizes is None else "both"
         raise DataError(f"--max-ind-range, --table-rows: expected one of them for --categories hash, got {got}")
-    if categories == "number" and table_sizes is not None:
-        raise DataError(
-            "--table-rows: expected with --categories hash only; numbered categories have as many rows as values"
-        )
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
         raise DataError(f"--max-ind-range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
 
@@ -145,6 +142,7 @@ class _Packer:
         self._categories: Categories = categories
         self._max_ind_range = max_ind_range
         self._sizes = sizes
+        self._moduli = (max_ind_range,) * NUM_TABLES if max_ind_range else sizes if categories == "hash" else None
         self._numberings = [Numbering() for _ in range(NUM_TABLES)] if categories == "number" else None
         self._hash = xxhash.xxh3_128()
 
@@ -156,8 +154,8 @@ class _Packer:
         # In double precision first: the float32 result then does not depend on which log the CPU has.
         floats_RC[:, 1:FIRST_CATEGORY] = np.log(np.maximum(rows.integers_RI, 0) + 1.0)
         values_RF = rows.categories_RF
-        if self._sizes is not None:
-            values_RF = values_RF % np.array(self._sizes, np.uint32)
+        if self._moduli is not None:
+            values_RF = values_RF % np.array(self._moduli, np.uint32)
         if self._numberings is None:
             words_RC[:, FIRST_CATEGORY:] = values_RF
         else:
@@ -171,10 +169,11 @@ class _Packer:
     def meta(self, sources: tuple[Source, ...], synthetic: Synthetic | None) -> Meta:
         """The meta of all rows packed so far."""
         if self._numberings is None:
-            assert self._sizes is not None
-            cardinalities = self._sizes
+            assert self._moduli is not None
+            cardinalities = self._moduli
         else:
-            cardinalities = tuple(numbering.num_ids for numbering in self._numberings)
+            least = self._sizes or (0,) * NUM_TABLES
+            cardinalities = tuple(max(of.num_ids, rows) for of, rows in zip(self._numberings, least, strict=True))
         digest = self._hash.copy()
         digest.update(json.dumps(cardinalities).encode())
         return Meta(
@@ -183,6 +182,7 @@ class _Packer:
             cardinalities=cardinalities,
             categories=self._categories,
             max_ind_range=self._max_ind_range,
+            table_rows=self._sizes if self._numberings else None,
             digest=digest.hexdigest(),
             sources=sources,
             synthetic=synthetic,
@@ -196,7 +196,7 @@ def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **option
         meta = read_meta(out)
     except DataError as error:
         raise DataError(refusal) from error
-    sizes = meta.cardinalities if meta.categories == "hash" else None
+    sizes = meta.cardinalities if meta.categories == "hash" else meta.table_rows
     if options != {"categories": meta.categories, "max_ind_range": meta.max_ind_range, "sizes": sizes}:
         raise DataError(refusal)
     present = [fingerprint(path, counter.advance) for path in sources]

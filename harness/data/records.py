@@ -59,7 +59,8 @@ class Synthetic(_Facts):
 class Meta(_Facts):
     """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record.
 
-    ``synthetic``: how the only source was made; None for real logs, and where it is not known.
+    ``table_rows``: rows that numbered categories got at least; None: as many as values. ``synthetic``: how the only
+    source was made; None for real logs, and where it is not known.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -68,6 +69,7 @@ class Meta(_Facts):
     cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
     categories: Categories
     max_ind_range: int | None
+    table_rows: tuple[TableRows, ...] | None = None
     digest: str
     sources: tuple[Source, ...]
     synthetic: Synthetic | None = None

@@ -164,5 +164,10 @@ def _slots(jobs: int | None, cell: Cell) -> int:
     return min(cell.config.trainer.num_threads, _num_cores()) if jobs is None else 1
 
 
+def num_at_once(cell: Cell, jobs: int | None) -> int:
+    """How many cells like ``cell`` a :class:`LocalPool` of so many ``jobs`` runs at once."""
+    return max(1, (jobs or _num_cores()) // _slots(jobs, cell))
+
+
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0))

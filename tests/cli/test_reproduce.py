@@ -46,10 +46,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("it.py")
 
 
-FILE = ROOT / "experiments" / "claims" / "target.yaml"
-CELLS = load_experiment(FILE, ["model.size=kaggle"], cell_hash=lambda config: config.model_dump_json()).cells
-
-
 def made(script: Path, folder: Path, *arguments: str) -> BenchmarkRun:
     """The run of the benchmark with these arguments."""
     return BenchmarkRun(
@@ -122,20 +118,16 @@ def test_a_benchmark_without_results_says_why(
 def test_paper_scale_needs_real_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is named, prepared, and said to be a part where it is one; keys that are given stay."""
     with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
-        scales.say_needs(CELLS, None, None)
-    with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
-        scales.say_needs([], None, None)  # of benchmarks
-    said = capsys.readouterr().err
-    assert "45,840,617 rows, 7.3 GB" in said
-    assert "2.16 GB" in said
+        scales.say_data(None)
+    assert "45,840,617 rows, 7.3 GB" in capsys.readouterr().err
     with pytest.raises(DataError, match="no such folder"):
-        scales.say_needs(CELLS, None, str(tmp_path / "none"))
+        scales.say_data(str(tmp_path / "none"))
     source = tmp_path / "rows.tsv"
     source.write_text("\t".join(["1", *["2"] * 13, *["0a"] * 26]) + "\n")
     prepare([source], tmp_path / "data")
     given = [f"data.path={tmp_path / 'data'}", "model.size=terabyte"]
     assert scales.paper_overrides(given) == [*given, "data.max_train_samples=null"]
-    assert scales.say_needs(CELLS, 1, str(tmp_path / "data")) == 1
+    scales.say_data(str(tmp_path / "data"))
     assert "1 rows, 0.0 GB; Kaggle's has 45,840,617" in capsys.readouterr().err
     assert scales.samples_factor(given, "demo/data") == 1 / 250_000
 

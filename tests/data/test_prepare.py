@@ -58,6 +58,7 @@ SIZES = tuple(range(3, 3 + NUM_TABLES))
     [
         {},
         {"max_ind_range": 50},
+        {"table_sizes": SIZES},
         {"categories": "hash", "max_ind_range": 1_000},
         {"categories": "hash", "table_sizes": SIZES},
     ],
@@ -67,8 +68,9 @@ def test_records_are_those_of_the_plainest_reading(
 ) -> None:
     """`number` counts in order of first appearance, after the modulus; `hash` takes values modulo the table's size.
 
-    Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0. The meta
-    is the one that the folder holds. Asked again, it writes nothing: a source's bytes matter, not its name.
+    A table of numbered values has a row for each, and at least as many as are asked for. Labels become 0.0 or 1.0 and
+    are counted; integers log(max(x, 0) + 1), so that negative and missing are 0. The meta is the one that the folder
+    holds. Asked again, it writes nothing: a source's bytes matter, not its name.
     """
     source, out = _write(tmp_path / "a.tsv.gz", gzip.compress(to_text(rows))), tmp_path / "out"
     meta = prepare([source], out, chunk_bytes=chunk_bytes, **options)
@@ -78,6 +80,7 @@ def test_records_are_those_of_the_plainest_reading(
         ids = np.array(categories) % np.array(sizes)
     else:
         ids, sizes = naive_ids(categories, options.get("max_ind_range"))
+        sizes = np.maximum(sizes, options.get("table_sizes", 0)).tolist()
     words = _words(out)
     floats = words[:, :14].view(np.float32)
     assert np.array_equal(words[:, 14:], ids)
@@ -247,6 +250,8 @@ def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row])
     for sources, size in (([other], None), ([flipped], None), ([source], 50), ([source, source], None)):
         with pytest.raises(DataError, match=r"out: exists and is not this preparation"):
             prepare(sources, tmp_path / "out", max_ind_range=size)
+    with pytest.raises(DataError, match=r"out: exists and is not this preparation"):
+        prepare([source], tmp_path / "out", table_sizes=SIZES)
     prepare([source], tmp_path / "hashed", categories="hash", table_sizes=SIZES)
     with pytest.raises(DataError, match=r"hashed: exists and is not this preparation"):
         prepare([source], tmp_path / "hashed", categories="hash", table_sizes=SIZES[::-1])
@@ -279,7 +284,6 @@ WRONG: list[tuple[bytes | None, dict[str, Any], str]] = [
         {"categories": "hash", "max_ind_range": 5, "table_sizes": [5] * NUM_TABLES},
         f"{ONE_OF}, got both",
     ),
-    (b"", {"table_sizes": [5] * NUM_TABLES}, "--table-rows: expected with --categories hash only"),
     *(
         (b"", {"categories": "hash", "max_ind_range": wrong}, f"--max-ind-range: expected 1 to 2147483648, got {wrong}")
         for wrong in (0, -5, 2**31 + 1)

@@ -1,0 +1,85 @@
+"""What a run will need of the machine, before it starts: memory, disk and time.
+
+Bytes are upper bounds, from the sizes of the tables and the saves that the strategy will make. The time is rough, since
+it rests on the speeds of one machine (docs/PERFORMANCE.md): half of it or twice as much is to be expected.
+"""
+
+from dataclasses import dataclass
+
+from harness.core.placement import MIRROR_INDEX_BYTES
+from harness.planning.simulate import saves_of
+from harness.planning.spread import job_of
+from harness.run.spec import RunSpec
+
+PROCESS_BYTES = 0.5e9
+"""Memory of a run besides its tables: the interpreter, torch, compiled loops, and pages of the data."""
+RANK_BYTES = 0.1e9
+"""Memory of a rank's process besides its shard."""
+STEP_S = 0.2e-3
+"""Seconds of a step besides the products of the dense network."""
+FLOP_PER_S = 250e9
+"""Of the dense network's products, on one core."""
+MESSAGE_S = 0.35e-3
+"""Seconds of a step for each PS rank, on engine `rpc` without a cache."""
+ROWS_PER_S = 1e7
+"""Embedding rows that are set to initial values."""
+DISK_BYTES_PER_S = 1e9
+"""Written by saves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Needs of one run.
+
+    Attributes:
+        memory_bytes, least_memory_bytes: of all its processes, at most; of the model alone.
+        written_bytes: by all its saves, at most.
+        disk_bytes, least_disk_bytes: at once, at most, with a resume point; of full saves alone.
+        kept_bytes: at most, when it is finished.
+        seconds: roughly, alone on its cores.
+    """
+
+    memory_bytes: float
+    least_memory_bytes: float
+    written_bytes: int
+    disk_bytes: int
+    least_disk_bytes: int
+    kept_bytes: int
+    seconds: float
+
+
+def needs_of(run_spec: RunSpec) -> Needs:
+    """The needs of a run. Raises UserError if the config, the data or the trace cannot be used."""
+    config, strategy = run_spec.config, run_spec.strategy
+    job = job_of(config, run_spec.costs, run_spec.dataset.cardinalities)
+    full_bytes = run_spec.bytes_full
+    due = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=run_spec.total_samples)
+    kinds = [*(["full"] if strategy.saves_initially else []), *(plan.kind for _, plan in due)]
+    saves = [job.sizes.of(kind) for kind in kinds]
+    counts_bytes = 4 * run_spec.num_rows if run_spec.counts_updates else 0
+    tracker_bytes = (run_spec.memory_bytes or 0) * config.num_ps
+    mirrored_bytes = job.sizes.rows.mirrored * (run_spec.row_bytes + MIRROR_INDEX_BYTES)
+    num_processes = config.num_ps + config.cluster.num_trainers if config.engine == "rpc" else 0
+    point_bytes = full_bytes + counts_bytes + tracker_bytes + mirrored_bytes
+    buffers_bytes = config.num_ps * config.save.buffer_bytes + run_spec.num_rows if config.save.mode == "async" else 0
+
+    # A checkpoint is a base, or a base and deltas: before it is compacted, as many bytes again and one more delta.
+    most_delta = max((size for kind, size in zip(kinds, saves, strict=True) if kind != "full"), default=None)
+    checkpoint_bytes = full_bytes if most_delta is None else 2 * full_bytes + most_delta
+    parameters = run_spec.size.dense_bytes / 4
+    step_s = STEP_S + 6 * parameters * config.trainer.batch_size / (FLOP_PER_S * config.trainer.num_threads)
+    if config.engine == "rpc" and config.cache.mode == "none":
+        step_s += MESSAGE_S * config.num_ps
+    seconds = run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s + sum(saves) / DISK_BYTES_PER_S
+    has_points = config.resume.every_s is not None and seconds > config.resume.every_s / 2
+    # The newest, and one that the resume point still needs; the save under way; the resume points.
+    held_bytes = (config.store.keep + has_points) * checkpoint_bytes + full_bytes + (most_delta or 0)
+    return Needs(
+        least_memory_bytes=full_bytes + counts_bytes,
+        memory_bytes=point_bytes + buffers_bytes + PROCESS_BYTES + RANK_BYTES * num_processes,
+        written_bytes=sum(saves),
+        disk_bytes=min(sum(saves), held_bytes) + (1 + has_points) * point_bytes,
+        least_disk_bytes=full_bytes * min(kinds.count("full"), config.store.keep + 1),
+        kept_bytes=min(sum(saves), config.store.keep * checkpoint_bytes) if config.store.keep_finished else 0,
+        seconds=seconds,
+    )
