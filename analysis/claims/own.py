@@ -33,7 +33,7 @@ from analysis.stats import (
     estimate,
     pairs_for_power,
     pairs_for_width,
-    rounding_of,
+    replicates,
     strategy_order,
 )
 
@@ -266,18 +266,15 @@ def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
 
 def _rounding(cells: Frame) -> list[Row]:
     """A row with the spread of AUC differences between runs of ``none`` that differ only in the order of sums."""
-    own = cells[cells["strategy"] == BASELINE]
-    varied = [key for key in REPLICATE_KEYS if key in own]
-    families = [family["auc"] for _, family in own.drop_duplicates(["seed", *varied], keep="last").groupby("seed")]
-    several = [family.to_list() for family in families if len(family) > 1]
-    floor = rounding_of(own, cells)
-    if floor is None or len(several) < 3 or len({len(values) for values in several}) > 1:
+    families = [family.to_list() for _, family in replicates(cells)["auc"].groupby(level=0)]
+    if len(families) < 3 or len({len(family) for family in families}) > 1:
         return []
-    value = _jackknife(np.array(several), lambda table: math.sqrt(2 * float(table.var(axis=1, ddof=1).mean())))
+    largest = max(max(family) - min(family) for family in families)
+    value = _jackknife(np.array(families), lambda table: math.sqrt(2 * float(table.var(axis=1, ddof=1).mean())))
     what = "standard deviation of the AUC of `none` less that of another `none`, 10⁻³: by rounding"
     why = f"runs of a seed that differ in {' and '.join(f'`{key}`' for key in REPLICATE_KEYS)}; at most "
-    why += f"{1e3 * floor.largest:.2f}"
-    return [study(what, _spread_text(value), sum(map(len, several)), why)]
+    why += f"{1e3 * largest:.2f}"
+    return [study(what, _spread_text(value), sum(map(len, families)), why)]
 
 
 def spread(cells: Frame) -> list[Row]:

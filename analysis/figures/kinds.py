@@ -26,9 +26,6 @@ _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     """AUC lost to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
     low, high = (-end for end in reversed(data.auc_range))
-    if block.rounding:
-        floor = 1e3 * block.rounding.largest
-        axes.axhspan(-floor, floor, color=THEMES["band"][0], linewidth=0, label="rounding")
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     axes.axhline(1e3 * data.margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
     found = verdicts(block, data.margin)
@@ -173,7 +170,7 @@ TRADEOFF = Kind(
     "One point per strategy: what it costs, and what it loses. Down and left is better. The bar is the 95 % confidence "
     "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
     "are the Pareto front of the means: no other strategy is both cheaper and better. The dotted line is the loss that "
-    "the verdicts accept. A grey band is what rounding alone changes. A triangle at the edge is a strategy outside the "
+    "the verdicts accept. A triangle at the edge is a strategy outside the "
     "scale, with its mean.",
     _tradeoff,
     needs_pairs=True,

@@ -31,7 +31,6 @@ THEMES: dict[str, tuple[str, str]] = {
     INK: ("#222222", "#e6e8eb"),
     "muted": ("#555555", "#a9b0ba"),
     "grid": ("#e5e5e5", "#343b44"),
-    "band": ("#d6d6d6", "#4a525d"),
     **{name: colours_of(name) for name in STRATEGIES},
     "other": Strategy.colours,
 }

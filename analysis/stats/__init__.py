@@ -14,13 +14,14 @@ from analysis.stats.blocks import (
 from analysis.stats.estimates import (
     BASELINE,
     SETTING,
+    Components,
     Estimate,
+    components,
     conditions,
     estimate,
     estimate_pairs,
     own_options,
     setting_keys,
-    split,
 )
 from analysis.stats.inference import (
     ALPHA,
@@ -33,6 +34,15 @@ from analysis.stats.inference import (
     pairs_for_power,
     pairs_for_width,
 )
-from analysis.stats.partners import cells_text, paired, seeds_text
-from analysis.stats.rounding import REPLICATE_KEYS, Rounding, rounding_of, rounding_text, without_replicates
+from analysis.stats.partners import (
+    REPLICATE_KEYS,
+    Rounding,
+    cells_text,
+    paired,
+    replicates,
+    rounding_of,
+    rounding_text,
+    seeds_text,
+    without_replicates,
+)
 from analysis.stats.verdict import DEFAULT_MARGIN, Verdict, in_thousandths, verdicts

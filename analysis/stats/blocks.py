@@ -9,16 +9,15 @@ from typing import Any
 from analysis.load import CONTENTS, Frame
 from analysis.stats.estimates import (
     BASELINE,
+    Components,
     Estimate,
-    Split,
+    components,
     conditions,
     estimate,
     estimate_pairs,
     setting_keys,
-    split,
 )
-from analysis.stats.partners import paired, reasons
-from analysis.stats.rounding import Rounding, replicates, rounding_of, without_replicates
+from analysis.stats.partners import Rounding, paired, reasons, rounding_of, without_replicates
 from harness.core import strategies
 
 STRATEGIES = strategies.BUILT_IN
@@ -52,9 +51,9 @@ class Line:
         return estimate_pairs(self.pairs)
 
     @property
-    def split(self) -> Split | None:
-        """Spread of the AUC differences between traces and between seeds (:func:`split`); None if it is unknown."""
-        return split(self.pairs)
+    def components(self) -> Components | None:
+        """Variance components of the AUC differences (:func:`components`); None for one pair."""
+        return components(self.pairs) if len(self.pairs) > 1 else None
 
     def estimate(self, name: str) -> Estimate | None:
         """The estimate of column ``name`` over the line's cells; None if no cell has a value."""
@@ -77,7 +76,7 @@ class Block:
     title: str
     lines: list[Line]
     rounding: Rounding | None = None
-    """The floor of rounding; None if it is unknown."""
+    """The effect of rounding; None if it is unknown."""
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
@@ -91,7 +90,7 @@ def blocks_of(frame: Frame) -> list[Block]:
 
     A block also holds the reference cells (strategy ``none``) that its cells are paired with. A block of reference
     cells only, all of which appear in other blocks, is left out; so are replicates of references
-    (``analysis.stats.rounding``). Cells that differ only in the draw of their trace are in one block. A strategy
+    (``analysis.stats.partners``). Cells that differ only in the draw of their trace are in one block. A strategy
     without a swept option stands in every setting of that option.
     """
     return _blocks(frame, setting_keys(frame))
@@ -106,7 +105,7 @@ def regimes_of(frame: Frame) -> list[Block]:
 
 def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
     """The blocks of the finished ones among ``cells``, whose settings are the values of ``keys``."""
-    done, families = paired(without_replicates(cells[cells["status"] == "done"])).copy(), replicates(cells)
+    done = without_replicates(paired(cells[cells["status"] == "done"])).copy()
     own: _Groups = {}
     for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
         own.setdefault(values, []).append(label)
@@ -125,7 +124,7 @@ def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         group = done.loc[groups[values]]
-        rounding = rounding_of(group[group["strategy"] == BASELINE], cells, families)
+        rounding = rounding_of(group[group["strategy"] == BASELINE], cells)
         blocks.append(Block(setting, title, _lines(setting, group, cells), rounding))
     return blocks
 

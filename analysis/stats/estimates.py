@@ -24,7 +24,7 @@ class Estimate:
     mean: float
     half_width: float | None
     standard_error: float | None
-    degrees: int = 0
+    degrees: float = 0
     """Degrees of freedom of the standard error."""
 
     @property
@@ -44,12 +44,18 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Standard deviations of paired differences: between traces, and between the seeds of one trace."""
+class Components:
+    """Variance components of paired differences: of seeds, of traces, and of the rest (:func:`components`).
 
-    num_traces: int
-    between_traces: float
-    between_seeds: float
+    None: seeds (traces) are not told from the rest, as no two pairs share one. ``squared_error``: of the mean of all
+    pairs. ``degrees``: degrees of freedom of its root.
+    """
+
+    seed: float | None
+    trace: float | None
+    rest: float
+    squared_error: float
+    degrees: float
 
 
 def estimate(values: Iterable[float]) -> Estimate | None:
@@ -62,43 +68,71 @@ def estimate(values: Iterable[float]) -> Estimate | None:
     return _estimate(known, math.sqrt(_variance(known) / len(known)), len(known) - 1)
 
 
-def _estimate(values: Sequence[float], error: float, degrees: int) -> Estimate:
+def _estimate(values: Sequence[float], error: float, degrees: float) -> Estimate:
+    return Estimate(len(values), _mean(values), _quantile(degrees) * error, error, degrees)
+
+
+def _quantile(degrees: float) -> float:
     from scipy import special  # noqa: PLC0415 - takes a fifth of a second to import
 
-    quantile = float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
-    return Estimate(len(values), _mean(values), quantile * error, error, degrees)
+    return float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | None:
     """The mean of paired differences; its interval holds for new seeds and, with several traces, for new traces.
 
-    ``pairs``: columns ``seed``, ``draw`` (of the trace) and ``column``.
-
-    Pairs of one seed, or of one trace, are not independent. If several pairs share a seed or a trace, the squared
-    standard error is the sum of two: of the means by seed and of the means by trace. The degrees of freedom follow from
-    the smaller number of means. The interval is then rather too wide than too narrow (with Satterthwaite's degrees of
-    freedom 8 % of the claims were wrong: docs/log/statistics.md).
+    ``pairs``: columns ``seed``, ``draw`` (of the trace) and ``column``. Pairs that share a seed or a trace are not
+    independent; their squared standard error and its degrees of freedom are those of :func:`components`.
     """
-    groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
-    shared = [[_mean(group) for group in groups] for groups in groupings if 1 < len(groups) < len(pairs)]
     values = pairs[column].to_list()
-    if not shared:
-        return estimate(values)
-    error = math.sqrt(sum(_variance(means) / len(means) for means in shared))
-    return _estimate(values, error, min(len(means) for means in shared) - 1)
+    found = components(pairs, column) if len(values) > 1 else None
+    return estimate(values) if found is None else _estimate(values, math.sqrt(found.squared_error), found.degrees)
 
 
-def split(pairs: Frame) -> Split | None:
-    """The spread between and within traces (analysis of variance, one way); None unless some trace has two seeds."""
-    groups = _by(pairs, "draw", "auc_difference")
-    num, degrees = len(pairs), len(pairs) - len(groups)
-    if len(groups) < 2 or degrees < 1:
-        return None
-    within = sum(_variance(group) * (len(group) - 1) for group in groups if len(group) > 1) / degrees
-    total = _mean(pairs["auc_difference"].to_list())
-    between = sum(len(group) * (_mean(group) - total) ** 2 for group in groups) / (len(groups) - 1)
-    size = (num - sum(len(group) ** 2 for group in groups) / num) / (len(groups) - 1)
-    return Split(len(groups), math.sqrt(max(0.0, (between - within) / size)), math.sqrt(within))
+def components(pairs: Frame, column: str = "auc_difference") -> Components:
+    """The variance components of two or more pairs, by the two-way random-effects model without replication.
+
+    A pair of seed s and trace t differs by mean + a_s + b_t + e_st. Half of the mean squared difference of two pairs
+    estimates var(b) + var(e) where they share the seed, var(a) + var(e) where they share the trace, and the sum of all
+    three where they share neither; in a balanced design these are the moments of the analysis of variance. A negative
+    component counts as 0. The variance of the mean of N pairs is var(a) sum(n_s^2) / N^2 + var(b) sum(n_t^2) / N^2 +
+    var(e) / N, where n_s and n_t pairs have a seed and a trace: the interaction e counts once.
+
+    Degrees of freedom: those of the t quantile that is the mean of the components' quantiles, weighted by their shares
+    of the variance (Cochran 1964, Biometrics 20: 191). Satterthwaite's are too many where one factor has few levels
+    (docs/log/statistics.md).
+    """
+    values, num = pairs[column].to_list(), len(pairs)
+    groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
+    shared = [groups if 1 < len(groups) < num else [] for groups in groupings]
+    sums = [sum(len(group) * _squares(group) for group in groups) for groups in shared]
+    counts = [sum(len(group) * (len(group) - 1) for group in groups) for groups in shared]
+    neither = (num * _squares(values) - sum(sums)) / (num * (num - 1) - sum(counts))
+    within = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    seed, trace = (None if each is None else max(0.0, neither - each) for each in within)
+    known = [each for each in within if each is not None]
+    rest = max(0.0, sum(known) - neither * (len(known) - 1))
+    parts = [
+        (factor * sum(len(group) ** 2 for group in groups) / num**2, len(groups) - 1)
+        for factor, groups in zip((seed, trace), shared, strict=True)
+        if factor is not None
+    ]
+    parts.append((rest / num, max(1, num - 1 - sum(degrees for _, degrees in parts))))
+    total = math.fsum(part for part, _ in parts)
+    return Components(seed, trace, rest, total, _degrees(parts) if total else num - 1)
+
+
+def _degrees(parts: Sequence[tuple[float, int]]) -> float:
+    """The degrees of freedom of a sum of ``parts``, each a variance with its own: :func:`components`."""
+    fewest, most = (function(degrees for part, degrees in parts if part) for function in (min, max))
+    if fewest == most:
+        return fewest
+    wanted = math.fsum(part * _quantile(degrees) for part, degrees in parts) / math.fsum(part for part, _ in parts)
+    low, high = float(fewest), float(most)
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _quantile(middle) <= wanted else (middle, high)
+    return high
 
 
 def _by(pairs: Frame, key: str, column: str) -> list[list[float]]:
@@ -114,8 +148,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _variance(values: Sequence[float]) -> float:
+    return _squares(values) / (len(values) - 1)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of the squared distances from the mean."""
     mean = _mean(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def setting_keys(cells: Frame) -> list[str]:

@@ -1,10 +1,27 @@
-"""Pairing of cells: the reference cell that each cell is compared with, and why some cells have none."""
+"""Pairing of cells: the reference cell that each cell is compared with, and why some cells have none.
 
+Replicates are cells of ``none`` of one seed and setting that differ in ``REPLICATE_KEYS`` only, so by the rounding of
+sums alone.
+"""
+
+import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 from analysis.load import Frame
 from analysis.stats.estimates import BASELINE, DRAWN, relevant_to_none, setting_keys
+
+REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
+"""Keys that change the order of sums, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Standard deviation of a run's result by the rounding of sums alone, pooled over seeds with replicates."""
+
+    deviation: float
+    num_seeds: int
 
 
 def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
@@ -16,6 +33,9 @@ def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
     The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
     profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
     ``none`` that differs only in these is the partner. If candidates differ in their AUC, there is no partner.
+
+    A partner with replicates is replaced by their mean in the difference, except for a cell that is equal to its
+    partner to the bit: it has the same rounding, so its difference is 0.
     """
     keys = setting_keys(cells)
     bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
@@ -27,12 +47,65 @@ def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
         of_place = place.map(partner.where(matches.nunique(dropna=False) == 1)).astype("Int64")
         found = of_place if found is None else of_place.where(place.isin(partner.index), found)
     assert found is not None
+    base = found.map(bases["auc"]).astype(float)
+    if baseline == BASELINE:
+        means = replicates(bases)["auc"].groupby(level=0).mean()
+        mean = found.map(_families(bases).map(means)).astype(float)
+        base = base.where((cells["auc"] == base) | mean.isna(), mean)
     drawn = ["trace", *(key for key in DRAWN if key in cells)]
     return cells.assign(
         partner=found,
-        auc_difference=cells["auc"] - found.map(bases["auc"]).astype(float),
+        auc_difference=cells["auc"] - base,
         draw=cells.groupby(drawn, dropna=False, sort=False).ngroup(),
     )
+
+
+def replicates(cells: Frame) -> Frame:
+    """The different results (``auc``) of replicates among ``cells``, and their ``seed``; the index numbers families.
+
+    Replicates that are equal to the bit, as with another number of threads of backend `compiled`, count once.
+    """
+    is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()
+    own = cells.loc[is_own, ["seed", "auc"]].assign(family=_families(cells)[is_own])
+    own = own.drop_duplicates(["family", "auc"])
+    return own[own["family"].duplicated(keep=False)].set_index("family")
+
+
+def _families(cells: Frame) -> Frame:
+    """A number for each cell: cells of ``none`` with the same number are replicates."""
+    keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
+    return cells.groupby(["seed", *keys], dropna=False, sort=False).ngroup()
+
+
+def rounding_of(references: Frame, cells: Frame) -> Rounding | None:
+    """The effect of rounding in the setting of ``references``, cells of ``none`` among ``cells``; None if unknown."""
+    auc = replicates(cells)["auc"]
+    own = auc[auc.index.isin(_families(cells)[references.index])].groupby(level=0)
+    if not (degrees := int((own.size() - 1).sum())):
+        return None
+    squares = float((own.var(ddof=0) * own.size()).sum())
+    return Rounding(math.sqrt(squares / degrees), own.ngroups)
+
+
+def rounding_text(rounding: Rounding | None) -> str:
+    """The effect of rounding in one sentence."""
+    if rounding is None:
+        return "Rounding: unknown, as there are no replicates of none with another backend or thread count."
+    seeds = f"{rounding.num_seeds} seed{'' if rounding.num_seeds == 1 else 's'}"
+    return (
+        f"Rounding: alone it moves a run's AUC by a standard deviation of {1e3 * rounding.deviation:.2f}·10⁻³, from "
+        f"replicates of none ({seeds}). Their mean is the baseline of such a seed."
+    )
+
+
+def without_replicates(cells: Frame) -> Frame:
+    """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no other strategy ran with."""
+    keys = [key for key in REPLICATE_KEYS if key in cells]
+    is_other = cells["strategy"] != BASELINE
+    if not keys or not is_other.any():
+        return cells
+    place = cells.groupby(keys, dropna=False).ngroup()
+    return cells[place.isin(place[is_other])]
 
 
 def reasons(unpaired: Frame, cells: Frame) -> Iterator[tuple[int, str]]:

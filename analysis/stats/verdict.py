@@ -35,7 +35,6 @@ class Verdict:
     margin: float
     verdict: Word
     more_seeds: int | None
-    is_within_rounding: bool
     on_front: bool
 
     @property
@@ -61,8 +60,6 @@ class Verdict:
 
     @property
     def _missing(self) -> str:
-        if self.is_within_rounding:
-            return "the loss is within the floor of rounding"
         if self.loss.standard_error is None:
             return "one seed has no spread; run at least three"
         if not self.loss.standard_error:
@@ -75,15 +72,15 @@ def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
     """A verdict on each strategy of ``block`` with AUC differences to ``none``, in order of overhead.
 
     Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over the strategies of the block
-    that are not equal by construction. Losses up to the floor of rounding are called neither superior nor inferior.
+    that are not equal by construction.
     """
     found = [
-        Verdict(line, line.mean("overhead_frac"), line.auc_difference.negated, margin, "open", None, False, False)
+        Verdict(line, line.mean("overhead_frac"), line.auc_difference.negated, margin, "open", None, False)
         for line in block.lines
         if line.strategy != BASELINE and line.auc_difference is not None
     ]
     equal = [replace(each, verdict="equal by construction") for each in found if _is_equal(each)]
-    tested = _tested([each for each in found if not _is_equal(each)], block, margin)
+    tested = _tested([each for each in found if not _is_equal(each)], margin)
     return sorted(_with_front([*equal, *tested]), key=lambda each: (each.overhead_frac, each.strategy))
 
 
@@ -93,18 +90,15 @@ def _is_equal(verdict: Verdict) -> bool:
     return loss.mean == 0 and not loss.standard_error and not lost.fillna(0.0).any(axis=None)
 
 
-def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:
+def _tested(found: Sequence[Verdict], margin: float) -> Iterator[Verdict]:
     """The verdicts by tests; ``more_seeds`` uses the level at which Holm's method would test the next claim."""
     claims = claims_of([each.loss for each in found], margin)
     levels = [ALPHA / max(1, claimed.count(False)) for claimed in (claims.inferior, claims.non_inferior)]
-    floor = 0.0 if block.rounding is None else block.rounding.largest
     for place, each in enumerate(found):
-        is_within = abs(each.loss.mean) <= floor
         if claims.non_inferior[place]:
-            word: Word = "superior" if claims.superior[place] and not is_within else "non-inferior"
-            yield replace(each, verdict=word)
+            yield replace(each, verdict="superior" if claims.superior[place] else "non-inferior")
         elif claims.inferior[place]:
-            yield replace(each, verdict="open" if is_within else "inferior", is_within_rounding=is_within)
+            yield replace(each, verdict="inferior")
         else:
             yield replace(each, more_seeds=more_seeds(each.loss, margin, *levels))
 

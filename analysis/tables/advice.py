@@ -1,5 +1,6 @@
 """The verdicts on the strategies of a grid, as tables and sentences."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from analysis.stats import (
     DEFAULT_MARGIN,
     POWER,
     Block,
+    Components,
     Line,
     Verdict,
     in_thousandths,
@@ -73,8 +75,8 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
-    """Sentences: results shown, open questions, cautions, the floor of rounding, and the spread over traces."""
-    return [*_shown(found), *_open(found), *_caution(block, found), *_rounding(block, found), *_spread(found)]
+    """Sentences: results shown, open questions, cautions, and the spread by source."""
+    return [*_shown(found), *_open(found), *_caution(block, found), *_spread(block, found)]
 
 
 def _shown(found: Sequence[Verdict]) -> Iterator[str]:
@@ -131,17 +133,22 @@ def _open(found: Sequence[Verdict]) -> Iterator[str]:
         yield f"Open, neither shown to lose less nor to lose more: {', '.join(each.label for each in undecided)}."
 
 
-def _rounding(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+    """The standard deviations of the loss by source, one beside the other."""
+    parts: list[str] = []
+    for each in found:
+        spread = each.line.components
+        if spread is not None and each.loss.standard_error:
+            own = {"seeds": spread.seed, "traces": spread.trace, "rest" if _is_split(spread) else "pairs": spread.rest}
+            words = (f"{name} {1e3 * math.sqrt(value):.2f}" for name, value in own.items() if value is not None)
+            parts.append(f"{each.label}: {', '.join(words)}")
+    if parts:
+        yield f"Standard deviations of the loss, 10⁻³, by source: {'; '.join(parts)}."
     yield rounding_text(block.rounding)
-    if block.rounding is not None and found[0].margin < block.rounding.largest:
-        yield "The margin is below the floor of rounding: with another backend, losses near it may be judged otherwise."
 
 
-def _spread(found: Sequence[Verdict]) -> Iterator[str]:
-    known = [(each.label, each.line.split) for each in found if each.line.split and each.loss.standard_error]
-    if known:
-        parts = (f"{label} {1e3 * s.between_traces:.2f} | {1e3 * s.between_seeds:.2f}" for label, s in known)
-        yield f"Standard deviation of the loss between traces | between seeds of a trace, 10⁻³: {', '.join(parts)}."
+def _is_split(spread: Components) -> bool:
+    return spread.seed is not None or spread.trace is not None
 
 
 def reading(margin: float) -> str:

@@ -268,14 +268,14 @@ def table_text(
 
 
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
-    """Lines below the table: cells without a partner, differing options, the floor of rounding, the mark †.
+    """Lines below the table: cells without a partner, differing options, the effect of rounding, the mark †.
 
     ``explain``: also how the numbers are computed, and what the columns that only some tables have mean.
     """
-    floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
+    rounding = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
-    found = [*_partner_notes(blocks), *_option_notes(blocks), *floors, *([MORE_THAN_THE_JOB] if is_marked else [])]
+    found = [*_partner_notes(blocks), *_option_notes(blocks), *rounding, *([MORE_THAN_THE_JOB] if is_marked else [])]
     return [CAPTION, *found, *dict.fromkeys(shown)] if explain else found
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on strategies: what is shown at a margin, what is open, and nothing below the floor of rounding."""
+"""Verdicts on strategies: what is shown at a margin, and what is open."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, Block, Line, Rounding, Verdict, verdicts
+from analysis.stats import DEFAULT_MARGIN, Block, Line, Verdict, verdicts
 from analysis.tables import advice
 from harness.cli.arguments import parser
 from tests.made_runs import made_config, write_run
@@ -31,9 +31,9 @@ HARMFUL = line("cpr_vanilla", 0.0049, -2e-3, -2.1e-3, -1.9e-3)
 WIDE = line("cpr_ssu", 0.004, -3e-3, 1e-3, -1e-3)
 
 
-def found(*lines: Line, margin: float = DEFAULT_MARGIN, rounding: Rounding | None = None) -> dict[str, Verdict]:
+def found(*lines: Line, margin: float = DEFAULT_MARGIN) -> dict[str, Verdict]:
     """The verdicts by strategy."""
-    return {each.strategy: each for each in verdicts(replace(block(*lines), rounding=rounding), margin)}
+    return {each.strategy: each for each in verdicts(block(*lines), margin)}
 
 
 def test_each_strategy_has_the_verdict_that_its_seeds_show() -> None:
@@ -75,15 +75,6 @@ def test_holm_counts_the_strategies_that_are_compared() -> None:
     assert found(close, *equal)["partial"].verdict == "non-inferior"
 
 
-def test_nothing_within_the_floor_of_rounding_is_called_different() -> None:
-    """Neither a gain nor a loss that replicates of `none` have too; non-inferiority calls nothing different."""
-    better = line("cpr_random", 0.01, 2e-3, 2.1e-3, 1.9e-3)
-    for floor, words in ((1e-3, ("superior", "inferior")), (2.5e-3, ("non-inferior", "open"))):
-        result = found(better, HARMFUL, rounding=Rounding(floor, 3))
-        assert (result["cpr_random"].verdict, result["cpr_vanilla"].verdict) == words
-    assert "floor of rounding" in result["cpr_vanilla"].sentence
-
-
 def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
     """The number is in the sentence; a smaller margin, nearer to the loss, asks for more. One seed has no spread."""
     wide, narrow = (found(WIDE, margin=margin)["cpr_ssu"] for margin in (4e-3, 3e-3))
@@ -115,7 +106,7 @@ def test_the_engine_is_no_regime(grid: Path) -> None:
 
 
 def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
-    """Both name margin, verdicts, and that the floor of rounding is unknown; a folder of references has no verdicts."""
+    """Both name margin, verdicts, and that rounding is unknown; a folder of references has no verdicts."""
     frame = analysis.load(grid)
     table = advice(frame, 2e-3, explain=True)
     assert table is not None
@@ -123,7 +114,7 @@ def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):
         assert verdict.sentence in text
         assert verdict.sentence in page
-    for words in ("margin of 2·10⁻³", "Floor of rounding: unknown"):
+    for words in ("margin of 2·10⁻³", "Rounding: unknown"):
         assert words in text
         assert words in page
     write_run(tmp_path / "none", made_config("none"))

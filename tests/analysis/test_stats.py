@@ -1,4 +1,4 @@
-"""Means, intervals, pairs, settings, the floor of rounding, and tests of differences."""
+"""Means, intervals, pairs, settings, components of variance, and tests of differences."""
 
 import math
 import time
@@ -19,6 +19,7 @@ from analysis.stats import (
     Block,
     Estimate,
     blocks_of,
+    components,
     estimate,
     estimate_pairs,
     holm,
@@ -31,7 +32,6 @@ from analysis.stats import (
     rounding_of,
     rounding_text,
     setting_keys,
-    split,
     without_replicates,
 )
 from tests.made_runs import made_config, unseal, write_run
@@ -78,15 +78,21 @@ def test_pairs_of_one_seed_and_trace_each_are_independent() -> None:
     assert (shared.half_width, shared.degrees) == (pytest.approx(estimated(0.0, 1.0, 2.0).half_width), 2)
 
 
-def test_the_split_tells_spread_of_traces_from_spread_of_seeds() -> None:
-    """Traces two apart and seeds one apart are found as such; with one seed a trace nothing can be told apart."""
-    found = split(_crossed(4, 3, lambda seed, draw: 2.0 * draw + seed))
-    assert found is not None
-    assert found.num_traces == 3
-    assert found.between_seeds == pytest.approx(math.sqrt(5 / 3))
-    assert found.between_traces == pytest.approx(math.sqrt(4 - 5 / 3 / 4))
-    assert split(_pairs(range(5), range(5), [1.0] * 5)) is None
-    assert split(_crossed(5, 1, lambda seed, _: float(seed))) is None
+def test_crossed_components_are_the_moments_of_the_analysis_of_variance() -> None:
+    """Against the mean squares of a balanced table; the interaction counts once in the error of the mean.
+
+    With seeds under traces of their own the error is that of the means of traces (one-way analysis).
+    """
+    table_ST = np.random.default_rng(0).normal(0, 1, (4, 3)) + 2.0 * np.arange(3) + np.arange(4)[:, None]
+    found = components(_crossed(4, 3, lambda seed, draw: float(table_ST[seed, draw])))
+    by_seed, by_trace = 3 * table_ST.mean(1).var(ddof=1), 4 * table_ST.mean(0).var(ddof=1)
+    rest = (11 * table_ST.var(ddof=1) - 3 * by_seed - 2 * by_trace) / 6
+    assert (found.seed, found.trace, found.rest) == pytest.approx(((by_seed - rest) / 3, (by_trace - rest) / 4, rest))
+    assert found.squared_error == pytest.approx((by_seed + by_trace - rest) / 12)
+    assert 2 < found.degrees < 6
+    nested = components(_pairs(range(12), [0, 1, 2] * 4, table_ST.ravel().tolist()))
+    assert nested.seed is None
+    assert nested.squared_error == pytest.approx(by_trace / 12)
 
 
 def _cell(**values: Any) -> dict[str, Any]:
@@ -205,20 +211,21 @@ def test_a_strategy_without_the_swept_option_stands_in_every_setting_of_it(
     }
 
 
-# --- the floor of rounding --------------------------------------------------------------------------------------------
+# --- rounding ---------------------------------------------------------------------------------------------------------
 
 
 def _none(backend: str, auc: float, **values: Any) -> dict[str, Any]:
     return _cell(auc=auc, trace=None) | {"trainer.backend": backend, "trainer.num_threads": 1} | values
 
 
-def test_the_floor_is_the_largest_difference_between_replicates() -> None:
+def test_rounding_is_the_spread_of_replicates() -> None:
     """Runs of one seed that differ in backend or threads only, whatever their trace and engine; seeds do not mix.
 
-    Threads change no bit of backend compiled: equal replicates leave the floor unknown, as does a lone reference.
+    Threads change no bit of backend compiled: equal replicates count once, and a lone reference tells nothing.
     """
     cells = _frame(
         _none("compiled", 0.5),
+        _none("compiled", 0.5, **{"trainer.num_threads": 2}),
         _none("torch", 0.5001, trace="busy"),
         _none("torch", 0.4998, **{"trainer.num_threads": 2}),
         _none("compiled", 0.7, seed=1),
@@ -227,11 +234,22 @@ def test_the_floor_is_the_largest_difference_between_replicates() -> None:
         _none("torch", 0.6, num_ps=8),
         _none("torch", 0.6, seed=2),
     )
-    found = rounding_of(cells[:1], cells)
+    found = rounding_of(cells.iloc[[0, 4]], cells)
     assert found is not None
-    assert (found.largest, found.num_seeds) == (pytest.approx(3e-4), 2)
-    equal = _frame(_none("compiled", 0.5), _none("compiled", 0.5, **{"trainer.num_threads": 2}))
-    assert rounding_of(equal[:1], equal) is rounding_of(equal[:1], equal[:1]) is None
+    squares = 2 * np.var([0.5, 0.5001, 0.4998], ddof=1) + np.var([0.7, 0.7002], ddof=1)
+    assert (found.deviation, found.num_seeds) == (pytest.approx(math.sqrt(squares / 3)), 2)
+    assert rounding_of(cells[:2], cells[:2]) is rounding_of(cells[-1:], cells) is None
+
+
+def test_the_baseline_of_a_seed_is_the_mean_of_its_replicates() -> None:
+    """But a cell equal to its own reference to the bit stays equal, and a seed without replicates has one run."""
+    cells = _frame(
+        *(_none("compiled", 0.5), _none("torch", 0.5004), _none("compiled", 0.7, seed=1)),
+        _none("compiled", 0.4, strategy="cpr_mfu"),
+        _none("compiled", 0.5, strategy="full"),
+        _none("compiled", 0.6, strategy="cpr_mfu", seed=1),
+    )
+    assert [*paired(cells)["auc_difference"][3:]] == pytest.approx([-0.1002, 0.0, -0.1])
 
 
 def test_replicates_are_no_setting_of_their_own() -> None:
@@ -244,8 +262,8 @@ def test_replicates_are_no_setting_of_their_own() -> None:
     assert kept == [[0, 2], [0, 1], [0, 1, 2, 3]]
 
 
-def test_a_folder_with_replicates_shows_the_floor_in_table_and_verdicts(tmp_path: Path) -> None:
-    """One block, its references counted once a seed, and the floor beside it on the console."""
+def test_a_folder_with_replicates_shows_rounding_in_table_and_verdicts(tmp_path: Path) -> None:
+    """One block, its references counted once a seed, and the effect of rounding on the console."""
     for seed in range(3):
         for strategy in ("none", "cpr_mfu"):
             config = made_config(strategy, seed=seed, trainer={"backend": "compiled"})
