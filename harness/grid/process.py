@@ -20,7 +20,7 @@ from harness.grid.worker import RunCell
 from harness.processes.fork_server import current, start
 from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
-from harness.record.folder import State, drop_resume_points, inspect, system_errors
+from harness.record.folder import State, drop_leftovers, inspect, system_errors
 from harness.record.place import Place
 from harness.record.rundir import RunDir, write_reason
 
@@ -52,7 +52,7 @@ def is_done(cell: Cell) -> bool:
     """Whether the cell's run is finished. Raises StoreError if its folder holds files of anything else."""
     if inspect(cell.run_dir, cell.hash) is not State.DONE:
         return False
-    drop_resume_points(cell.run_dir)
+    drop_leftovers(cell.run_dir)
     return True
 
 

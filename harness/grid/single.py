@@ -20,7 +20,7 @@ from harness.record.folder import (
     State,
     claim_run,
     discard_run,
-    drop_resume_points,
+    drop_leftovers,
     has_resume_point,
     inspect,
     is_same_config,
@@ -71,7 +71,7 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     if afresh:
         discard_run(run_dir, digest)
     if _state(run_dir, config, digest) is State.DONE:
-        drop_resume_points(run_dir)
+        drop_leftovers(run_dir)
         seal.verify(RunDir(run_dir))  # or no results follow
         yield OpenRun(config, run_dir, is_done=True)
         return

@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, StoreError, UserError
 from harness.files import fsync_folder, try_lock
 from harness.record.event_log import newest_events
 from harness.record.place import Place
-from harness.record.rundir import RunDir, write_reason
+from harness.record.rundir import RunDir, read_config, write_reason
 
 LOCK = ".lock"
 _MARK = "cpr-harness"
@@ -138,12 +138,20 @@ def has_resume_point(run_dir: Path) -> bool:
         raise StoreError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
-def drop_resume_points(run_dir: Path) -> None:
-    """Remove the resume points of a finished run that was killed between writing its result and removing them."""
-    with suppress(OSError):  # remaining files do no harm
-        if (run_dir / "resume").exists():
+def drop_leftovers(run_dir: Path) -> None:
+    """Remove what a finished run left that was killed between writing its result and removing them.
+
+    These are its resume points, and the checkpoints if its recorded config has ``store.keep_finished=false``.
+    """
+    with suppress(OSError, StoreError):  # remaining files do no harm
+        run = RunDir(run_dir)
+        left = [folder for folder in (run.resume, run.checkpoints) if folder.exists()]
+        if run.checkpoints in left and read_config(run_dir).get("store", {}).get("keep_finished", True):
+            left.remove(run.checkpoints)
+        if left:
             fsync_folder(run_dir)  # it may have been killed before DONE's name was on disk
-            shutil.rmtree(run_dir / "resume")
+        for folder in left:
+            shutil.rmtree(folder)
 
 
 def failed_at_its_end(run_dir: Path) -> str | None:

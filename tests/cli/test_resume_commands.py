@@ -125,18 +125,26 @@ def test_from_python_too(command: Command) -> None:
         shutil.rmtree("out")
 
 
-def test_a_finished_run_keeps_no_resume_point(command: Command) -> None:
-    """Law: one that was killed after it had its result, and before it could remove them, is tidied when it is met."""
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_finished_run_keeps_what_its_config_says(command: Command, *, keeps: bool) -> None:
+    """Law: one that was killed after it had its result, and before it could tidy its folder, is tidied when it is met.
+
+    No resume point stays; checkpoints stay unless the recorded config has ``store.keep_finished=false``.
+    """
+    config = changed(load_config(Path("one.yaml")), store__keep_finished=keeps)
+    Path("one.yaml").write_text(to_yaml(config.model_dump(mode="json")))
     leave_a_resume_point()
-    shutil.copytree("out/resume", "kept")
+    for name in ("resume", "checkpoints"):
+        shutil.copytree(f"out/{name}", f"kept/{name}")
     assert command("train", "one.yaml")[0] == 0
     assert not Path("out/resume").exists()
-    config = load_config(Path("one.yaml"))
+    assert Path("out/checkpoints").exists() == keeps
     cell = Cell(config, "one", cell_hash(config), Path("out"))
     for meet in (lambda: command("train", "one.yaml"), lambda: api.run(config), lambda: is_done(cell)):
-        shutil.copytree("kept", "out/resume")
+        shutil.copytree("kept", "out", dirs_exist_ok=True)
         assert meet()
         assert not Path("out/resume").exists()
+        assert Path("out/checkpoints").exists() == keeps
 
 
 def test_a_run_without_a_point_starts(command: Command) -> None:

@@ -10,7 +10,7 @@ import pytest
 from harness.config.model import Config
 from harness.core.events import Event, Saved
 from harness.record.event_log import EventLog
-from harness.record.folder import drop_resume_points, has_resume_point
+from harness.record.folder import drop_leftovers, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir, read_whole_config
 from harness.record.seal import is_sealed, verify
@@ -126,7 +126,7 @@ def test_resume_points_go_after_the_name_of_the_result_is_on_disk(tmp_path: Path
         go_on(run_dir, config, events, point)
     assert statuses != ["done"]
     with disk.installed():
-        drop_resume_points(run_dir)
+        drop_leftovers(run_dir)
     assert statuses[-1] == "done"
     assert not has_resume_point(run_dir)
 
