@@ -12,7 +12,8 @@ from harness.planning.spread import job_of
 from harness.run.spec import RunSpec
 
 PROCESS_BYTES = 0.5e9
-"""Memory of a run besides its tables: the interpreter, torch, compiled loops, and pages of the data."""
+"""Memory of a run besides its tables: the interpreter, torch, compiled loops; without pages of the data's file, which
+the system drops when it needs memory."""
 RANK_BYTES = 0.1e9
 """Memory of a rank's process besides its shard."""
 STEP_S = 0.2e-3
@@ -21,7 +22,7 @@ FLOP_PER_S = 250e9
 """Of the dense network's products, on one core."""
 MESSAGE_S = 0.35e-3
 """Seconds of a step for each PS rank, on engine `rpc` without a cache."""
-ROWS_PER_S = 1e7
+ROWS_PER_S = 3e7
 """Embedding rows that are set to initial values."""
 DISK_BYTES_PER_S = 1e9
 """Written by saves."""
@@ -71,8 +72,9 @@ def needs_of(run_spec: RunSpec) -> Needs:
     if config.engine == "rpc" and config.cache.mode == "none":
         step_s += MESSAGE_S * config.num_ps
     seconds = run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s + sum(saves) / DISK_BYTES_PER_S
-    has_points = config.resume.every_s is not None and seconds > config.resume.every_s / 2
-    # The newest, and one that the resume point still needs; the save under way; the resume points.
+    has_points = config.resume.every_s is not None and 10 * seconds > config.resume.every_s
+    # The newest, one that the resume point still needs, the save under way. On a busy machine a run may take ten times
+    # as long, and then has resume points too.
     held_bytes = (config.store.keep + has_points) * checkpoint_bytes + full_bytes + (most_delta or 0)
     return Needs(
         least_memory_bytes=full_bytes + counts_bytes,

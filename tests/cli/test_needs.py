@@ -1,5 +1,6 @@
 """What is said before a grid's first cell, and when the grid is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from harness.config.experiment import Cell, load_experiment
 from harness.core.errors import ConfigError
 from harness.run.needs import needs_of
 from harness.run.spec import RunSpec, cell_hash
+from tests.cli.conftest import Cli
 
 ROOM = Machine(memory_bytes=1e12, disk_bytes=10**12)
 
@@ -48,3 +50,16 @@ def test_the_memory_limits_the_cells_at_once(click_data: Path, capsys: pytest.Ca
     assert say_needs(cells, 8, machine) == 8
     assert "note: --parallel 8: the memory may not do; 1 at once fit" in capsys.readouterr().err
     assert say_needs(cells, None, machine) in {1, None}  # None on one core
+
+
+def test_the_experiment_at_kaggles_size_runs_on_small_data(cli: Cli) -> None:
+    """Law: its cells meet their two failures, and leave no checkpoint."""
+    root = Path(__file__).parents[2]
+    trace = f'trace.path=["{root}/failure_traces/cpr56-{{seed}}.csv"]'
+    words = ("data.path=data", "seed=0", "trainer.batch_size=8", "model.size=tiny", trace)
+    result = cli("grid", str(root / "experiments/kaggle.yaml"), "strategy.name=[none,cpr_mfu]", *words)
+    assert result.code == 0
+    assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed"
+    (events,) = Path("runs/kaggle").glob("*cpr_mfu*/events.jsonl")
+    assert json.loads(events.read_text().splitlines()[-1])["num_failures"] == 2
+    assert not [*Path("runs").rglob("*.bin")]
