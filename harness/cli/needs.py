@@ -71,9 +71,9 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None =
     kept = sum(one.kept_bytes for one in needs.values())
     disk_needed = kept + sum(sorted(one.disk_bytes for one in needs.values())[-at_once:])
     console.note(
-        f"needs: {len(due):,} cells, {at_once} at once, roughly {_duration(seconds)} (half to twice that); at most "
-        f"{_gb(at_once * most_memory)} of memory ({_gb(memory)} here) and {_gb(disk_needed)} of disk ({_gb(disk)} "
-        f"free), of which {_gb(kept)} stay"
+        f"needs: {len(due):,} cells, {at_once} at once, roughly {_duration(seconds)} on idle cores (half to twice "
+        f"that); at most {_gb(at_once * most_memory)} of memory ({_gb(memory)} here) and {_gb(disk_needed)} of disk "
+        f"({_gb(disk)} free), of which {_gb(kept)} stay"
     )
     if at_once * most_memory > memory:
         console.note(f"note: --parallel {at_once}: the memory may not do; {fits} at once fit")

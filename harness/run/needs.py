@@ -1,7 +1,7 @@
 """What a run will need of the machine, before it starts: memory, disk and time.
 
 Bytes are upper bounds, from the sizes of the tables and the saves that the strategy will make. The time is rough, since
-it rests on the speeds of one machine (docs/PERFORMANCE.md): half of it or twice as much is to be expected.
+it rests on the speeds of one machine with idle cores (docs/PERFORMANCE.md): half or twice as much is to be expected.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RANK_BYTES = 0.1e9
 """Memory of a rank's process besides its shard."""
 STEP_S = 0.2e-3
 """Seconds of a step besides the products of the dense network."""
-FLOP_PER_S = 250e9
+FLOP_PER_S = 220e9
 """Of the dense network's products, on one core."""
 MESSAGE_S = 0.35e-3
 """Seconds of a step for each PS rank, on engine `rpc` without a cache."""
