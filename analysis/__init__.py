@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.load import load
 from analysis.report import report, write_files
-from analysis.stats import DEFAULT_MARGIN, Verdict, blocks_of, regimes_of, verdicts
+from analysis.stats import DEFAULT_MARGIN, MEASURES, Verdict, blocks_of, regimes_of, verdicts
 from analysis.tables import (
     FORMATS,
     advice,

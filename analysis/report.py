@@ -12,7 +12,7 @@ from markupsafe import Markup as Html
 
 from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme, to_svg, write_figure
 from analysis.load import STATUSES, Frame, load, plain
-from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of, setting_text, strategy_order
+from analysis.stats import AUC, Block, Measure, blocks_of, regimes_of, setting_text, strategy_order
 from analysis.tables import (
     FORMATS,
     UNKNOWN,
@@ -40,18 +40,20 @@ def report(
     path: Path | str,
     *,
     frame: "pd.DataFrame | None" = None,
-    margin: float = DEFAULT_MARGIN,
+    margin: float | None = None,
+    measure: Measure = AUC,
     now: Callable[[], datetime] = utc_now,
 ) -> Path:
     """Write ``report.html``, with tables and figures of the runs below ``path``, into that folder; returns its path.
 
-    ``frame``: the folder's frame, if it is loaded already. ``margin``: the loss of AUC that the verdicts accept.
+    ``frame``: the folder's frame, if it is loaded already. ``margin``: the loss of ``measure`` that the verdicts
+    accept; None: that of the measure.
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
     root = Path(path)
     frame = load(root) if frame is None else frame
-    blocks, found = blocks_of(frame), regimes_of(frame)
+    blocks, found = blocks_of(frame, measure), regimes_of(frame, measure)
     title = ", ".join(frame["name"].dropna().unique()) or root.name
     counts = {status: [*frame["status"]].count(status) for status in STATUSES}
     counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -63,7 +65,7 @@ def report(
         missing=missing(frame),
         tradeoff=_tradeoff(Data(found, frame, margin)),
         verdicts=[*verdict_tables(found, margin)],
-        reading=reading(margin),
+        reading=reading(margin, measure),
         sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
         traces=[*_trace_sections(frame)],
@@ -79,7 +81,8 @@ def write_files(
     folder: Path | str,
     *,
     frame: "pd.DataFrame | None" = None,
-    margin: float = DEFAULT_MARGIN,
+    margin: float | None = None,
+    measure: Measure = AUC,
     formats: Sequence[str] = ("svg",),
 ) -> Path:
     """Write the figures of the report of ``path``, and its table, as files into ``folder``; returns ``folder``.
@@ -91,15 +94,15 @@ def write_files(
     Raises StoreError as ``load`` does, and if a file cannot be written.
     """
     frame, target = load(path) if frame is None else frame, Path(folder)
-    data = Data(blocks_of(frame), frame, margin)
-    drawn = [(TRADEOFF, Data(regimes_of(frame), frame, margin)), *((kind, data) for kind in KINDS)]
+    data = Data(blocks_of(frame, measure), frame, margin)
+    drawn = [(TRADEOFF, Data(regimes_of(frame, measure), frame, margin)), *((kind, data) for kind in KINDS)]
     with store_errors(target, "written"), style():
         target.mkdir(parents=True, exist_ok=True)
         for kind, source in drawn:
             for block, figure in figures(kind, source):
                 write_figure(figure, target, "-".join(filter(None, (kind.name, slug(block)))), formats)
     for form in FORMATS:
-        write_text(target / f"table.{_SUFFIXES[form]}", table_text(frame, form))
+        write_text(target / f"table.{_SUFFIXES[form]}", table_text(frame, form, measure=measure))
     return target
 
 

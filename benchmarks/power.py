@@ -175,7 +175,7 @@ def _promise(rng: np.random.Generator, means_K: F64, num_seeds: int) -> Promise 
 def _drawn_promise(rng: np.random.Generator, losses_NK: F64) -> tuple[int, int] | None:
     """An open strategy with a promise, drawn at random, and the number of seeds; None if there is none."""
     num = range(len(losses_NK))
-    cells = ({"seed": num, "draw": num, "auc_difference": -each, "overhead_frac": 0.0} for each in losses_NK.T)
+    cells = ({"seed": num, "draw": num, "loss": each, "overhead_frac": 0.0} for each in losses_NK.T)
     lines = [stats.Line(str(k), str(k), pd.DataFrame(each)) for k, each in enumerate(cells)]
     found = [each for each in stats.verdicts(stats.Block({}, "", lines), 1.0) if each.more_seeds is not None]
     if not found:

@@ -7,7 +7,7 @@ from analysis.figures.curves import Curve, curve, mean_curve
 from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
 from analysis.figures.panels import SMALL, Data, Kind, legend, look_of, others
 from analysis.load import Frame
-from analysis.stats import BASELINE, Block, Line, Verdict, strategy_order, verdicts
+from analysis.stats import AUC, BASELINE, Block, Line, Verdict, strategy_order, verdicts
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 
 
 def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
-    """AUC lost to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
-    low, high = (-end for end in reversed(data.auc_range))
+    """Loss to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
+    low, high = data.loss_range
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
-    axes.axhline(1e3 * data.margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
+    axes.axhline(1e3 * data.limit(block), color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
     found = verdicts(block, data.margin)
     front = [(100 * each.overhead_frac, 1e3 * each.loss.mean) for each in found if each.on_front]
     if front:
@@ -36,7 +36,7 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     for each in sorted(found, key=lambda each: strategy_order(each.strategy)):
         _point(axes, each, low, high)
     axes.set_ylim(low, high)
-    axes.set_ylabel("AUC lost to none, 10⁻³")
+    axes.set_ylabel("AUC lost to none, 10⁻³" if block.measure is AUC else f"{block.measure.title}: loss, 10⁻³")
     axes.set_xlabel("emulated overhead, % of job time")
     if all(line.mean("overhead_frac") for other in data.blocks for line in others(other)):
         axes.margins(x=0.12)

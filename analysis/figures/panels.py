@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.figures.curves import Losses, losses_of
 from analysis.figures.look import colour
 from analysis.load import Frame
-from analysis.stats import BASELINE, Block, Line, strategy_order
+from analysis.stats import BASELINE, Block, Estimate, Line, strategy_order
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
 
@@ -25,12 +25,16 @@ SMALL = 10  # points
 
 @dataclass(frozen=True)
 class Data:
-    """The data that figures are drawn from. ``margin``: the loss of AUC that verdicts accept."""
+    """The data that figures are drawn from. ``margin``: the loss that verdicts accept; None: the measure's."""
 
     blocks: Sequence[Block]
     cells: Frame
-    margin: float
+    margin: float | None
     _losses: dict[str, Losses | None] = field(default_factory=dict)
+
+    def limit(self, block: Block) -> float:
+        """The loss that the verdicts on ``block`` accept."""
+        return block.measure.margin if self.margin is None else self.margin
 
     @property
     def auc_range(self) -> tuple[float, float]:
@@ -38,10 +42,21 @@ class Data:
 
         The limits include 0, the margin, and the intervals of all strategies except controls.
         """
-        lines = [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
-        values = [line.auc_difference for line in lines if line.auc_difference is not None]
-        ends = [1e3 * end for value in values for end in value.interval or (value.mean, value.mean)]
-        low, high = min([-1e3 * self.margin, *ends]), max([0.0, *ends])
+        low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
+        return -high, -low
+
+    @property
+    def loss_range(self) -> tuple[float, float]:
+        """As ``auc_range``, of losses in the measure."""
+        return self._range([line.loss for line in self._lines])
+
+    @property
+    def _lines(self) -> list[Line]:
+        return [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
+
+    def _range(self, values: Sequence[Estimate | None]) -> tuple[float, float]:
+        ends = [1e3 * end for value in values if value for end in value.interval or (value.mean, value.mean)]
+        low, high = min([0.0, *ends]), max([*(1e3 * self.limit(block) for block in self.blocks), *ends])
         space = 0.08 * (high - low)
         return low - space, high + space
 

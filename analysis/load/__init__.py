@@ -3,6 +3,7 @@
 # ruff: noqa: F401 - the names that other rooms use
 
 from analysis.load.contents import CONTENTS, Frame, content_notes
+from analysis.load.evaluations import NUM_LAST
 from analysis.load.frame import (
     COLUMNS,
     STATUSES,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.load.contents import Frame, name_laws, tell_apart
+from analysis.load.evaluations import evaluation_results
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Recovered
@@ -37,7 +38,9 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
-    "lost_dense_frac": "float64",
+    **dict.fromkeys(("auc_mean10", "auc_per_log_sample", "ne", "calibration", "lost_dense_frac"), "float64"),
+    "num_mean10": "Int64",
+    "group_aucs": "object",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
     **dict.fromkeys(("wire_bytes", "memory_bytes"), "Int64"),
@@ -52,7 +55,8 @@ COLUMNS = tuple(_TYPES)
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac`` and those of its parts: fractions of ``job_h``.
 ``lost_dense_frac``: samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a
 name of all draws of the conditions that the trace is a draw of (``analysis.load.contents.name_laws``). ``node_h``:
-overhead in node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
+overhead in node-hours, where the profile has its number of trainers. ``auc_mean10`` to ``group_aucs``:
+``analysis.load.evaluations``. ``data``: the path of the click log.
 """
 
 NOT_SWEPT = (
@@ -256,6 +260,7 @@ def _results(log: EventLog, job_h: float) -> dict[str, Any]:
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
         "lost_dense_frac": None if lost_dense is None else lost_dense / finished.samples,
+        **evaluation_results(log.events),
         **_cache_results(finished.cache or {}),
     }
 

@@ -8,6 +8,7 @@ from analysis.stats.blocks import (
     Line,
     blocks_of,
     regimes_of,
+    sample_equivalent,
     setting_text,
     strategy_order,
 )
@@ -34,6 +35,7 @@ from analysis.stats.inference import (
     pairs_for_power,
     pairs_for_width,
 )
+from analysis.stats.measure import AUC, DEFAULT_MARGIN, MEASURES, Measure
 from analysis.stats.partners import (
     REPLICATE_KEYS,
     Rounding,
@@ -45,4 +47,5 @@ from analysis.stats.partners import (
     seeds_text,
     without_replicates,
 )
-from analysis.stats.verdict import DEFAULT_MARGIN, Verdict, in_thousandths, verdicts
+from analysis.stats.skew import interquartile_mean, is_skewed
+from analysis.stats.verdict import Verdict, in_thousandths, verdicts

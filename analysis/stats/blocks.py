@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from analysis.load import CONTENTS, Frame
 from analysis.stats.estimates import (
     BASELINE,
@@ -17,6 +19,7 @@ from analysis.stats.estimates import (
     estimate_pairs,
     setting_keys,
 )
+from analysis.stats.measure import AUC, Measure
 from analysis.stats.partners import Rounding, paired, reasons, rounding_of, without_replicates
 from harness.core import strategies
 
@@ -50,10 +53,32 @@ class Line:
         """The mean difference of AUC to ``none``."""
         return estimate_pairs(self.pairs)
 
+    @cached_property
+    def losses(self) -> Frame:
+        """The cells that have a loss: a difference to their partner in the measure."""
+        return self.cells[self.cells["loss"].notna()]
+
+    @cached_property
+    def loss(self) -> Estimate | None:
+        """The mean loss to ``none`` in the measure; positive is worse."""
+        return estimate_pairs(self.losses, "loss")
+
     @property
     def components(self) -> Components | None:
-        """Variance components of the AUC differences (:func:`components`); None for one pair."""
-        return components(self.pairs) if len(self.pairs) > 1 else None
+        """Variance components of the losses (:func:`components`); None for one pair."""
+        return components(self.losses, "loss") if len(self.losses) > 1 else None
+
+    @property
+    def test_set_error(self) -> float | None:
+        """Standard error of the mean loss of AUC by the choice of test samples, the runs given; None if unknown.
+
+        The parts of the test set are like small test sets of their own: the standard deviation of the mean loss between
+        G parts, over the root of G (random groups, Wolter 2007, section 2.2).
+        """
+        if self.losses.empty or self.losses["group_losses"].isna().any():
+            return None
+        means = np.mean(np.stack(self.losses["group_losses"].to_list()), axis=0)
+        return float(np.std(means, ddof=1)) / math.sqrt(len(means))
 
     def estimate(self, name: str) -> Estimate | None:
         """The estimate of column ``name`` over the line's cells; None if no cell has a value."""
@@ -75,8 +100,23 @@ class Block:
     setting: dict[str, Any]
     title: str
     lines: list[Line]
+    measure: Measure = AUC
     rounding: Rounding | None = None
     """The effect of rounding; None if it is unknown."""
+
+
+def sample_equivalent(block: Block, loss: float) -> float | None:
+    """The fraction of samples that would cost as much AUC as ``loss`` if they were left out; None if unknown.
+
+    AUC of ``none`` grows in the second half of the run by a slope times the logarithm of the samples (column
+    ``auc_per_log_sample``). The learning rate is constant and each sample is seen once, so a run over the first samples
+    ends at the model that the whole run has there. Unknown for other measures, and unless the slope's 95 % interval is
+    above 0.
+    """
+    slope = next((line.estimate("auc_per_log_sample") for line in block.lines if line.strategy == BASELINE), None)
+    if slope is None or block.measure.name != "auc" or (slope.interval or (slope.mean,))[0] <= 0:
+        return None
+    return -math.expm1(-loss / slope.mean)
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
@@ -85,7 +125,7 @@ def strategy_order(strategy: str) -> tuple[int, str]:
     return (names.index(strategy) if strategy in names else len(names), strategy)
 
 
-def blocks_of(frame: Frame) -> list[Block]:
+def blocks_of(frame: Frame, measure: Measure = AUC) -> list[Block]:
     """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy.
 
     A block also holds the reference cells (strategy ``none``) that its cells are paired with. A block of reference
@@ -93,19 +133,19 @@ def blocks_of(frame: Frame) -> list[Block]:
     (``analysis.stats.partners``). Cells that differ only in the draw of their trace are in one block. A strategy
     without a swept option stands in every setting of that option.
     """
-    return _blocks(frame, setting_keys(frame))
+    return _blocks(frame, setting_keys(frame), measure)
 
 
-def regimes_of(frame: Frame) -> list[Block]:
+def regimes_of(frame: Frame, measure: Measure = AUC) -> list[Block]:
     """As :func:`blocks_of`, with engines joined: of equal cells on several engines one is kept."""
     keys = [key for key in setting_keys(frame) if key != "engine"]
     done = frame[frame["status"] == "done"].sort_values("engine", kind="stable")
-    return _blocks(done.drop_duplicates(["strategy", "seed", *keys]), keys)
+    return _blocks(done.drop_duplicates(["strategy", "seed", *keys]), keys, measure)
 
 
-def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
+def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
     """The blocks of the finished ones among ``cells``, whose settings are the values of ``keys``."""
-    done = without_replicates(paired(cells[cells["status"] == "done"])).copy()
+    done = without_replicates(paired(cells[cells["status"] == "done"], measure=measure)).copy()
     own: _Groups = {}
     for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
         own.setdefault(values, []).append(label)
@@ -124,8 +164,8 @@ def _blocks(cells: Frame, keys: Sequence[str]) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         group = done.loc[groups[values]]
-        rounding = rounding_of(group[group["strategy"] == BASELINE], cells)
-        blocks.append(Block(setting, title, _lines(setting, group, cells), rounding))
+        rounding = rounding_of(group[group["strategy"] == BASELINE], cells, measure)
+        blocks.append(Block(setting, title, _lines(setting, group, cells), measure, rounding))
     return blocks
 
 

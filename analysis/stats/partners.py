@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from analysis.load import Frame
 from analysis.stats.estimates import BASELINE, DRAWN, relevant_to_none, setting_keys
+from analysis.stats.measure import AUC, Measure
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
 """Keys that change the order of sums, and nothing else."""
@@ -24,8 +27,11 @@ class Rounding:
     num_seeds: int
 
 
-def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
-    """``cells`` with columns ``partner``, ``auc_difference`` (AUC minus that of the partner) and ``draw``.
+def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Frame:
+    """``cells`` with columns ``partner``, ``auc_difference`` (AUC minus that of the partner), ``loss`` and ``draw``.
+
+    ``loss``: the difference of ``measure`` to the partner, positive is worse. ``group_losses``: losses of AUC in parts
+    of the test set, an array.
 
     ``partner`` is the index label of the finished cell of strategy ``baseline`` with equal seed and setting. ``draw``
     numbers the different traces (and ``trace.seed``). Missing is NaN.
@@ -47,27 +53,47 @@ def paired(cells: Frame, baseline: str = BASELINE) -> Frame:
         of_place = place.map(partner.where(matches.nunique(dropna=False) == 1)).astype("Int64")
         found = of_place if found is None else of_place.where(place.isin(partner.index), found)
     assert found is not None
-    base = found.map(bases["auc"]).astype(float)
-    if baseline == BASELINE:
-        means = replicates(bases)["auc"].groupby(level=0).mean()
-        mean = found.map(_families(bases).map(means)).astype(float)
-        base = base.where((cells["auc"] == base) | mean.isna(), mean)
+    difference = {
+        column: _difference(cells, found, bases, column, has_replicates=baseline == BASELINE)
+        for column in {"auc", measure.column}
+    }
     drawn = ["trace", *(key for key in DRAWN if key in cells)]
     return cells.assign(
         partner=found,
-        auc_difference=cells["auc"] - base,
+        auc_difference=difference["auc"],
+        loss=measure.sign * difference[measure.column],
+        group_losses=_group_losses(cells, found, bases),
         draw=cells.groupby(drawn, dropna=False, sort=False).ngroup(),
     )
 
 
-def replicates(cells: Frame) -> Frame:
-    """The different results (``auc``) of replicates among ``cells``, and their ``seed``; the index numbers families.
+def _difference(cells: Frame, partner: Frame, bases: Frame, column: str, *, has_replicates: bool) -> Frame:
+    base = partner.map(bases[column]).astype(float)
+    if has_replicates:
+        means = replicates(bases, column)[column].groupby(level=0).mean()
+        mean = partner.map(_families(bases).map(means)).astype(float)
+        base = base.where((cells[column] == base) | mean.isna(), mean)
+    return cells[column] - base
+
+
+def _group_losses(cells: Frame, partner: Frame, bases: Frame) -> Frame:
+    """Arrays of the AUC of the partner less that of the cell, in each part of the test set; None where unknown."""
+    known = bases["group_aucs"].to_dict() if "group_aucs" in cells else {}
+    own = cells["group_aucs"] if known else cells["auc"]
+    return [
+        np.subtract(base, groups) if isinstance(base := known.get(label), list) and isinstance(groups, list) else None
+        for label, groups in zip(partner.fillna(-1), own, strict=True)
+    ]
+
+
+def replicates(cells: Frame, column: str = "auc") -> Frame:
+    """The different results (``column``) of replicates among ``cells``, and their ``seed``; the index numbers families.
 
     Replicates that are equal to the bit, as with another number of threads of backend `compiled`, count once.
     """
-    is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells["auc"].notna()
-    own = cells.loc[is_own, ["seed", "auc"]].assign(family=_families(cells)[is_own])
-    own = own.drop_duplicates(["family", "auc"])
+    is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells[column].notna()
+    own = cells.loc[is_own, ["seed", column]].assign(family=_families(cells)[is_own])
+    own = own.drop_duplicates(["family", column])
     return own[own["family"].duplicated(keep=False)].set_index("family")
 
 
@@ -77,24 +103,25 @@ def _families(cells: Frame) -> Frame:
     return cells.groupby(["seed", *keys], dropna=False, sort=False).ngroup()
 
 
-def rounding_of(references: Frame, cells: Frame) -> Rounding | None:
+def rounding_of(references: Frame, cells: Frame, measure: Measure = AUC) -> Rounding | None:
     """The effect of rounding in the setting of ``references``, cells of ``none`` among ``cells``; None if unknown."""
-    auc = replicates(cells)["auc"]
-    own = auc[auc.index.isin(_families(cells)[references.index])].groupby(level=0)
+    found = replicates(cells, measure.column)[measure.column]
+    own = found[found.index.isin(_families(cells)[references.index])].groupby(level=0)
     if not (degrees := int((own.size() - 1).sum())):
         return None
     squares = float((own.var(ddof=0) * own.size()).sum())
     return Rounding(math.sqrt(squares / degrees), own.ngroups)
 
 
-def rounding_text(rounding: Rounding | None) -> str:
+def rounding_text(rounding: Rounding | None, measure: Measure = AUC) -> str:
     """The effect of rounding in one sentence."""
     if rounding is None:
         return "Rounding: unknown, as there are no replicates of none with another backend or thread count."
     seeds = f"{rounding.num_seeds} seed{'' if rounding.num_seeds == 1 else 's'}"
     return (
-        f"Rounding: alone it moves a run's AUC by a standard deviation of {1e3 * rounding.deviation:.2f}·10⁻³, from "
-        f"replicates of none ({seeds}). Their mean is the baseline of such a seed."
+        f"Rounding: alone it moves the {measure.title} of a run by a standard deviation of "
+        f"{1e3 * rounding.deviation:.2f}·10⁻³, from replicates of none ({seeds}). Their mean is the baseline of such a "
+        "seed."
     )
 
 

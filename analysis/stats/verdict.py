@@ -1,9 +1,4 @@
-"""Verdicts on each strategy of a grid: its overhead, its loss of AUC, and whether that loss is within a margin.
-
-The margin is the largest loss of AUC that is accepted. ``DEFAULT_MARGIN`` is half of 0.001, the difference that papers
-on click-through rates call significant (AutoInt, arXiv 1810.11921, section 5.2): a strategy that is non-inferior keeps
-more than half of what a better model would gain.
-"""
+"""Verdicts on each strategy of a grid: its overhead, its loss, and whether that loss is within a margin."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +7,16 @@ from typing import Literal
 from analysis.stats.blocks import Block, Line
 from analysis.stats.estimates import BASELINE, Estimate
 from analysis.stats.inference import ALPHA, MOST_SEEDS, claims_of, more_seeds
-
-DEFAULT_MARGIN = 5e-4
+from analysis.stats.measure import Measure
 
 Word = Literal["equal by construction", "superior", "non-inferior", "inferior", "open"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on the AUC loss of one strategy, at a margin.
+    """The verdict on the loss of one strategy in a measure, at a margin.
 
-    ``loss``: AUC of ``none`` minus AUC of the strategy, with its two-sided 95 % interval; positive is worse.
+    ``loss``: difference to ``none`` with its two-sided 95 % interval; positive is worse.
     ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: above the margin;
     ``superior``: below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
     ``more_seeds``: further seeds that decide an open strategy with probability ``POWER``; None if unknown, or over
@@ -33,6 +27,7 @@ class Verdict:
     overhead_frac: float
     loss: Estimate
     margin: float
+    measure: Measure
     verdict: Word
     more_seeds: int | None
     on_front: bool
@@ -51,10 +46,10 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in words."""
         return {
-            "equal by construction": "equal by construction: no sample is lost, AUC is equal to the bit",
-            "superior": "superior: AUC is higher than without failures",
-            "non-inferior": f"non-inferior: loses less than {in_thousandths(self.margin)} of AUC",
-            "inferior": f"inferior: loses more than {in_thousandths(self.margin)} of AUC",
+            "equal by construction": f"equal by construction: nothing lost, {self.measure.title} equal to the bit",
+            "superior": f"superior: {self.measure.title} is better than without failures",
+            "non-inferior": f"non-inferior: loses less than {in_thousandths(self.margin)} of {self.measure.title}",
+            "inferior": f"inferior: loses more than {in_thousandths(self.margin)} of {self.measure.title}",
             "open": f"open: {self._missing}",
         }[self.verdict]
 
@@ -68,19 +63,20 @@ class Verdict:
         return f"{number} more seed{'' if self.more_seeds == 1 else 's'} to decide"
 
 
-def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
+def verdicts(block: Block, margin: float | None = None) -> list[Verdict]:
     """A verdict on each strategy of ``block`` with AUC differences to ``none``, in order of overhead.
 
     Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over the strategies of the block
-    that are not equal by construction.
+    that are not equal by construction. ``margin``: None is the measure's own.
     """
+    limit = block.measure.margin if margin is None else margin
     found = [
-        Verdict(line, line.mean("overhead_frac"), line.auc_difference.negated, margin, "open", None, False)
+        Verdict(line, line.mean("overhead_frac"), line.loss, limit, block.measure, "open", None, False)
         for line in block.lines
-        if line.strategy != BASELINE and line.auc_difference is not None
+        if line.strategy != BASELINE and line.loss is not None
     ]
     equal = [replace(each, verdict="equal by construction") for each in found if _is_equal(each)]
-    tested = _tested([each for each in found if not _is_equal(each)], margin)
+    tested = _tested([each for each in found if not _is_equal(each)], limit)
     return sorted(_with_front([*equal, *tested]), key=lambda each: (each.overhead_frac, each.strategy))
 
 

@@ -9,16 +9,20 @@ from rich.text import Text
 
 from analysis.stats import (
     ALPHA,
+    AUC,
     BASELINE,
-    DEFAULT_MARGIN,
     POWER,
     Block,
     Components,
     Line,
+    Measure,
     Verdict,
     in_thousandths,
+    interquartile_mean,
+    is_skewed,
     regimes_of,
     rounding_text,
+    sample_equivalent,
     verdicts,
 )
 from analysis.tables.builder import Heading, Shown, rich_table, show_interval
@@ -30,34 +34,41 @@ LEAST_SEEDS = 3
 LEAST_AUC = 0.65
 """Verdicts over fewer seeds, or of a model whose AUC without failures is lower, have a line of caution."""
 
-_HEADINGS = (
-    Heading("strategy", is_text=True),
-    Heading("n"),
-    Heading("overhead, % of job", "overhead\n%"),
-    Heading("AUC loss, 10⁻³", "AUC loss\n10⁻³"),
-    Heading("front", is_text=True),
-    Heading("verdict", is_text=True),
-)
+
+def _headings(measure: Measure) -> tuple[Heading, ...]:
+    loss = "AUC loss" if measure is AUC else "loss"
+    return (
+        Heading("strategy", is_text=True),
+        Heading("n"),
+        Heading("overhead, % of job", "overhead\n%"),
+        Heading(f"{loss}, 10⁻³", f"{loss}\n10⁻³"),
+        Heading("front", is_text=True),
+        Heading("verdict", is_text=True),
+    )
+
+
 _FRONT = "◆"
 
 
-def verdict_tables(blocks: Iterable[Block], margin: float) -> Iterator[dict[str, Any]]:
+def verdict_tables(blocks: Iterable[Block], margin: float | None) -> Iterator[dict[str, Any]]:
     """A table for each block with verdicts: ``title``, ``columns``, ``rows``, and conclusions as ``lines``."""
     for block in blocks:
         if found := verdicts(block, margin):
             lines = conclusions(block, found)
-            yield {"title": block.title, "columns": _HEADINGS, "rows": [*_rows(found)], "lines": lines}
+            yield {"title": block.title, "columns": _headings(block.measure), "rows": [*_rows(found)], "lines": lines}
 
 
-def advice(frame: "pd.DataFrame", margin: float = DEFAULT_MARGIN, *, explain: bool = False) -> Shown | None:
+def advice(
+    frame: "pd.DataFrame", margin: float | None = None, *, measure: Measure = AUC, explain: bool = False
+) -> Shown | None:
     """Tables of verdicts with conclusions, one for each setting of the finished cells; None if there is no verdict.
 
-    ``explain``: add a note on the statistical tests.
+    ``margin``: None is that of ``measure``. ``explain``: add a note on the statistical tests.
     """
     parts: list[RenderableType] = []
-    for each in verdict_tables(regimes_of(frame), margin):
+    for each in verdict_tables(regimes_of(frame, measure), margin):
         parts += [rich_table(each["columns"], each["rows"], each["title"]), *map(Text, each["lines"])]
-    notes = [Text(reading(margin), style="dim")] if explain else []
+    notes = [Text(reading(margin, measure), style="dim")] if explain else []
     return Shown(*parts, *notes) if parts else None
 
 
@@ -76,29 +87,57 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
     """Sentences: results shown, open questions, cautions, and the spread by source."""
-    return [*_shown(found), *_open(found), *_caution(block, found), *_spread(block, found)]
+    cautions = [*_caution(block, found), *_skew(found)]
+    return [*_shown(found), *_open(found), *cautions, *_equivalents(block, found), *_spread(block, found)]
 
 
 def _shown(found: Sequence[Verdict]) -> Iterator[str]:
-    margin = in_thousandths(found[0].margin)
+    margin = f"{in_thousandths(found[0].margin)} of {found[0].measure.title}"
     safe = next((each for each in found if each.verdict in ("superior", "non-inferior")), None)
     full = next((each for each in found if each.verdict == "equal by construction"), None)
     if safe:
         yield (
-            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which "
+            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin}, the cheapest strategy of which "
             f"this is shown: {_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
         )
     else:
-        keeps = f" Only {full.label} is known to keep AUC, by construction; it costs {_cost(full)}." if full else ""
-        yield f"Of no strategy that loses samples is it shown that it loses less than {margin} of AUC.{keeps}"
+        keeps = f" Only {full.label} is known to lose nothing, by construction; it costs {_cost(full)}." if full else ""
+        yield f"Of no strategy that loses samples is it shown that it loses less than {margin}.{keeps}"
     if inferior := [each.label for each in found if each.verdict == "inferior"]:
         lines = [each.line for each in found if each.verdict == "inferior"]
-        yield f"Shown{_over(*lines)} to lose more than {margin} of AUC: {', '.join(inferior)}."
+        yield f"Shown{_over(*lines)} to lose more than {margin}: {', '.join(inferior)}."
+
+
+def _skew(found: Sequence[Verdict]) -> Iterator[str]:
+    """Names the strategies whose losses are too skewed for Student's t, with means that great losses do not move."""
+    tested = [each for each in found if each.loss.standard_error]
+    losses = [each.line.losses["loss"].to_list() for each in tested]
+    if is_skewed(losses):
+        parts = [
+            f"{each.label} {1e3 * mean:+.2f} ({1e3 * low:+.2f} to {1e3 * high:+.2f})".replace("-", "−")
+            for each, own in zip(tested, losses, strict=True)
+            for mean, low, high in [interquartile_mean(own)]
+        ]
+        yield (
+            "Caution: losses look skewed to great ones. Few seeds may all miss a rare great loss, so Student's t says "
+            "too often that these lose less than the margin. Interquartile means with 95 % bootstrap intervals, 10⁻³: "
+            f"{'; '.join(parts)}."
+        )
+
+
+def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+    """What the margin and each loss are in samples."""
+    margin = sample_equivalent(block, found[0].margin)
+    if margin is not None:
+        tested = [each for each in found if each.verdict != "equal by construction"]
+        known = [(each.label, sample_equivalent(block, each.loss.mean)) for each in tested]
+        parts = (f"{label} {100 * part:.1f} %".replace("-", "−") for label, part in known if part is not None)
+        yield f"Samples that cost as much AUC if left out: margin {100 * margin:.1f} %; {', '.join(parts)}."
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
     """(number of seeds, number of traces) of the line with the fewest; None if no line has a pair."""
-    return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.pairs)), default=None)
+    return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.losses)), default=None)
 
 
 def _over(*lines: Line) -> str:
@@ -140,23 +179,27 @@ def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         spread = each.line.components
         if spread is not None and each.loss.standard_error:
             own = {"seeds": spread.seed, "traces": spread.trace, "rest" if _is_split(spread) else "pairs": spread.rest}
-            words = (f"{name} {1e3 * math.sqrt(value):.2f}" for name, value in own.items() if value is not None)
+            words = [f"{name} {1e3 * math.sqrt(value):.2f}" for name, value in own.items() if value is not None]
+            if each.measure is AUC and (error := each.line.test_set_error) is not None:
+                words.append(f"test set {1e3 * error:.2f}")
             parts.append(f"{each.label}: {', '.join(words)}")
     if parts:
-        yield f"Standard deviations of the loss, 10⁻³, by source: {'; '.join(parts)}."
-    yield rounding_text(block.rounding)
+        note = " (test set: error of the mean)" * any("test set" in part for part in parts)
+        yield f"Standard deviations of the loss, 10⁻³, by source{note}: {'; '.join(parts)}."
+    yield rounding_text(block.rounding, block.measure)
 
 
 def _is_split(spread: Components) -> bool:
     return spread.seed is not None or spread.trace is not None
 
 
-def reading(margin: float) -> str:
+def reading(margin: float | None, measure: Measure = AUC) -> str:
     """A note that explains the columns and the words of the verdict tables."""
     return (
-        "AUC loss: AUC of none (the run of the same seed without failures) minus that of the strategy, mean over n "
-        "pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: shown to be "
-        f"below the margin of {in_thousandths(margin)}; inferior: shown to be above it; superior: shown to be below "
+        f"Loss: by how much {measure.title} is worse than that of none, the run of the same seed without failures; "
+        "mean over n pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: "
+        f"shown to be below the margin of {in_thousandths(measure.margin if margin is None else margin)}; inferior: "
+        "shown to be above it; superior: shown to be below "
         f"0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected for the number of strategies by Holm's method. "
         f"More seeds: with so many more pairs one verdict or the other is reached with probability {100 * POWER:g} %, "
         f"averaged over the losses that the pairs so far leave possible. {_FRONT}: no other strategy has both a lower "

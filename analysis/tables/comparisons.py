@@ -12,7 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.load import CONTENTS, Frame, content_notes, load, plain, swept_keys
-from analysis.stats import SETTING, Estimate, cells_text, conditions, estimate, seeds_text, setting_text, strategy_order
+from analysis.stats import (
+    AUC,
+    SETTING,
+    Estimate,
+    Measure,
+    cells_text,
+    conditions,
+    estimate,
+    seeds_text,
+    setting_text,
+    strategy_order,
+)
 from analysis.tables.builder import HINT, Heading, Shown, latex_table, markdown_table, rich_table, show_interval
 from analysis.tables.strategies import Format, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
@@ -32,6 +43,8 @@ METRICS: dict[str, tuple[str, float, int]] = {
     "stall_s": ("Δstall\nmeasured, s", 1, 2),
 }
 """Column: heading, scale and digits."""
+_OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³", 1e3, 3)}
+"""Measures that are compared only where they are asked for."""
 
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
 _LEGEND = (
@@ -55,10 +68,10 @@ class Comparison:
     differences: dict[str, Estimate | None]
 
 
-def show_comparison(dirs: Sequence[Path | str], *, explain: bool = False) -> Shown:
+def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, explain: bool = False) -> Shown:
     """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
     frames = [load(path) for path in dirs]
-    found = comparisons(dirs, frames)
+    found = comparisons(dirs, frames, measure)
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
@@ -74,10 +87,10 @@ def show_comparison(dirs: Sequence[Path | str], *, explain: bool = False) -> Sho
     return Shown(*parts, _legend(explain), *_left_out(frames))
 
 
-def show_comparison_to(path: Path | str, baseline: str, *, explain: bool = False) -> Shown:
+def show_comparison_to(path: Path | str, baseline: str, *, measure: Measure = AUC, explain: bool = False) -> Shown:
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
-    found = comparisons_to(path, baseline, frame)
+    found = comparisons_to(path, baseline, frame, measure)
     table = _table(found, f"strategies of {path} less {baseline}")
     return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _legend(explain), *_left_out([frame]))
 
@@ -92,13 +105,13 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
     if kind == "csv":
         return _frame(found).to_csv(index=False)
     texts = [Heading(name, is_text=True) for name in ("base", "other", "pairs of")]
-    headings = [*texts, Heading("n"), *(Heading(title) for title, _, _ in METRICS.values())]
+    headings = [*texts, Heading("n"), *(Heading(title) for _, title, _, _ in _metrics(found))]
     rows = [
         [
             *(item.base, item.other, item.group or "seed", str(len(item.pairs))),
             *(
                 show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
-                for name, (_, scale, digits) in METRICS.items()
+                for name, _, scale, digits in _metrics(found)
             ),
         ]
         for item in found
@@ -141,12 +154,14 @@ def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator
             yield f"{strategy}: {len(own) - len(alone)} of {len(own)} cells have a partner: {'; '.join(parts)}."
 
 
-def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None) -> list[Comparison]:
+def comparisons(
+    dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None, measure: Measure = AUC
+) -> list[Comparison]:
     """Compare the first folder with each other one; pairs have equal seeds and equal values of keys that vary in them.
 
     A config key that varies only in the other folder is not matched: each of its values is compared with the first
     folder.
-    ``frames``: the folders' frames, if already loaded.
+    ``frames``: the folders' frames, if already loaded. ``measure``: what is compared first.
 
     Raises:
         UserError: fewer than two folders, or two without a pair of finished cells.
@@ -169,11 +184,13 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         pairs["group"] = [*conditions(pairs, keys[1:]).fillna("null").astype(str).itertuples(index=False, name=None)]
         groups = [(group, own) for group, own in pairs.groupby("group", sort=False)]
         groups.sort(key=lambda item: (strategy_order(item[1]["strategy base"].iloc[0]), item[0]))
-        found += [_compare(str(dirs[0]), str(path), words, own) for words, own in groups]
+        found += [_compare(str(dirs[0]), str(path), words, own, measure) for words, own in groups]
     return found
 
 
-def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None) -> list[Comparison]:
+def comparisons_to(
+    path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None, measure: Measure = AUC
+) -> list[Comparison]:
     """Compare every other strategy of one folder with ``baseline``; pairs have equal seed, engine, trace and profile.
 
     If the baseline ran with several values of another key, the cell with most values in common is the partner. If
@@ -207,7 +224,7 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
         for cell in pairs.to_dict("records")
     ]
     groups = sorted(pairs.groupby("group"), key=lambda item: (strategy_order(item[0][0]), item[0]))
-    return [_compare(f"{baseline} in {path}", str(path), words, own) for words, own in groups]
+    return [_compare(f"{baseline} in {path}", str(path), words, own, measure) for words, own in groups]
 
 
 def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
@@ -267,8 +284,14 @@ def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     return ["seed", *keys, *swept]
 
 
-def _compare(base: str, other: str, group: Sequence[str], pairs: Frame) -> Comparison:
-    both = {metric: pairs[[metric, f"{metric} base"]].dropna() for metric in METRICS}
+def _metrics(found: Sequence[Comparison]) -> list[tuple[str, str, float, int]]:
+    """Column, heading, scale and digits of what is compared, in order."""
+    return [(name, *(METRICS | _OTHERS)[name]) for name in (found[0].differences if found else METRICS)]
+
+
+def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure: Measure) -> Comparison:
+    metrics = dict.fromkeys((measure.column, *METRICS))
+    both = {metric: pairs[[metric, f"{metric} base"]].dropna() for metric in metrics}
     differences = {metric: estimate(own[metric] - own[f"{metric} base"]) for metric, own in both.items()}
     return Comparison(base, other, ", ".join(group), pairs, differences)
 
@@ -282,12 +305,16 @@ def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
 
 
 def _table(found: Sequence[Comparison], title: str) -> Table:
-    headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(name) for name, _, _ in METRICS.values())]
+    headings = [
+        Heading("pairs of", is_text=True),
+        Heading("n"),
+        *(Heading(title) for _, title, _, _ in _metrics(found)),
+    ]
     rows = (
         [
             item.group or "seed",
             str(len(item.pairs)),
-            *(_with_ratio(item.differences[name], scale, digits) for name, (_, scale, digits) in METRICS.items()),
+            *(_with_ratio(item.differences[name], scale, digits) for name, _, scale, digits in _metrics(found)),
         ]
         for item in found
     )

@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.text import Text
 
-from analysis.load import Frame, content_notes, plain
-from analysis.stats import BASELINE, SETTING, Block, Estimate, Line, blocks_of, own_options, rounding_text, seeds_text
+from analysis.load import NUM_LAST, Frame, content_notes, plain
+from analysis.stats import (
+    AUC,
+    BASELINE,
+    SETTING,
+    Block,
+    Estimate,
+    Line,
+    Measure,
+    blocks_of,
+    own_options,
+    rounding_text,
+    sample_equivalent,
+    seeds_text,
+)
 from analysis.tables.builder import (
     HINT,
     UNKNOWN,
@@ -43,6 +56,11 @@ MORE_THAN_THE_JOB = (
     "strategy.interval_samples, the profile and the trace."
 )
 _DENSE = "Dense network: samples that it lacks, of all, where all trainers died at once."
+_LOSS = "Loss: by how much the measure that was asked for is worse than that of none, paired by seed."
+_ENTROPY = (
+    "NE: normalised entropy, log loss over the entropy of the mean label. Cal.: calibration, mean prediction over mean "
+    "label."
+)
 _CACHE = (
     "Cache: hits are rows not fetched, of the distinct rows of all batches; saved are bytes not sent (both ways), of "
     "those of a run without a cache; peak is the largest number of rows cached or in flight."
@@ -97,6 +115,11 @@ def _difference(column: Column, line: Line) -> str:
     return show_interval(line.auc_difference, scale=column.scale, signed=True) + num
 
 
+def _loss(column: Column, line: Line) -> str:
+    """The loss in the measure."""
+    return UNKNOWN if line.strategy == BASELINE else show_interval(line.loss, scale=column.scale, signed=True)
+
+
 def _total(column: Column, line: Line) -> str:
     """The overhead, marked if it is longer than the job in some cell."""
     return show_mean(line.estimate(column.of), scale=column.scale) + " †" * _is_longer_than_the_job(line)
@@ -106,6 +129,7 @@ def _is_longer_than_the_job(line: Line) -> bool:
     return bool((line.cells["overhead_frac"] > 1).any())
 
 
+_recorded: dict[str, Any] = {"group": "quality", "where": partial(_is_known, "ne"), "note": _ENTROPY}
 _lost = partial(Column, group="lost, %", scale=100)
 _emulated = partial(Column, group="emulated overhead, % of job", scale=100)
 _cache = partial(Column, group="cache", where=partial(_is_known, "cache_peak_rows"), note=_CACHE)
@@ -129,7 +153,19 @@ COLUMNS = (
     Column(
         title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
     ),
+    Column(
+        title="loss, 10⁻³",
+        short="loss\n10⁻³",
+        group="quality",
+        scale=1e3,
+        show=_loss,
+        key="loss",
+        where=lambda block: block.measure is not AUC,
+        note=_LOSS,
+    ),
     Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss"),
+    Column(title="normalised entropy", short="NE", of="ne", digits=4, key="ne", **_recorded),
+    Column(title="calibration", short="cal.", of="calibration", digits=3, key="calibration", **_recorded),
     _lost(title="PLS", short="PLS\n%", of="pls"),
     _lost(title="updates", short="upd.\nlost %", of="update_pls"),
     _lost(title="updates, tracked", short="tracked\nlost %", of="update_pls_tracked", key="tracked"),
@@ -172,28 +208,30 @@ def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
 
 
-def show_table(frame: "pd.DataFrame", *, explain: bool = False) -> Shown:
+def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool = False) -> Shown:
     """The table per strategy for the console, one for each setting; then the cells that are not in it, and why.
 
     ``explain``: with notes on how the numbers are made.
     """
-    blocks = blocks_of(frame)
+    blocks = blocks_of(frame, measure)
     tables = [rich_table(*content(block), block.title) for block in blocks]
     lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
     notes = (Text(line, style="dim") for line in lines)
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
 
 
-def table(frame: "pd.DataFrame") -> "pd.DataFrame":
+def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
     """A row per setting and strategy of a frame made by ``load``: the setting, numbers of cells and pairs, estimates.
 
     An estimate has the mean over seeds under its column of ``load`` (``auc_difference``: AUC minus that of ``none``,
-    paired by seed), and half of its 95 % confidence interval under ``*_half_width``. Units are those of ``load``.
-    Unknown is NaN. Node-hours, bytes on the wire and memory have columns where a profile has prices.
+    paired by seed; ``loss``: in ``measure``, positive is worse), and half of its 95 % confidence interval under
+    ``*_half_width``. ``sample_equivalent_frac``: of the loss (:func:`analysis.stats.sample_equivalent`);
+    ``test_set_error``: :attr:`analysis.stats.Line.test_set_error`. Units are those of ``load``. Unknown is NaN.
+    Node-hours, bytes on the wire and memory have columns where a profile has prices.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    blocks = blocks_of(frame)
+    blocks = blocks_of(frame, measure)
     names = [
         column.of
         for column in COLUMNS
@@ -205,7 +243,15 @@ def table(frame: "pd.DataFrame") -> "pd.DataFrame":
             "strategy": line.label,
             "num": len(line.cells),
             "num_pairs": len(line.pairs),
-            **numbers({"auc_difference": line.auc_difference, **{name: line.estimate(name) for name in names}}),
+            "sample_equivalent_frac": line.loss and sample_equivalent(block, line.loss.mean),
+            "test_set_error": line.test_set_error,
+            **numbers(
+                {
+                    "auc_difference": line.auc_difference,
+                    "loss": line.loss,
+                    **{name: line.estimate(name) for name in names},
+                }
+            ),
         }
         for block in blocks
         for line in block.lines
@@ -226,6 +272,7 @@ def table_text(
     frame: "pd.DataFrame",
     kind: Format,
     *,
+    measure: Measure = AUC,
     columns: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
     caption: str | None = None,
@@ -242,8 +289,8 @@ def table_text(
     if kind != "latex" and caption is not None:
         raise UserError("--caption: expected --format latex")
     if kind == "csv":
-        return table(frame).to_csv(index=False)
-    blocks = blocks_of(frame)
+        return table(frame, measure).to_csv(index=False)
+    blocks = blocks_of(frame, measure)
     strategies = {line.label for block in blocks for line in block.lines}
     if unknown := sorted({*(labels or {})} - strategies):
         raise UserError(f"--labels: expected some of {', '.join(sorted(strategies))}, got {unknown[0]}")
@@ -272,11 +319,32 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
     ``explain``: also how the numbers are computed, and what the columns that only some tables have mean.
     """
-    rounding = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
+    rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
-    found = [*_partner_notes(blocks), *_option_notes(blocks), *rounding, *([MORE_THAN_THE_JOB] if is_marked else [])]
+    found = [
+        *_partner_notes(blocks),
+        *_measure_notes(blocks),
+        *_option_notes(blocks),
+        *rounding,
+        *([MORE_THAN_THE_JOB] if is_marked else []),
+    ]
     return [CAPTION, *found, *dict.fromkeys(shown)] if explain else found
+
+
+def _measure_notes(blocks: Sequence[Block]) -> list[str]:
+    """Lines on cells whose record lacks the measure, and on means of fewer evaluations than ten."""
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    if not blocks or (measure := blocks[0].measure) is AUC:
+        return []
+    cells: Frame = pd.concat([line.cells for block in blocks for line in block.lines])
+    notes: list[str] = []
+    if lacking := int(cells[measure.column].isna().sum()):
+        notes.append(f"{measure.title} is not on record for {lacking} of {len(cells)} cells, as of older runs.")
+    if measure.column == "auc_mean10" and (cells["num_mean10"] < NUM_LAST).any():
+        notes.append(f"Some runs have fewer than {NUM_LAST} evaluations: {cells['num_mean10'].min()} at least.")
+    return notes
 
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:

@@ -25,16 +25,20 @@ def compare(options: argparse.Namespace) -> None:
 
     if options.to is not None and len(options.dirs) > 1:
         raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
-    dirs, to = options.dirs, options.to
+    dirs, to, measure = options.dirs, options.to, analysis.MEASURES[options.measure]
     if options.format is not None:
-        found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
+        found = (
+            analysis.comparisons(dirs, measure=measure)
+            if to is None
+            else analysis.comparisons_to(dirs[0], to, measure=measure)
+        )
         console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
     else:
         explain = options.explain
         console.show(
-            analysis.show_comparison(dirs, explain=explain)
+            analysis.show_comparison(dirs, measure=measure, explain=explain)
             if to is None
-            else analysis.show_comparison_to(dirs[0], to, explain=explain)
+            else analysis.show_comparison_to(dirs[0], to, measure=measure, explain=explain)
         )
 
 
@@ -43,27 +47,28 @@ def table(options: argparse.Namespace) -> None:
     import analysis
     from analysis.tables import missing
 
-    frame = analysis.load(options.dir)
+    frame, measure = analysis.load(options.dir), analysis.MEASURES[options.measure]
     if options.format is not None:
         chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
-        console.say(analysis.table_text(frame, options.format, **chosen).rstrip("\n"))
+        console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))
         for line in missing(frame):
             console.note(line)
     elif options.columns or options.labels or options.caption is not None:
         raise UserError("--columns, --labels, --caption: expected --format latex or markdown")
     else:
-        console.show(analysis.show_table(frame, explain=options.explain))
+        console.show(analysis.show_table(frame, measure=measure, explain=options.explain))
 
 
 def report(options: argparse.Namespace) -> None:
     """Write the HTML report, and its figures and tables as files."""
     import analysis
 
-    margin = options.margin or analysis.DEFAULT_MARGIN
+    margin, measure = options.margin, analysis.MEASURES[options.measure]
     frame = analysis.load(options.dir)
-    console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin)}")
+    console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin, measure=measure)}")
     folder = options.files or options.dir / "report"
-    analysis.write_files(options.dir, folder, frame=frame, margin=margin, formats=options.figures)
+    chosen = {"margin": margin, "measure": measure, "formats": options.figures}
+    analysis.write_files(options.dir, folder, frame=frame, **chosen)
     console.say(f"figures and tables: {folder}")
     for failure in analysis.damaged_cells(frame):
         console.note(f"left out, damaged: {failure}")

@@ -74,7 +74,7 @@ def grid(options: argparse.Namespace) -> int:
         _print_scripts(experiment)
         return OK
     if not options.dry_run:
-        show = partial(_show_grid, experiment.out, options.margin, explain=options.explain)
+        show = partial(_show_grid, experiment.out, options.margin, options.measure, explain=options.explain)
         return run_experiments([experiment], pool, show=show, afresh=options.afresh, grace_s=options.grace)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
@@ -224,12 +224,11 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     return show_run(Path(config.out))
 
 
-def _show_grid(out: Path, margin: float | None, *, explain: bool) -> None:
+def _show_grid(out: Path, margin: float | None, name: str, *, explain: bool) -> None:
     import analysis
 
-    margin = margin or analysis.DEFAULT_MARGIN
-    frame = analysis.load(out)
-    console.show(analysis.show_table(frame, explain=explain))
-    if (advice := analysis.advice(frame, margin, explain=explain)) is not None:
+    frame, measure = analysis.load(out), analysis.MEASURES[name]
+    console.show(analysis.show_table(frame, measure=measure, explain=explain))
+    if (advice := analysis.advice(frame, margin, measure=measure, explain=explain)) is not None:
         console.show(advice)
-    console.say(f"report: {analysis.report(out, frame=frame, margin=margin)}")
+    console.say(f"report: {analysis.report(out, frame=frame, margin=margin, measure=measure)}")

@@ -111,6 +111,9 @@ class Evaluated(Event):
     log_loss: float
     accuracy: float
     num_samples: int
+    normalised_entropy: float | None = None  # null if there is only one class, and in older records; as the next two
+    calibration: float | None = None  # mean prediction / mean label
+    group_aucs: list[float] | None = None  # of parts of the set (harness.model.metrics); null unless final
     final: bool
 
 

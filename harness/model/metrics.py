@@ -1,29 +1,59 @@
-"""Quality of click predictions: exact AUC, log loss, accuracy. M scores."""
+"""Quality of click predictions: exact AUC, log loss, accuracy, normalised entropy, calibration. M scores."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from harness.kernels.scores import keys_by_label, twice_wins
 
+NUM_GROUPS = 20
+
 
 @dataclass(frozen=True)
 class Quality:
-    """``auc`` is None if all labels are equal. ``log_loss`` in nats, mean; ``accuracy`` at probability 0.5."""
+    """``auc`` is None if all labels are equal. ``log_loss`` in nats, mean; ``accuracy`` at probability 0.5.
+
+    ``normalised_entropy``: log loss over the entropy of the mean label, and ``calibration``: mean prediction over mean
+    label (He et al. 2014, section 2.2); None if all labels are equal. ``group_aucs``: the AUC of each of ``NUM_GROUPS``
+    parts of the set, sample m in part m mod ``NUM_GROUPS``; None if not asked for, or if a part has no AUC.
+    """
 
     auc: float | None
     log_loss: float
     accuracy: float
     num_samples: int
+    normalised_entropy: float | None
+    calibration: float | None
+    group_aucs: list[float] | None
 
 
-def measure(logits_M: Tensor, labels_M: Tensor) -> Quality:
+def measure(logits_M: Tensor, labels_M: Tensor, *, has_groups: bool = False) -> Quality:
     """Quality of float32 logits against labels in {0, 1}."""
-    loss = functional.binary_cross_entropy_with_logits(logits_M.double(), labels_M.double())
+    logits, labels = logits_M.double(), labels_M.double()
+    loss = functional.binary_cross_entropy_with_logits(logits, labels).item()
     accuracy = ((logits_M > 0) == (labels_M > 0.5)).double().mean()
-    return Quality(exact_auc(logits_M, labels_M), loss.item(), accuracy.item(), len(logits_M))
+    label, prediction = labels.mean().item(), torch.sigmoid(logits).mean().item()
+    is_mixed = 0 < label < 1
+    entropy = -label * math.log(label) - (1 - label) * math.log1p(-label) if is_mixed else math.nan
+    return Quality(
+        auc=exact_auc(logits_M, labels_M),
+        log_loss=loss,
+        accuracy=accuracy.item(),
+        num_samples=len(logits_M),
+        normalised_entropy=loss / entropy if is_mixed else None,
+        calibration=prediction / label if is_mixed else None,
+        group_aucs=_group_aucs(logits_M, labels_M) if has_groups else None,
+    )
+
+
+def _group_aucs(logits_M: Tensor, labels_M: Tensor) -> list[float] | None:
+    aucs = [exact_auc(logits_M[part::NUM_GROUPS], labels_M[part::NUM_GROUPS]) for part in range(NUM_GROUPS)]
+    known = [auc for auc in aucs if auc is not None]
+    return known if len(known) == NUM_GROUPS else None
 
 
 def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:

@@ -29,7 +29,7 @@ class Evaluator:
     on_batch: Callable[[], None]
 
     def __call__(self, progress: Progress, *, is_whole: bool) -> Quality:
-        """AUC, log loss and accuracy on the whole set, or on its first samples for the curve.
+        """Quality on the whole set, with that of its parts, or on its first samples for the curve.
 
         Raises RolledBack if a full recovery took place meanwhile.
         """
@@ -39,7 +39,7 @@ class Evaluator:
             logits.append(self.network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
             self.on_batch()
-        return measure(torch.cat(logits), torch.cat(labels))
+        return measure(torch.cat(logits), torch.cat(labels), has_groups=is_whole)
 
     @cached_property
     def _curve(self) -> list[tuple[Batch, BatchPlan]]:

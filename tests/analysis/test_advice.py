@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, Block, Line, Verdict, verdicts
+from analysis.stats import DEFAULT_MARGIN, MEASURES, Block, Line, Verdict, verdicts
 from analysis.tables import advice
 from harness.cli.arguments import parser
 from tests.made_runs import made_config, write_run
@@ -16,7 +16,13 @@ from tests.made_runs import made_config, write_run
 def line(strategy: str, overhead: float, *differences: float) -> Line:
     """A strategy with its emulated overhead and its paired differences of AUC."""
     num = range(len(differences))
-    cells = {"seed": num, "draw": num, "overhead_frac": overhead, "auc_difference": differences}
+    cells = {
+        "seed": num,
+        "draw": num,
+        "overhead_frac": overhead,
+        "auc_difference": differences,
+        "loss": [-each for each in differences],
+    }
     return Line(strategy, strategy, pd.DataFrame(cells))
 
 
@@ -128,7 +134,9 @@ def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> No
     for command in ("grid", "report"):
         with pytest.raises(SystemExit):
             parser().parse_args([command, "--help"])
-        assert f"(default: {DEFAULT_MARGIN:g})" in " ".join(capsys.readouterr().out.split())
+        assert f"(default: {DEFAULT_MARGIN:g}; of ne: {MEASURES['ne'].margin:g})" in " ".join(
+            capsys.readouterr().out.split()
+        )
         assert parser().parse_args([command, "x", "--margin", "1e-3"]).margin == 1e-3
 
 

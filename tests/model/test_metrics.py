@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.model.metrics import exact_auc, measure
+from harness.model.metrics import NUM_GROUPS, exact_auc, measure
 
 
 def naive_auc(scores_M: Tensor, labels_M: Tensor) -> float:
@@ -81,6 +81,37 @@ def test_log_loss_and_accuracy_are_numpys() -> None:
     assert quality.accuracy == np.mean((p > 0.5) == (y == 1))
     assert quality.num_samples == 2000
     assert quality.auc == exact_auc(scores_M, labels_M)
+
+
+def test_normalised_entropy_and_calibration_are_those_of_the_mean_label() -> None:
+    """A model that always predicts the mean label has both 1; neither is known with one class."""
+    labels_M = torch.tensor([1.0, 0.0, 0.0, 0.0] * 50)
+    quality = measure(torch.full((200,), -float(np.log(3))), labels_M)
+    assert (quality.normalised_entropy, quality.calibration) == pytest.approx((1, 1), rel=1e-6)
+    twice = measure(torch.zeros(200), labels_M)
+    assert twice.calibration == 2
+    assert twice.normalised_entropy == pytest.approx(np.log(2) / (0.25 * np.log(4) + 0.75 * np.log(4 / 3)))
+    one = measure(torch.zeros(2), torch.ones(2))
+    assert one.normalised_entropy is one.calibration is None
+
+
+def test_parts_of_the_set_tell_the_error_of_a_difference_of_aucs() -> None:
+    """Law: between test sets, the difference of two models' AUC varies as its parts say (random groups)."""
+    rng = np.random.default_rng(0)
+    differences, errors = [], []
+    for _ in range(200):
+        labels_M = torch.from_numpy((rng.random(2000) < 0.25).astype(np.float32))
+        shared_M = rng.standard_normal(2000) + labels_M.numpy()
+        models = (torch.from_numpy((shared_M + 0.5 * rng.standard_normal(2000)).astype(np.float32)) for _ in range(2))
+        first, second = (measure(scores_M, labels_M, has_groups=True) for scores_M in models)
+        assert first.auc is not None
+        assert second.auc is not None
+        assert first.group_aucs is not None
+        assert second.group_aucs is not None
+        differences.append(first.auc - second.auc)
+        errors.append(np.var(np.subtract(first.group_aucs, second.group_aucs), ddof=1) / NUM_GROUPS)
+    assert np.mean(errors) / np.var(differences, ddof=1) == pytest.approx(1, abs=0.3)  # twice the error of a variance
+    assert measure(torch.zeros(30), torch.tensor([0.0] * 29 + [1.0]), has_groups=True).group_aucs is None
 
 
 def test_log_loss_of_certain_predictions_is_finite() -> None:
