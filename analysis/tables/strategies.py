@@ -243,8 +243,8 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
             "strategy": line.label,
             "num": len(line.cells),
             "num_pairs": len(line.pairs),
-            "sample_equivalent_frac": line.loss and sample_equivalent(block, line.loss.mean),
-            "test_set_error": line.test_set_error,
+            "sample_equivalent_frac": _or_nan(line.loss and sample_equivalent(block, line.loss.mean)),
+            "test_set_error": _or_nan(line.test_set_error),
             **numbers(
                 {
                     "auc_difference": line.auc_difference,
@@ -265,7 +265,11 @@ def numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False
     found = {
         f"{name}{end}": getattr(value, of, None) for name, value in estimates.items() for end, of in fields.items()
     }
-    return {name: float("nan") if value is None else value for name, value in found.items()}
+    return {name: _or_nan(value) for name, value in found.items()}
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def table_text(
