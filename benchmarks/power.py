@@ -1,4 +1,4 @@
-"""Rates of wrong claims by `analysis.advice`, how often promised seeds decide, and how often planned studies find.
+"""Rates of wrong claims by `analysis.advice`, coverage of intervals, and how often promises and planned studies hold.
 
 Simulated grids of six strategies with known losses of AUC, in units of the margin. A strategy's paired difference is
 normal unless a line says otherwise; half of its variance is shared by all strategies, as they share the run without
@@ -31,6 +31,9 @@ LOSSES = {
     "0 to 4 margins": np.array([0.0, 0.5, 1.0, 1.0, 2.0, 4.0]),
 }
 PROMISE_RANGE = (-2.0, 4.0)  # losses are uniform in it: three margins to either side of the margin
+SHARES = ((0.06, 0.06, 0.88), (0.25, 0.5, 0.25), (0.6, 0.1, 0.3))  # the first: claim `seeds`, 8 seeds x 8 traces
+SIZES = ((5, 5), (8, 8), (5, 10), (10, 5))  # seeds, traces
+NESTED = ((3, 5), (2, 10))  # seeds of each trace, traces
 NEAR = 0.5  # margins; losses nearer to the margin have a line of their own
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], F64]
@@ -69,28 +72,55 @@ def wrong_claims(name: str, num_grids: int, num_seeds: int, noise: Noise = norma
     return {"losses": name, "noise": noise.__name__, "seeds": str(num_seeds)} | _rates(found)
 
 
-def wrong_claims_of_crossed(num_grids: int, num_traces: int, num_seeds: int) -> Row:
-    """As ``wrong_claims``, every seed under every trace: half of the variance between traces, a quarter between seeds.
-
-    All strategies lose the margin.
-    """
-    rng = generator(0, "crossed", num_traces, num_seeds)
+def warned_claims(num_grids: int, num_seeds: int, noise: Noise) -> Row:
+    """As ``wrong_claims`` where every loss is at the margin, without those that a warning of skewness is given with."""
+    rng = generator(0, "warned", num_seeds, noise.__name__)
     found: list[list[bool]] = []
     for _ in range(num_grids):
-        traces_TK, seeds_SK = (rng.standard_normal((num, 6)) for num in (num_traces, num_seeds))
-        rest_STK = rng.standard_normal((num_seeds, num_traces, 6))
-        noise_STK = traces_TK * math.sqrt(0.5) + seeds_SK[:, None] * 0.5 + rest_STK * 0.5
-        losses_STK = 1 + SPREADS_K * noise_STK
-        found.append(_wrong([_crossed(losses_STK[..., k]) for k in range(6)], np.ones(6)))
-    noise = f"{num_traces} traces, crossed"
-    return {"losses": "all at the margin", "noise": noise, "seeds": str(num_seeds)} | _rates(found)
+        losses_NK = losses(rng, np.ones(6), num_seeds, noise)
+        is_warned = stats.is_skewed(losses_NK.T.tolist())
+        wrong = _wrong(estimates(losses_NK), np.ones(6))
+        found.append([is_warned, wrong[0], wrong[0] and not is_warned])
+    names = ("warned", "wrongly non-inferior", "and not warned")
+    rates = {name: _rate(column) for name, column in zip(names, zip(*found, strict=True), strict=True)}
+    return {"noise": noise.__name__, "seeds": str(num_seeds)} | rates
 
 
-def _crossed(losses_ST: F64) -> stats.Estimate:
-    rows = [(seed, draw, float(loss)) for (seed, draw), loss in np.ndenumerate(losses_ST)]
-    found = stats.estimate_pairs(pd.DataFrame(rows, columns=["seed", "draw", "loss"]), "loss")
-    assert found is not None
-    return found
+# --- coverage ---------------------------------------------------------------------------------------------------------
+
+Shares = tuple[float, float, float]
+"""Shares of seeds, traces and the rest in the variance of a pair's difference."""
+
+
+def coverage(num_grids: int, num_seeds: int, num_traces: int, shares: Shares, *, nested: bool = False) -> Row:
+    """How often the 95 % interval of a mean difference holds the true one, and how often a one-sided 5 % test is wrong.
+
+    Every seed runs under every trace; ``nested``: each trace has ``num_seeds`` seeds of its own, so that the share of
+    seeds is part of the rest.
+    """
+    rng = generator(0, "coverage", num_seeds, num_traces, f"{shares} {nested}")
+    of_seeds, of_traces, rest = map(math.sqrt, shares)
+    seeds, draws = (each.ravel() for each in np.indices((num_seeds, num_traces)))
+    pairs = pd.DataFrame({"seed": seeds + num_seeds * draws if nested else seeds, "draw": draws})
+    held: list[bool] = []
+    wrong: list[bool] = []
+    for _ in range(num_grids):
+        seeds_S1 = rng.standard_normal((num_seeds, num_traces if nested else 1))
+        noise_ST = rest * rng.standard_normal((num_seeds, num_traces))
+        losses_ST = of_seeds * seeds_S1 + of_traces * rng.standard_normal(num_traces) + noise_ST
+        found = stats.estimate_pairs(pairs.assign(loss=losses_ST.ravel()), "loss")
+        assert found is not None
+        assert found.half_width is not None
+        held.append(abs(found.mean) <= found.half_width)
+        wrong.append(stats.p_below(found, 0.0) <= stats.ALPHA)
+    return {
+        "design": "nested" if nested else "crossed",
+        "seeds": f"{num_seeds} a trace" if nested else str(num_seeds),
+        "traces": str(num_traces),
+        "shares": " ".join(f"{share:g}" for share in shares),
+        "coverage, %": _rate(held),
+        "wrong, one side, %": _rate(wrong),
+    }
 
 
 def _wrong(found: list[stats.Estimate], means_K: F64) -> list[bool]:
@@ -223,15 +253,26 @@ def main() -> None:
     num = options.grids
     claims = [wrong_claims(name, num, seeds) for seeds in NUM_SEEDS for name in LOSSES]
     claims += [wrong_claims(name, num, 5, skewed) for name in ("all at the margin", "all 0")]
-    claims += [wrong_claims_of_crossed(num, traces, 3) for traces in (5, 10)]
     claims += [second_look(num, 5)]
+    warned = [warned_claims(num, seeds, noise) for noise in (normal, skewed) for seeds in (3, 5, 10, 20)]
+    covered = [coverage(2 * num, *size, shares) for shares in SHARES for size in SIZES]
+    covered += [coverage(2 * num, *size, shares, nested=True) for shares in SHARES for size in NESTED]
     promised = [row for seeds in NUM_SEEDS for row in promises(num, seeds)]
     studies = [planned(options.studies, difference) for difference in (0.25, 0.5, 1.0)]
     studies += [planned(options.studies, 0.5, skewed), planned(options.studies, 0.5, pilot=20)]
-    lines = [*_lines("Grids with a wrong claim, %", claims), "", *_lines("Promised seeds", promised)]
+    lines = [
+        *_lines("Grids with a wrong claim, %", claims),
+        "",
+        *_lines("Warnings of skewed losses, % of grids", warned),
+    ]
+    lines += ["", *_lines("Coverage of 95 % intervals", covered), "", *_lines("Promised seeds", promised)]
     shown = [{name: str(value) for name, value in row.items()} for row in studies]
     lines += ["", *_lines("Studies that find the difference they were planned for", shown)]
-    report(options, lines, {"claims": claims, "promised": promised, "studies": studies})
+    report(
+        options,
+        lines,
+        {"claims": claims, "warned": warned, "covered": covered, "promised": promised, "studies": studies},
+    )
 
 
 def _lines(title: str, rows: list[Row]) -> list[str]:

@@ -98,9 +98,11 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
     component counts as 0. The variance of the mean of N pairs is var(a) sum(n_s^2) / N^2 + var(b) sum(n_t^2) / N^2 +
     var(e) / N, where n_s and n_t pairs have a seed and a trace: the interaction e counts once.
 
-    Degrees of freedom: those of the t quantile that is the mean of the components' quantiles, weighted by their shares
-    of the variance (Cochran 1964, Biometrics 20: 191). Satterthwaite's are too many where one factor has few levels
-    (docs/log/statistics.md).
+    The degrees of freedom are those of the t quantile that is the mean of the components' quantiles, weighted by their
+    shares of the variance (Cochran 1964, Biometrics 20: 191); Satterthwaite's did not hold (docs/log/statistics.md).
+
+    If pairs share a seed only or a trace only, as where seeds have traces of their own, the error is that of the mean
+    of its means, with their number less 1 as degrees of freedom: exact where each has as many pairs.
     """
     values, num = pairs[column].to_list(), len(pairs)
     groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
@@ -118,6 +120,9 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
         if factor is not None
     ]
     parts.append((rest / num, max(1, num - 1 - sum(degrees for _, degrees in parts))))
+    if len(known) == 1:
+        means = [_mean(group) for group in shared[0] or shared[1]]
+        return Components(seed, trace, rest, _variance(means) / len(means), len(means) - 1)
     total = math.fsum(part for part, _ in parts)
     return Components(seed, trace, rest, total, _degrees(parts) if total else num - 1)
 

@@ -40,8 +40,9 @@ def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Fr
     profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
     ``none`` that differs only in these is the partner. If candidates differ in their AUC, there is no partner.
 
-    A partner with replicates is replaced by their mean in the difference, except for a cell that is equal to its
-    partner to the bit: it has the same rounding, so its difference is 0.
+    A partner with replicates is replaced by their mean in the difference of AUC, except for a cell that is equal to its
+    partner to the bit: it has the same rounding, so its difference is 0. Other measures keep the partner's own value,
+    whose rounding they share (docs/log/statistics.md).
     """
     keys = setting_keys(cells)
     bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
@@ -54,7 +55,7 @@ def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Fr
         found = of_place if found is None else of_place.where(place.isin(partner.index), found)
     assert found is not None
     difference = {
-        column: _difference(cells, found, bases, column, has_replicates=baseline == BASELINE)
+        column: _difference(cells, found, bases, column, has_replicates=baseline == BASELINE and column == "auc")
         for column in {"auc", measure.column}
     }
     drawn = ["trace", *(key for key in DRAWN if key in cells)]
@@ -118,10 +119,10 @@ def rounding_text(rounding: Rounding | None, measure: Measure = AUC) -> str:
     if rounding is None:
         return "Rounding: unknown, as there are no replicates of none with another backend or thread count."
     seeds = f"{rounding.num_seeds} seed{'' if rounding.num_seeds == 1 else 's'}"
+    mean = " Their mean is the baseline of such a seed." if measure is AUC else ""
     return (
         f"Rounding: alone it moves the {measure.title} of a run by a standard deviation of "
-        f"{1e3 * rounding.deviation:.2f}·10⁻³, from replicates of none ({seeds}). Their mean is the baseline of such a "
-        "seed."
+        f"{1e3 * rounding.deviation:.2f}·10⁻³, from replicates of none ({seeds}).{mean}"
     )
 
 
