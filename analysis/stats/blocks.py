@@ -73,7 +73,7 @@ class Line:
         """Standard error of the mean loss of AUC by the choice of test samples, the runs given; None if unknown.
 
         The parts of the test set are like small test sets of their own: the standard deviation of the mean loss between
-        G parts, over the root of G (random groups, Wolter 2007, section 2.2).
+        G parts, over the root of G (random groups, Wolter 2007, chapter 2).
         """
         if self.losses.empty or self.losses["group_losses"].isna().any():
             return None

@@ -18,7 +18,7 @@ class Quality:
     """``auc`` is None if all labels are equal. ``log_loss`` in nats, mean; ``accuracy`` at probability 0.5.
 
     ``normalised_entropy``: log loss over the entropy of the mean label, and ``calibration``: mean prediction over mean
-    label (He et al. 2014, section 2.2); None if all labels are equal. ``group_aucs``: the AUC of each of ``NUM_GROUPS``
+    label (He et al. 2014, section 2); None if all labels are equal. ``group_aucs``: the AUC of each of ``NUM_GROUPS``
     parts of the set, sample m in part m mod ``NUM_GROUPS``; None if not asked for, or if a part has no AUC.
     """
 
