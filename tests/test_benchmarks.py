@@ -259,5 +259,6 @@ def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> 
     """A line for each kind of simulated grid, and one for each number of seeds and distance from the margin."""
     figures = start_alone(tmp_path, "power.py", "--grids", "4", "--studies", "50")
     assert all(0.6 < row["found"] / row["studies"] < 0.95 for row in figures["studies"])  # four standard errors
-    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 14
+    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 12
+    assert {row["design"] for row in figures["covered"]} == {"crossed", "nested"}
     assert len(figures["promised"]) == 9

@@ -15,6 +15,7 @@ import analysis
 from analysis.load import COLUMNS
 from analysis.stats import (
     ALPHA,
+    MEASURES,
     POWER,
     Block,
     Estimate,
@@ -23,6 +24,8 @@ from analysis.stats import (
     estimate,
     estimate_pairs,
     holm,
+    interquartile_mean,
+    is_skewed,
     more_seeds,
     own_options,
     p_above,
@@ -31,6 +34,7 @@ from analysis.stats import (
     regimes_of,
     rounding_of,
     rounding_text,
+    sample_equivalent,
     setting_keys,
     without_replicates,
 )
@@ -282,6 +286,46 @@ def test_a_folder_with_replicates_shows_rounding_in_table_and_verdicts(tmp_path:
     assert "unknown" not in sentence
     assert sentence in str(analysis.show_table(frame))
     assert sentence in str(analysis.advice(frame))
+
+
+# --- measures, skewness -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "worse"), [("auc", -0.25), ("auc_mean10", -0.25), ("log_loss", 0.25), ("ne", 0.25)])
+def test_a_loss_is_positive_where_the_strategy_is_worse(name: str, worse: float) -> None:
+    """Of every measure, by its own column alone."""
+    measure = MEASURES[name]
+    cells = [
+        _cell(strategy=strategy, seed=seed, **{measure.column: 0.5 + worse * (strategy == "full")})
+        for strategy in ("none", "full")
+        for seed in range(3)
+    ]
+    (block,) = blocks_of(_frame(*cells), measure)
+    assert [line.loss and line.loss.mean for line in block.lines] == [0, 0.25]
+
+
+def test_a_loss_is_a_number_of_samples_by_the_learning_curve_of_none() -> None:
+    """Law: where AUC grows by b for each factor e of samples, leaving out half of them costs b log 2."""
+    cells = [_cell(seed=seed, auc_per_log_sample=slope) for seed, slope in enumerate((0.06, 0.08, 0.07))]
+    (block,) = blocks_of(_frame(*cells))
+    assert sample_equivalent(block, 0.07 * math.log(2)) == pytest.approx(0.5)
+    (flat,) = blocks_of(_frame(*cells, _cell(seed=3, auc_per_log_sample=-0.2)))
+    assert sample_equivalent(flat, 0.01) is None
+
+
+def test_skewness_is_told_from_chance() -> None:
+    """One seed of five that loses far more is told where all strategies have it; symmetric losses are not skewed.
+
+    The interquartile mean leaves that seed out.
+    """
+    rare = [0.0, 0.1, -0.1, 0.05, 3.0]
+    assert is_skewed([rare] * 3)
+    assert not is_skewed([[-2.0, -1.0, 0.0, 1.0, 2.0]] * 3)
+    assert not is_skewed([[-value for value in rare]] * 3)
+    assert not is_skewed([])
+    mean, low, high = interquartile_mean(rare)
+    assert mean == pytest.approx(0.05)
+    assert low < mean < high
 
 
 # --- tests of differences ---------------------------------------------------------------------------------------------
