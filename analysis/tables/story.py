@@ -248,6 +248,9 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
         f"AUC {_number(finished.auc)}, log loss {finished.log_loss:.5f}, accuracy {finished.accuracy:.4f}, "
         f"train loss {finished.train_loss:.5f}"
     )
+    last = next((event for event in reversed(events) if isinstance(event, Evaluated)), None)
+    if last is not None and last.normalised_entropy is not None:
+        yield f"normalised entropy {_number(last.normalised_entropy)}, calibration {_number(last.calibration)}"
     updates = " and ".join(
         UNKNOWN if value is None else f"{value:.4%}{what}"
         for value, what in ((finished.update_pls, ""), (finished.update_pls_tracked, " of tracked tables"))

@@ -99,7 +99,8 @@ class History:
             case Trained(rerun=False):
                 return [{"train/loss": sum(event.losses) / len(event.losses)}]
             case Evaluated() if self._is_on_curve(event):
-                return [{"eval/auc": event.auc, "eval/log_loss": event.log_loss, "eval/accuracy": event.accuracy}]
+                names = ("auc", "log_loss", "accuracy", "normalised_entropy", "calibration")
+                return [{f"eval/{name}": value for name in names if (value := getattr(event, name)) is not None}]
             case Injected() if event.loss or event.reschedule_h is not None:
                 kill = {**_named("kill", event.rank), "kill/hour": event.hour} if event.loss else {}
                 return [{**kill, **self._totals}]
