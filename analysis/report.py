@@ -134,7 +134,7 @@ def slug(block: Block) -> str:
 
 
 def _tradeoff(data: Data) -> dict[str, Any] | None:
-    """AUC lost against overhead, a panel for each setting; None if nothing is compared."""
+    """Loss against overhead, a panel for each setting; None if nothing is compared."""
     with style():
         drawn = _svgs(TRADEOFF, data)
     blocks = data.blocks
