@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,7 +35,8 @@ def measure(logits_M: Tensor, labels_M: Tensor, *, has_groups: bool = False) -> 
     logits, labels = logits_M.double(), labels_M.double()
     loss = functional.binary_cross_entropy_with_logits(logits, labels).item()
     accuracy = ((logits_M > 0) == (labels_M > 0.5)).double().mean()
-    label, prediction = labels.mean().item(), torch.sigmoid(logits).mean().item()
+    # numpy's sum, unlike torch's, does not depend on the number of threads; 1 + tanh does not overflow
+    label, prediction = float(labels.numpy().mean()), float((1 + np.tanh(logits.numpy() / 2)).mean() / 2)
     is_mixed = 0 < label < 1
     entropy = -label * math.log(label) - (1 - label) * math.log1p(-label) if is_mixed else math.nan
     return Quality(
