@@ -134,7 +134,7 @@ def slug(block: Block) -> str:
 
 
 def _tradeoff(data: Data) -> dict[str, Any] | None:
-    """Loss against overhead, a panel for each setting; None if nothing is compared."""
+    """AUC lost against overhead, a panel for each setting; None if nothing is compared."""
     with style():
         drawn = _svgs(TRADEOFF, data)
     blocks = data.blocks
@@ -239,8 +239,8 @@ def _data(env: dict[str, Any]) -> str:
         case _:
             return "unknown"
     match others.get("synthetic"):
-        case {"scale": int() | float() as scale, "taper": int() | float() as taper, "seed": int(seed)}:
-            return f"{size}, synthetic: scale {scale:g}, taper {taper:g}, seed {seed}"
+        case {"like": str(like), "taper": int() | float() as taper, "flat": bool(flat), "seed": int(seed)}:
+            return f"{size}, synthetic: like {like}, taper {taper:g}{', flat' if flat else ''}, seed {seed}"
         case _:
             return size
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks._common import parser, report, table
 from harness.core.placement import tracked_tables
-from harness.data.info import NUM_TRACKED, count_accesses, top_share
+from harness.data.facts import count_accesses, top_share
 from harness.data.records import META_NAME, read_meta
 
+NUM_TRACKED = 7
 FRACS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Fractions of the rows, most accessed first."""
 
@@ -29,11 +30,10 @@ def accesses(folder: Path) -> list[dict[str, Any]]:
     largest = tracked_tables(meta.cardinalities, NUM_TRACKED)
     found: list[dict[str, Any]] = []
     for tables, counts in (("all", counts_F), ("largest", [counts_F[index] for index in largest])):
-        sorted_N = np.sort(np.concatenate(counts))
-        sorted_N = sorted_N[np.searchsorted(sorted_N, 1) :]  # hashed data may have rows that no sample accesses
+        sorted_N = np.sort(np.concatenate([counts_N[counts_N > 0] for counts_N in counts]))[::-1]
         facts = {"data": str(folder), "is_synthetic": meta.synthetic is not None, "num_samples": meta.num_rows}
         facts |= {"tables": tables, "num_rows": len(sorted_N)}
-        found += [{**facts, "frac": frac, "share": top_share(sorted_N, frac * len(sorted_N))} for frac in FRACS]
+        found += [{**facts, "frac": frac, "share": top_share(sorted_N, int(frac * len(sorted_N)))} for frac in FRACS]
     return found
 
 

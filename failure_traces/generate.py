@@ -44,6 +44,18 @@ def two_in_56h(seed: int = SEED) -> str:
     )
 
 
+def ten_in_56h(seed: int = SEED) -> str:
+    """Ten failures of one rank, five hours apart from hour 6 on; which rank is drawn when the trace is used."""
+    header = {
+        "title": "ten single-rank failures in 56 h, five hours apart",
+        "source": "made up: each comes well after the last, and none before the model has learned or after the job",
+        "job_h": "56",
+        "seed": str(seed),
+        "command": COMMAND,
+    }
+    return _text(header, "hour,rank", [f"{hour},1" for hour in range(6, 52, 5)])
+
+
 def poster50(seed: int = SEED) -> str:
     """CPR's test at production scale: five failures of 4 of 18 ranks, uniform over 50 h."""
     return _by_count(
@@ -184,6 +196,7 @@ def _generated(trace: Trace) -> str:
 
 TRACES: dict[str, Callable[[int], str]] = {
     "two_in_56h.csv": two_in_56h,
+    "ten_in_56h.csv": ten_in_56h,
     "poster50.csv": poster50,
     "busy.csv": busy,
     "phases.csv": phases,

@@ -29,7 +29,6 @@ from analysis.stats import (
     BASELINE,
     REPLICATE_KEYS,
     Estimate,
-    components,
     conditions,
     estimate,
     pairs_for_power,
@@ -236,14 +235,16 @@ def table_of(cells: Frame) -> F64 | None:
 def spreads(table_ST: F64) -> tuple[float, float, float, float]:
     """Standard deviations between traces, between seeds, of their interaction, and of a pair that shares neither.
 
-    The roots of :func:`analysis.stats.components`.
+    Analysis of variance, two ways, one value in each place; components below 0 are 0.
     """
-    import pandas as pd  # noqa: PLC0415 - takes half a second to import
-
-    seeds, draws = (each.ravel() for each in np.indices(table_ST.shape))
-    found = components(pd.DataFrame({"seed": seeds, "draw": draws, "loss": table_ST.ravel()}), "loss")
-    trace, seed = found.trace or 0.0, found.seed or 0.0
-    return math.sqrt(trace), math.sqrt(seed), math.sqrt(found.rest), math.sqrt(trace + seed + found.rest)
+    num_seeds, num_traces = table_ST.shape
+    mean = table_ST.mean()
+    by_trace_T, by_seed_S = table_ST.mean(axis=0) - mean, table_ST.mean(axis=1) - mean
+    rest_ST = table_ST - mean - by_trace_T - by_seed_S[:, None]
+    rest = float((rest_ST**2).sum()) / ((num_seeds - 1) * (num_traces - 1))
+    trace = max(0.0, float(by_trace_T.var(ddof=1)) - rest / num_seeds)
+    seed = max(0.0, float(by_seed_S.var(ddof=1)) - rest / num_traces)
+    return math.sqrt(trace), math.sqrt(seed), math.sqrt(rest), math.sqrt(trace + seed + rest)
 
 
 def _spread_of(place: int, part: str) -> Callable[[F64], float]:

@@ -166,7 +166,7 @@ def _finish_curves(axes: "Axes") -> None:
 
 TRADEOFF = Kind(
     "tradeoff",
-    "Quality lost against emulated overhead",
+    "AUC lost against emulated overhead",
     "One point per strategy: what it costs, and what it loses. Down and left is better. The bar is the 95 % confidence "
     "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
     "are the Pareto front of the means: no other strategy is both cheaper and better. The dotted line is the loss that "

@@ -343,7 +343,6 @@ def _measure_notes(blocks: Sequence[Block]) -> list[str]:
     if not blocks or (measure := blocks[0].measure) is AUC:
         return []
     cells: Frame = pd.concat([line.cells for block in blocks for line in block.lines])
-    cells = cells[~cells.index.duplicated()]  # a reference is in every block that is paired with it
     notes: list[str] = []
     if lacking := int(cells[measure.column].isna().sum()):
         notes.append(f"{measure.title} is not on record for {lacking} of {len(cells)} cells, as of older runs.")

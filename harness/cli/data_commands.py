@@ -7,11 +7,13 @@ import argparse
 from harness.cli import console
 from harness.cli.progress import amount_progress
 
+NUM_TRACKED = 7
+
 
 def prepare(options: argparse.Namespace) -> None:
     """Pack Criteo's text format into a data folder."""
+    from harness.core.criteo_sizes import scaled_cardinalities
     from harness.data.prepare import prepare as prepare_data
-    from harness.data.teacher import scaled_cardinalities
 
     with amount_progress("prepare") as progress:
         meta = prepare_data(
@@ -29,7 +31,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def _say_clamped(scale: float) -> None:
-    from harness.data.teacher import MAX_TABLE_ROWS, MIN_TABLE_ROWS, num_clamped
+    from harness.core.criteo_sizes import MAX_TABLE_ROWS, MIN_TABLE_ROWS, num_clamped
 
     num_raised, num_lowered = num_clamped(scale)
     note = f"note: --table-rows {scale:g}:"
@@ -43,17 +45,46 @@ def synth(options: argparse.Namespace) -> None:
     """Write a synthetic click log."""
     from harness.data.synth import synth as synth_data
 
-    given = {"scale": options.table_rows, "taper": options.taper}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name in ("like", "taper") if (value := getattr(options, name)) is not None}
     with amount_progress("synth") as progress:
-        report = synth_data(options.rows, options.out, seed=options.seed, progress=progress, **given)
+        report = synth_data(options.rows, options.out, seed=options.seed, flat=options.flat, progress=progress, **given)
     console.show_values(report)
 
 
 def info(options: argparse.Namespace) -> None:
     """Verify a data folder and describe its contents."""
-    from harness.data.info import info as data_info
+    from harness.cli.facts_tables import facts_tables
+    from harness.core.placement import tracked_tables
+    from harness.data.facts import measure, read_facts, write_facts
+    from harness.data.records import read_meta
 
+    other = None if options.against is None else read_facts(options.against)
     with amount_progress("info") as progress:
-        found = data_info(options.dir, progress=progress)
-    console.show_values(found)
+        facts = measure(
+            options.dir, progress=progress, growth_rows=() if other is None else [*other.tables[0].distinct_after_rows]
+        )
+    meta = read_meta(options.dir)
+    tracked = ", ".join(f"C{table + 1}" for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
+    for table in facts_tables(facts, other):
+        console.show(table)
+    console.say(f"{sum(meta.cardinalities):,} embedding rows; the {NUM_TRACKED} largest tables are {tracked}")
+    if meta.synthetic is not None:
+        made = meta.synthetic
+        flat = ", flat" if made.flat else ""
+        console.say(f"synthetic: like {made.like}, taper {made.taper:g}{flat}, seed {made.seed}")
+    if options.facts is not None:
+        write_facts(options.facts, facts)
+        console.note(f"{options.facts}: written")
+
+
+def fit(options: argparse.Namespace) -> None:
+    """Fit a law of synthetic logs to the facts of a log."""
+    from harness.data.facts import read_facts
+    from harness.data.fit import fit_law
+    from harness.data.law import write_law
+
+    facts = read_facts(options.facts)
+    with amount_progress("fit") as progress:
+        law = fit_law(facts, options.sizes, progress=progress)
+    write_law(options.out, law, facts)
+    console.say(f"{options.out}: a law of {sum(table.ranks[-1] for table in law.tables):,} ranks")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
-from harness.core.criteo_sizes import KAGGLE_ROWS
+from harness.core.criteo_sizes import KAGGLE_ROWS, scaled_cardinalities
 from harness.core.errors import ConfigError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 
@@ -18,18 +18,23 @@ Scale = Literal["small", "paper"]
 
 @dataclass(frozen=True)
 class Log:
-    """A synthetic click log, as `run.py data synth` makes it."""
+    """A synthetic click log, as `run.py data synth` makes it, and how it is prepared.
 
-    source: str
+    ``hashed``: the size of the tables to which categories are hashed, relative to Kaggle's; None: they are numbered.
+    """
+
+    source: str = "demo/criteo.tsv"
     rows: int = 250_000
-    scale: float | None = None
-    taper: float | None = None
+    taper: float = 0.0
+    flat: bool = False
+    hashed: float | None = None
 
 
 LOGS: Mapping[str, Log] = {
-    "demo/data": Log("demo/criteo.tsv"),
-    "demo/flat": Log("demo/flat.tsv", taper=0.0),
-    "demo/small": Log("demo/small.tsv", scale=0.0005),
+    "demo/data": Log(),
+    "demo/flat": Log("demo/flat.tsv", flat=True),
+    "demo/tapered": Log("demo/tapered.tsv", taper=0.5),
+    "demo/small": Log(hashed=0.0005),
     "demo/long": Log("demo/long.tsv", rows=2_000_000),
 }
 """Data folders that are made where an experiment names them, of seed 0."""
@@ -49,13 +54,16 @@ def make(folders: Iterable[str]) -> None:
         log = LOGS[folder]
         source = Path(log.source)
         source.parent.mkdir(parents=True, exist_ok=True)
-        given = {name: value for name in ("scale", "taper") if (value := getattr(log, name)) is not None}
         if not source.exists():
             console.note(f"{source}: {log.rows:,} rows are made")
             with amount_progress("synth") as progress:
-                synth(log.rows, source, seed=0, progress=progress, **given)
+                synth(log.rows, source, seed=0, taper=log.taper, flat=log.flat, progress=progress)
         with amount_progress("prepare") as progress:
-            prepare([source], Path(folder), progress=progress)
+            if log.hashed is None:
+                prepare([source], Path(folder), progress=progress)
+            else:
+                sizes = scaled_cardinalities(log.hashed)
+                prepare([source], Path(folder), categories="hash", table_sizes=sizes, progress=progress)
 
 
 def paper_overrides(overrides: Sequence[str]) -> list[str]:

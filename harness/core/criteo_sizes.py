@@ -1,5 +1,7 @@
 """Sizes of the Criteo click logs as DLRM's preprocessing leaves them [read: facebookresearch/dlrm]."""
 
+from dataclasses import dataclass
+
 KAGGLE_CARDINALITIES = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
     *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
@@ -17,3 +19,34 @@ KAGGLE_ROWS = 45_840_617
 
 KAGGLE_TRAIN_SAMPLES = 39_291_958
 """Training samples of Criteo Kaggle: six of its seven days."""
+
+
+@dataclass(frozen=True)
+class FullLog:
+    """A whole click log: its samples, and the rows of each of its tables."""
+
+    rows: int
+    cardinalities: tuple[int, ...]
+
+
+FULL_LOGS = {
+    "kaggle": FullLog(KAGGLE_ROWS, KAGGLE_CARDINALITIES),
+    "terabyte": FullLog(4_373_472_329, TERABYTE_CARDINALITIES),
+}
+"""Criteo's logs by name; Terabyte's with the samples of its 24 days."""
+
+MIN_TABLE_ROWS = 4
+MAX_TABLE_ROWS = 1 << 27
+
+
+def scaled_cardinalities(scale: float) -> tuple[int, ...]:
+    """Kaggle's 26 table sizes times ``scale``, at least 4 or Kaggle's own if that is less, at most 2**27."""
+    return tuple(
+        min(max(round(size * scale), min(size, MIN_TABLE_ROWS)), MAX_TABLE_ROWS) for size in KAGGLE_CARDINALITIES
+    )
+
+
+def num_clamped(scale: float) -> tuple[int, int]:
+    """How many tables of :func:`scaled_cardinalities` have more rows than ``scale`` gives, and how many have fewer."""
+    pairs = list(zip(scaled_cardinalities(scale), (round(size * scale) for size in KAGGLE_CARDINALITIES), strict=True))
+    return sum(rows > scaled for rows, scaled in pairs), sum(rows < scaled for rows, scaled in pairs)

@@ -48,12 +48,14 @@ class Source(_Facts):
 
 
 class Synthetic(_Facts):
-    """The arguments from which `run.py data synth` made a log."""
+    """The arguments from which `run.py data synth` made a log. ``law``: the digest of the law."""
 
     rows: Annotated[int, Field(ge=0, lt=2**40)]
     seed: Annotated[int, Field(ge=-(2**64), le=2**64)]
-    scale: Annotated[float, Field(ge=0, lt=2**64)]
+    like: str
+    law: str
     taper: Annotated[float, Field(ge=0, lt=2**64)]
+    flat: bool
 
 
 class Meta(_Facts):

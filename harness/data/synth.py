@@ -1,7 +1,7 @@
 """A synthetic click log in Criteo's raw format, so that everything can be tried without a download.
 
-It imitates Kaggle's log: its tables scaled down, its skew, its missing values, labels that depend on embeddings, a best
-possible AUC like that of real clicks, and a drift over seven days.
+It is a sample of a law (``harness.data.law``) that was fitted to aggregates of a real log. What it has of Criteo's logs
+and what it lacks: docs/DATA.md.
 """
 
 import gzip
@@ -15,22 +15,19 @@ from typing import IO, cast
 import numpy as np
 
 from harness.core.errors import DataError
-from harness.core.seeds import generator
+from harness.data.law import Floats, Samples, World, category_values, expected_auc, intercept, read_law
 from harness.data.leftovers import sweep, temporary_beside
 from harness.data.records import Synthetic
 from harness.data.sidecar import write_sidecar
 from harness.data.sources import Progress
 from harness.data.split import split_rows
-from harness.data.teacher import DEFAULT_TAPER, Samples, Teacher, World, category_values
 from harness.data.text import format_rows
-from harness.data.zipf import Floats
 
-DEFAULT_SCALE = 0.005
-POSITIVE_FRAC = 0.25
-BAYES_AUC = 0.80
+DEFAULT_LIKE = "kaggle"
 
-_CHUNK_ROWS = 1 << 15  # part of the format: each chunk has a stream of its own
+_CHUNK_ROWS = 1 << 15
 _FIT_ROWS = 1 << 16
+_MAX_STRENGTH = 4.0
 _NUM_BINS = 1 << 16
 _LOGIT_RANGE = 20.0
 _GZIP_LEVEL = 3
@@ -42,11 +39,10 @@ class SynthReport:
     """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, an upper bound for any model."""
 
     num_rows: int
+    like: str
     taper: float
+    flat: bool
     num_positives: int
-    cardinalities: tuple[int, ...]  # nominal; not every row occurs
-    large_tables: tuple[int, ...]
-    exponents: tuple[float, ...]  # of the Zipf law of each table
     bayes_auc: float | None  # None if the labels are all alike
     bayes_auc_test: float | None  # over the rows that the dlrm split makes the test set
     num_bytes: int
@@ -57,42 +53,43 @@ def synth(
     out: Path,
     *,
     seed: int,
-    scale: float = DEFAULT_SCALE,
-    taper: float = DEFAULT_TAPER,
+    like: str = DEFAULT_LIKE,
+    taper: float = 0.0,
+    flat: bool = False,
     progress: Progress | None = None,
 ) -> SynthReport:
     """Write ``rows`` rows to the new file ``out``, gzipped if its name ends in ``.gz``, and its sidecar beside it.
 
-    The bytes (before gzip) are a function of (rows, scale, seed, taper). The effect of a row of popularity rank r on
-    the log-odds shrinks as ``(1 + r / 100) ** -taper``. ``progress`` is called with (rows done, rows).
-    Memory: about 30 bytes per row of the tables, and a chunk.
+    The bytes (before gzip) are a function of (rows, seed, law, taper, flat). ``like``: the law, by its name or file.
+    Two controls: with a ``taper`` the effect of an id of popularity rank r on the log-odds shrinks as
+    ``(1 + r / 100) ** -taper``; a ``flat`` log draws each table on its own. ``progress`` is called with (rows done,
+    rows). Memory: a chunk, and about 300 kB a table.
 
     Raises:
-        DataError: ``out`` exists, ``rows``, ``scale`` or ``taper`` is out of range, or the disk failed; ``out`` is left
+        DataError: ``out`` exists, ``rows``, ``like`` or ``taper`` is not possible, or the disk failed; ``out`` is left
             as it was.
     """
     if rows < 1:
         raise DataError(f"--rows: expected at least 1 row to write, got {rows}")
-    if not 0 < scale <= 1:
-        raise DataError(f"--table-rows: expected more than 0 and at most 1, got {scale}")
     if not 0 <= taper <= _MAX_TAPER:
         raise DataError(f"--taper: expected 0 to {_MAX_TAPER:g}, got {taper}")
+    law = read_law(like)
     out = Path(out)
     if out.exists():
         raise DataError(f"{out}: exists; remove it or choose another name")
-    world = World(scale, rows, seed)
-    teacher = Teacher(world, seed, taper=taper)
-    random = generator(seed, "synth", "fit")
-    teacher.fit(world.draw(random, random.random(_FIT_ROWS)), positive_frac=POSITIVE_FRAC, auc=BAYES_AUC)
+    world = World(law, rows, seed, taper=taper, tied=not flat)
+    sample = World(law, _FIT_ROWS, seed, taper=taper, tied=not flat).draw(0, _FIT_ROWS)
+    strength = _strength(sample.score_M, float(np.mean(law.positives_frac)), law.bayes_auc)
+    intercepts = np.array([intercept(strength * sample.score_M, frac) for frac in law.positives_frac])
     whole, test = _Quality(), _Quality()
     split = split_rows(rows)
     with _creating(out) as file:
         for start in range(0, rows, _CHUNK_ROWS):
             end = min(start + _CHUNK_ROWS, rows)
-            random = generator(seed, "synth", "rows", start)
-            samples = world.draw(random, np.arange(start, end) / rows)
-            logits = teacher.logits(samples)
-            labels = random.random(end - start) < 1 / (1 + np.exp(-logits))
+            samples = world.draw(start, end - start)
+            day_M = (samples.time_M * len(intercepts)).astype(np.int64)
+            logits = strength * samples.score_M + intercepts[day_M]
+            labels = world.label_uniforms(start, end - start) < 1 / (1 + np.exp(-logits))
             file.write(_text(samples, labels))
             whole.add(logits, labels)
             bounds = split.num_train, split.first_validation
@@ -100,18 +97,29 @@ def synth(
             test.add(logits[first:last], labels[first:last])
             if progress is not None:
                 progress(end, rows)
-    write_sidecar(out, Synthetic(rows=rows, seed=seed, scale=scale, taper=taper))
+    write_sidecar(out, Synthetic(rows=rows, seed=seed, like=like, law=law.digest, taper=taper, flat=flat))
     return SynthReport(
         num_rows=rows,
+        like=like,
         taper=taper,
+        flat=flat,
         num_positives=whole.num_positives,
-        cardinalities=world.cardinalities,
-        large_tables=world.large,
-        exponents=world.exponents,
         bayes_auc=whole.auc(),
         bayes_auc_test=test.auc(),
         num_bytes=out.stat().st_size,
     )
+
+
+def _strength(score_M: Floats, positives_frac: float, auc: float) -> float:
+    """The factor of the scores at which the true probabilities have this AUC, by bisection."""
+    low, high = 0.0, _MAX_STRENGTH
+    for _ in range(20):
+        middle = (low + high) / 2
+        if expected_auc(middle * score_M + intercept(middle * score_M, positives_frac)) < auc:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _text(samples: Samples, labels: np.ndarray) -> bytes:
@@ -119,8 +127,8 @@ def _text(samples: Samples, labels: np.ndarray) -> bytes:
         labels,
         samples.integers_MI,
         samples.integers_missing_MI,
-        category_values(samples.rows_MF),
-        samples.rows_missing_MF,
+        category_values(samples.ids_MF),
+        samples.ids_missing_MF,
     )
 
 

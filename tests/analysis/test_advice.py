@@ -129,15 +129,6 @@ def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     assert "Which strategy" not in analysis.report(tmp_path, frame=alone).read_text()
 
 
-def test_a_measure_that_is_not_on_record_gives_no_verdict(grid: Path) -> None:
-    """Records of before normalised entropy was recorded: a line counts the cells; log loss is judged by its column."""
-    frame = analysis.load(grid)
-    assert advice(frame, measure=MEASURES["ne"]) is None
-    assert "NE is not on record for 13 of 13 cells" in str(analysis.show_table(frame, measure=MEASURES["ne"]))
-    assert "of log loss" in str(advice(frame, measure=MEASURES["log_loss"]))
-    assert "fewer than 10 evaluations: 1 at least" in str(analysis.show_table(frame, measure=MEASURES["auc_mean10"]))
-
-
 def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> None:
     """`--margin` of `grid` and `report` is a number above 0, by default that of the analysis."""
     for command in ("grid", "report"):

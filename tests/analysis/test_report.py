@@ -91,7 +91,7 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: tuple[str, _Page]
 
 
 def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> None:
-    """A synthetic log by its scale and taper, a real one by its size; unknown where the record does not say."""
+    """A synthetic log by its law and controls, a real one by its size; unknown where the record does not say."""
     shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")
     env = tmp_path / "grid" / "full-s0" / "env.json"
 
@@ -103,8 +103,8 @@ def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> N
 
     size = {"num_samples": 250_000, "num_table_rows": 1_234, "digest": "0"}
     assert line({**size, "synthetic": None}) == "250,000 samples, 1,234 embedding rows"
-    made = {"rows": 250_000, "seed": 3, "scale": 0.005, "taper": 0.0}
-    assert line({**size, "synthetic": made}).endswith("synthetic: scale 0.005, taper 0, seed 3")
+    made = {"rows": 250_000, "seed": 3, "like": "kaggle", "law": "0", "taper": 0.5, "flat": True}
+    assert line({**size, "synthetic": made}).endswith("synthetic: like kaggle, taper 0.5, flat, seed 3")
     assert line(None) == line({}) == line({"num_samples": "many"}) == "unknown"
     assert line({**size, "synthetic": {}}) == line({**size, "synthetic": None})
 

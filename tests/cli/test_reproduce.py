@@ -145,7 +145,7 @@ def test_numbers_of_samples_follow_the_data(tmp_path: Path) -> None:
 def test_a_missing_log_is_made_and_a_present_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only folders that the project knows; the same bytes as the commands of the data make."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(scales, "LOGS", {"demo/few": scales.Log("demo/few.tsv", rows=200, taper=0.0)})
+    monkeypatch.setattr(scales, "LOGS", {"demo/few": scales.Log("demo/few.tsv", rows=200, flat=True)})
     assert scales.missing(["demo/few", "elsewhere"]) == ["demo/few"]
     scales.make(["demo/few"])
     meta = Path("demo/few/meta.json")

@@ -14,7 +14,7 @@ import xxhash
 
 from harness.core.errors import DataError
 from harness.data.digest import refuse_other
-from harness.data.info import info
+from harness.data.facts import measure
 from harness.data.leftovers import sweep, temporary_beside
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta, write_meta
@@ -194,7 +194,7 @@ def test_the_next_command_removes_what_a_killed_one_left(
         other = tmp_path / "data" / ".outer.1-ab.tmp"
         other.mkdir()
         if again == "info":
-            info(tmp_path / "data" / "out")
+            measure(tmp_path / "data" / "out")
         else:
             prepare([source], tmp_path / "data" / "out")
         assert written.exists()

@@ -208,7 +208,7 @@ def test_the_published_schedules_have_the_published_shape() -> None:
     """Two single failures in 56 h; five of four of 18 ranks in 50 h; none. The busy trace has at least 8 failures of
     one rank, one of two, all ranks, and one rank twice within a CPR interval (4.48 h).
     """
-    names = {"two_in_56h": (56, 8), "poster50": (50, 18), "empty": (56, 8), "busy": (56, 4)}
+    names = {"two_in_56h": (56, 8), "ten_in_56h": (56, 4), "poster50": (50, 18), "empty": (56, 8), "busy": (56, 4)}
     kills = {
         name: schedule(
             read_trace(FOLDER / f"{name}.csv"), job_h=job_h, num_ps=num_ps, total_samples=10**4, num_steps=1000
@@ -217,7 +217,7 @@ def test_the_published_schedules_have_the_published_shape() -> None:
     }
     sizes = {name: [len(kill.ranks) for kill in some] for name, some in kills.items()}
     busy = sizes.pop("busy")
-    assert sizes == {"two_in_56h": [1, 1], "poster50": [4] * 5, "empty": []}
+    assert sizes == {"two_in_56h": [1, 1], "ten_in_56h": [1] * 10, "poster50": [4] * 5, "empty": []}
     assert (busy.count(1) >= 8, busy.count(2)) == (True, 1)
     assert {rank for kill in kills["busy"] for rank in kill.ranks} == {f"ps{k}" for k in range(4)}
     deaths = [(rank, int(strike.hour // 4.48)) for kill in kills["busy"] for rank, strike in kill.strikes.items()]

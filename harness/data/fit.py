@@ -1,0 +1,388 @@
+"""The fit of a law of synthetic click logs to the aggregates of a real log.
+
+Three fits follow each other, none of which sees a row: the popularity of each table's ranks, by what is expected of
+samples of the law; the ties between tables, by the mutual information of drawn samples; the effects of ids, by the
+spread of click rates between ids of drawn samples.
+
+Shapes: K buckets of ranks of a table, F = 26 tables, L latent variables, M samples.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.core.criteo_sizes import FULL_LOGS
+from harness.data.facts import COUNT_BINS, CountBin, Facts, TableFacts, mutual_information
+from harness.data.law import Floats, IntegerLaw, Law, TableLaw, Tie, World, buckets, expected_auc, intercept, shares
+from harness.data.records import NUM_TABLES
+from harness.data.sources import Progress
+
+NUM_LARGE = 8  # tables whose spreads count most: the seven that CPR tracks are among them
+HOT_RANKS = 100
+RENEWED_FRAC = 0.25
+"""A choice: the aggregates do not tell how many ids are replaced in the course of the log."""
+EFFECTS_SEED = 1
+"""Of 0, 1 and 2 the one that gives Kaggle's spread of click rates between its few hottest ids."""
+LOAD = 0.75
+"""How much integers tell of ids: with it, the losses of AUC that failures cause are those on Kaggle's own rows."""
+DENSE_SCALE = 1.55
+"""Effects of the integers, over their correlations with the label: what models reach without the tables decides."""
+
+_KNOTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 100_000, 300_000, 10**6, 3 * 10**6)
+_EACH_RANK_BELOW = 70  # ranks of a table that has a knot for each
+_COARSE = 256, 250  # buckets: ranks one by one, and wider ones
+_SEEN_OF_FULL = 0.97  # of a table's ids that occur in the whole log
+_MAX_CHANCE = 1 - 1e-6
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+_SPLITS = list(zip((_NODES + 1) / 2, _WEIGHTS / 2, strict=True))  # when an id is replaced, as a fraction of the log
+
+_TIE_SAMPLES = 50_000  # at most
+_TIE_SWEEPS = 5
+_LEAST_SIMILARITY = 0.07  # mutual information of two groups of tables below which they are drawn independently
+_SAME_SIMILARITY = 0.04  # a group and a part of it this near are one
+_BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+_MOST_TIED = 0.9995
+
+_EFFECT_SAMPLES = 200_000  # at most
+_EFFECT_ROUNDS = 12
+_USUAL_LOG_EFFECT = -2.5
+_WEIGHT_OF_LARGE = 1.0
+_EFFECT_PULL = 0.01  # towards the usual effect, where few clicks tell
+_HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models learn of real ids is little
+
+
+def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) -> Law:
+    """The law whose samples have these facts, at the size of ``full_log`` (of ``FULL_LOGS``). Takes ten minutes.
+
+    ``progress`` is called with parts done and of all.
+    """
+    full = FULL_LOGS[full_log]
+    say = progress or (lambda _done, _all: None)
+    steps = NUM_TABLES + _TIE_SWEEPS + 1
+    tables: list[TableLaw] = []
+    for table, size in zip(facts.tables, full.cardinalities, strict=True):
+        tables.append(_fit_table(table, facts.rows, size, full.rows))
+        say(len(tables), steps)
+    law = Law(
+        tables=tuple(tables),
+        latents=(),
+        integers=_integer_laws(facts),
+        normals=_normals(facts.integers[0].quantiles),
+        positives_frac=facts.positives_frac_by_seventh_in_file_order,
+        bayes_auc=0.8,
+        hot_ranks=HOT_RANKS,
+        renewed_frac=RENEWED_FRAC,
+        effects_seed=EFFECTS_SEED,
+    )
+    law = _with_ties(law, facts, lambda done: say(NUM_TABLES + done, steps))
+    law = _with_effects(law, facts)
+    say(steps, steps)
+    return law
+
+
+def _num_ranks(size: int) -> int:
+    """Ranks of a table that has ``size`` ids in all, those that replace others included."""
+    return size if size <= HOT_RANKS else HOT_RANKS + round((size - HOT_RANKS) / (1 + RENEWED_FRAC))
+
+
+def _fit_table(facts: TableFacts, rows: int, size: int, full_rows: int) -> TableLaw:
+    """The law of ranks of one table: the logs of shares at the knots, by least squares of what is expected of samples.
+
+    Judged are the growth of distinct ids, ids and accesses by number of accesses, shares of single ranks, distinct ids
+    in a batch, and the ids of the whole log.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - half a second, for this command only
+
+    missing_frac = facts.missing_frac or 0.0
+    num_ranks = max(1, _num_ranks(size - (missing_frac > 0)))
+    few = num_ranks < _EACH_RANK_BELOW
+    knots = (*(range(1, num_ranks) if few else (knot for knot in _KNOTS if knot < 0.8 * num_ranks)), num_ranks)
+    judge = _TableJudge(facts, rows, full_rows, size, knots)
+    start = np.log(1.1 * np.diff(np.log(knots)))
+    log_shares = (
+        _falling(least_squares(judge.residuals, start, bounds=(-12, 2), max_nfev=200).x) if len(start) else np.zeros(1)
+    )
+    return TableLaw(
+        missing_frac=missing_frac,
+        ranks=knots,
+        log_shares=tuple(np.round(log_shares, 5).tolist()),
+        effect=0.0,
+    )
+
+
+def _falling(log_steps: Floats) -> Floats:
+    """Logs of shares that start at 0 and fall by these steps."""
+    return -np.concatenate([[0.0], np.cumsum(np.exp(log_steps))])
+
+
+class _TableJudge:
+    """Compares what is expected of samples of a law of ranks with the facts of a table."""
+
+    def __init__(self, facts: TableFacts, rows: int, full_rows: int, size: int, knots: Sequence[int]) -> None:
+        self._facts, self._rows, self._full_rows, self._size, self._knots = facts, rows, full_rows, size, knots
+        self._missing = facts.missing_frac or 0.0
+        first_K, width_K = buckets(knots[-1], *_COARSE)
+        self._width_K, self._middle_K = width_K, np.sqrt(first_K * (first_K + width_K - 1))
+        self._renewed_K = np.where(first_K > HOT_RANKS, RENEWED_FRAC, 0.0)
+        ranks = facts.share_of_accesses_of_rank
+        missing_rank = min(ranks, key=lambda rank: abs(ranks[rank] - self._missing)) if self._missing else math.inf
+        self._shares = {
+            rank - (rank > missing_rank): share
+            for rank, share in ranks.items()
+            if rank != missing_rank and rank - (rank > missing_rank) <= min(2000, knots[-1])
+        }
+
+    def residuals(self, log_steps: Floats) -> Floats:
+        """Weighted differences from the facts, where the log of the share falls from knot to knot by these steps."""
+        facts, rows, log_shares = self._facts, self._rows, _falling(log_steps)
+        _, _, each_K = shares(self._knots, log_shares, *_COARSE)
+        chance_K = np.minimum(each_K * (1 - self._missing), _MAX_CHANCE)
+        found: list[float] = []
+        for number, distinct in facts.distinct_after_rows.items():
+            weight = 1.0 if number == rows else math.sqrt(min(distinct, 1e3) / 1e3)
+            found.append(3 * weight * math.log(self._distinct(chance_K, number, number / rows) / distinct))
+        for part in facts.by_count:
+            ids, accesses = self._by_count(chance_K, *part.count)
+            if part.ids >= 30:
+                found.append(math.sqrt(min(part.ids, 1e3) / 1e3) * math.log(max(ids, 1e-9) / part.ids))
+            found.append(2 * (accesses - part.accesses_frac))
+        for rank, share in self._shares.items():
+            log_share = np.interp(math.log(rank), np.log(self._middle_K), np.log(chance_K))
+            found.append(0.5 * min(max(math.sqrt(share * rows) / 30, 0.02), 1) * (log_share - math.log(share)))
+        in_batch = self._distinct(chance_K, 128, 0.0)
+        found.append(3 * math.log(in_batch / facts.distinct_per_batch_of_128))
+        found.append(math.log(self._distinct(chance_K, self._full_rows, 1.0) / (_SEEN_OF_FULL * self._size)))
+        bends = 0.05 * np.diff(log_shares, 2) if len(log_shares) > 3 else ()
+        return np.array([*found, *bends])
+
+    def _distinct(self, chance_K: Floats, num_samples: int, span: float) -> float:
+        """Distinct ids expected in ``num_samples`` samples from a part ``span`` of the log."""
+        mean_K = -num_samples * np.log1p(-chance_K)
+        seen_K = -np.expm1(-mean_K)
+        seen_of_both_K = 2 * (1 - seen_K / mean_K)  # of an id and its successor, over all times of the change
+        renewed_K = self._renewed_K * span
+        missing = 1 - (1 - self._missing) ** num_samples
+        return float(self._width_K @ (seen_K + renewed_K * (seen_of_both_K - seen_K)) + missing)
+
+    def _by_count(self, chance_K: Floats, first: int, last: int | None) -> tuple[float, float]:
+        """Expected number of ids with ``first`` to ``last`` accesses in the sample, and their fraction of accesses."""
+        from scipy.special import pdtr  # noqa: PLC0415 - as above
+
+        def between(mean_K: Floats, low: int, high: float) -> Floats:
+            upto_K = pdtr(high, mean_K) if high < math.inf else np.ones_like(mean_K)
+            return upto_K - pdtr(low - 1, mean_K) if low else upto_K
+
+        end = math.inf if last is None else last
+        mean_K, width_K = chance_K * self._rows, self._width_K
+        ids_K, accesses_K = between(mean_K, first, end), chance_K * between(mean_K, first - 1, end - 1)
+        is_renewed = self._renewed_K > 0
+        for split, weight in _SPLITS if is_renewed.any() else ():
+            share_K = 2 * weight * self._renewed_K[is_renewed]
+            part_K = split * mean_K[is_renewed]
+            ids_K[is_renewed] += share_K * (between(part_K, first, end) - between(mean_K[is_renewed], first, end) / 2)
+            accesses_K[is_renewed] += share_K * (
+                split * chance_K[is_renewed] * between(part_K, first - 1, end - 1)
+                - chance_K[is_renewed] * between(mean_K[is_renewed], first - 1, end - 1) / 2
+            )
+        has_missing = first <= self._missing * self._rows <= end
+        return float(width_K @ ids_K) + has_missing, float(width_K @ accesses_K) + has_missing * self._missing
+
+
+def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
+    """The integers, each with a large table of which it tells: the one that tells most with the largest table."""
+    by_size = sorted(range(NUM_TABLES), key=lambda table: facts.tables[table].distinct, reverse=True)
+    by_corr = sorted(range(len(facts.integers)), key=lambda place: abs(facts.integers[place].corr_label), reverse=True)
+    table_of = dict(zip(by_corr, by_size, strict=False))
+    return tuple(
+        IntegerLaw(
+            missing_frac=each.missing_frac,
+            quantiles=tuple(each.quantiles.values()),
+            effect=round(DENSE_SCALE * each.corr_label, 4),
+            table=table_of[place],
+            load=math.copysign(LOAD, each.corr_label),
+        )
+        for place, each in enumerate(facts.integers)
+    )
+
+
+def _normals(quantiles: Mapping[float, float]) -> tuple[float, ...]:
+    from scipy.special import ndtri  # noqa: PLC0415 - as above
+
+    return tuple(round(float(ndtri(chance)), 5) for chance in quantiles)
+
+
+def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
+    """``law`` with the tree of ties that gives the wanted mutual information: coordinate descent on drawn samples."""
+    wanted_FF, num = np.array(facts.pairs.matrix), min(facts.rows, _TIE_SAMPLES)  # few samples seem more tied
+    law = _with_tree(law, wanted_FF)
+    best, step = _tie_loss(law, wanted_FF, num), dict.fromkeys(range(len(law.latents) + NUM_TABLES), 0.7)
+    for sweep in range(_TIE_SWEEPS):
+        for number in step:
+            tie = _tie_of(law, number)
+            if tie.parent is None:
+                continue
+            odds = math.log(tie.frac / (1 - tie.frac))
+            fracs = [1 / (1 + math.exp(-(odds + shift))) for shift in (step[number], -step[number])]
+            tries = [tie.model_copy(update={"frac": round(min(max(frac, 0.01), _MOST_TIED), 5)}) for frac in fracs]
+            if sweep < 2:
+                tries += [tie.model_copy(update={"blocks": blocks}) for blocks in _BLOCKS if blocks != tie.blocks]
+            losses = [_tie_loss(_replaced(law, number, other), wanted_FF, num) for other in tries]
+            least = int(np.argmin(losses))
+            step[number] *= 1.3 if min(losses[:2]) < best else 0.5
+            if losses[least] < best:
+                best, law = losses[least], _replaced(law, number, tries[least])
+        done(sweep + 1)
+    return law
+
+
+def _with_tree(law: Law, wanted_FF: Floats) -> Law:
+    """``law`` with a first tree: the groups of tables that average linkage finds, each a latent variable."""
+    from scipy.cluster.hierarchy import linkage, to_tree  # noqa: PLC0415 - as above
+    from scipy.spatial.distance import squareform  # noqa: PLC0415 - as above
+
+    distance_FF = 1 - (wanted_FF + wanted_FF.T) / 2
+    np.fill_diagonal(distance_FF, 0)
+    latents: list[Tie] = []
+    tables = [*law.tables]
+
+    def add(group: Any, parent: int | None, similarity: float) -> None:
+        if group.is_leaf():
+            frac = math.sqrt(similarity) if parent is not None else 0.0
+            tables[group.id] = tables[group.id].model_copy(update={"tie": Tie(parent=parent, frac=min(frac, 0.99))})
+            return
+        own = 1 - group.dist
+        if own >= _LEAST_SIMILARITY and (parent is None or own > similarity + _SAME_SIMILARITY):
+            latents.append(Tie(parent=parent, frac=0.0 if parent is None else math.sqrt(similarity / own), blocks=16))
+            parent, similarity = len(latents) - 1, own
+        add(group.left, parent, similarity)
+        add(group.right, parent, similarity)
+
+    add(to_tree(linkage(squareform(distance_FF, checks=False), "average")), None, 0.0)
+    return law.model_copy(update={"latents": tuple(latents), "tables": tuple(tables)})
+
+
+def _apart(ids_MF: NDArray[np.int64], missing_MF: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ids, with -1 for a missing value, which counts as an id of its own."""
+    return np.where(missing_MF, -1, ids_MF)
+
+
+def _tie_of(law: Law, number: int) -> Tie:
+    """The tie of a node: the latent variables come first, then the tables."""
+    return law.latents[number] if number < len(law.latents) else law.tables[number - len(law.latents)].tie
+
+
+def _replaced(law: Law, number: int, tie: Tie) -> Law:
+    """``law`` with another tie of a node."""
+    if number < len(law.latents):
+        return law.model_copy(update={"latents": (*law.latents[:number], tie, *law.latents[number + 1 :])})
+    table = number - len(law.latents)
+    tables = [*law.tables]
+    tables[table] = tables[table].model_copy(update={"tie": tie})
+    return law.model_copy(update={"tables": tuple(tables)})
+
+
+def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
+    """Mean square difference of mutual information in ``num`` samples, and of the shares of strongly tied pairs."""
+    ids_MF = _apart(*World(law, num, 0).draw_ids(0, num))
+    pairs = np.triu_indices(NUM_TABLES, 1)
+    found, wanted = mutual_information(ids_MF)[pairs], wanted_FF[pairs]
+    counts = sum(abs(float(np.mean(found > bound) - np.mean(wanted > bound))) for bound in (0.1, 0.5))
+    return float(np.mean((found - wanted) ** 2)) + 0.01 * counts
+
+
+def _with_effects(law: Law, facts: Facts) -> Law:
+    """``law`` with an effect per table at which click rates are spread between ids as in the facts."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - as above
+
+    judge = _EffectJudge(law, facts)
+    start = np.full(NUM_TABLES, _USUAL_LOG_EFFECT)
+    found = least_squares(judge.residuals, start, bounds=(-7, 1), max_nfev=_EFFECT_ROUNDS, diff_step=0.05)
+    effects_F = np.exp(found.x)
+    return law.model_copy(
+        update={
+            "tables": tuple(
+                table.model_copy(update={"effect": round(float(effect), 4)})
+                for table, effect in zip(law.tables, effects_F, strict=True)
+            ),
+            "bayes_auc": round(judge.bayes_auc(effects_F), 4),
+        }
+    )
+
+
+class _EffectJudge:
+    """Compares the spread of click rates between ids of drawn samples with the facts."""
+
+    def __init__(self, law: Law, facts: Facts) -> None:
+        num = min(facts.rows, _EFFECT_SAMPLES)
+        self._positives_frac = facts.positives_frac
+        self._worlds = [World(law, num, seed) for seed in (1, 2)]
+        self._effects: list[Floats] = []  # (M, F) each, of standard deviation 1
+        self._dense: list[Floats] = []
+        self._groups: list[list[tuple[NDArray[np.intp], Floats]]] = []
+        for world in self._worlds:
+            samples = world.draw(0, num)
+            self._effects.append(world.unit_effects(samples))
+            self._dense.append(samples.score_M)  # no table has an effect yet
+            groups = [
+                np.unique(ids, return_inverse=True, return_counts=True)[1:]
+                for ids in _apart(samples.ids_MF, samples.ids_missing_MF).T
+            ]
+            self._groups.append([(place, counts.astype(np.float64)) for place, counts in groups])
+        spreads = [[part.ctr_sd_between_ids for part in table.by_count[1:]] for table in facts.tables]
+        self._wanted = np.array(spreads, dtype=np.float64)  # NaN where the facts have none
+        bins = [table.by_count[1:] for table in facts.tables]
+        self._weight = np.array([[_weight(part, facts.rows, facts.positives_frac) for part in own] for own in bins])
+        large = np.argsort([table.distinct for table in facts.tables])[-NUM_LARGE:]
+        self._weight[large] = _WEIGHT_OF_LARGE
+        self._hot_F = np.array([sum(part.accesses_frac for part in table.by_count[3:]) for table in facts.tables])
+        self._hot_F[large] = 0.0  # the facts decide
+
+    def residuals(self, log_effects_F: Floats) -> Floats:
+        """Weighted differences from the facts, for the logs of the tables' effects."""
+        found: list[Floats] = []
+        for number in range(len(self._worlds)):
+            odds_M = self._odds(number, np.exp(log_effects_F))
+            spreads = np.array([_spreads(odds_M, *group) for group in self._groups[number]])
+            found.append(np.nan_to_num((spreads - self._wanted) * self._weight).ravel())
+        pulls = _EFFECT_PULL * (log_effects_F - _USUAL_LOG_EFFECT), _HOT_PULL * self._hot_F * np.exp(log_effects_F)
+        return np.concatenate([*found, *pulls])
+
+    def bayes_auc(self, effects_F: Floats) -> float:
+        """The AUC of the true probabilities."""
+        odds_M = self._odds(0, effects_F)
+        return expected_auc(np.log(odds_M / (1 - odds_M)))
+
+    def _odds(self, number: int, effects_F: Floats) -> Floats:
+        score_M = self._dense[number] + self._effects[number] @ effects_F
+        return 1 / (1 + np.exp(-(score_M + intercept(score_M, self._positives_frac))))
+
+
+def _weight(part: CountBin, rows: int, positives_frac: float) -> float:
+    """Weight of a spread: by accesses, and less where it is not known well."""
+    if part.ctr_sd_between_ids is None:
+        return 0.0
+    accesses = part.accesses_frac
+    error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part.ids) / (accesses * rows)
+    return (
+        math.sqrt(accesses)
+        * min(1.0, math.sqrt(part.ids / 30))
+        / (1 + error / (0.04 * max(part.ctr_sd_between_ids, 0.05)))
+    )
+
+
+def _spreads(odds_M: Floats, place_M: NDArray[np.intp], counts_N: Floats) -> list[float]:
+    """Standard deviation of click rates between ids for each of ``COUNT_BINS`` but the first; NaN for too few ids."""
+    sum_N, square_N = np.bincount(place_M, odds_M), np.bincount(place_M, odds_M**2)
+    found: list[float] = []
+    for first, last in COUNT_BINS[1:]:
+        is_in_N = (counts_N >= first) & (counts_N <= (math.inf if last is None else last))
+        total = counts_N[is_in_N].sum()
+        if is_in_N.sum() < 3:
+            found.append(math.nan)
+            continue
+        square = (sum_N[is_in_N] ** 2 - square_N[is_in_N]) / (counts_N[is_in_N] - 1)
+        found.append(math.sqrt(max(square.sum() / total - (sum_N[is_in_N].sum() / total) ** 2, 0.0)))
+    return found

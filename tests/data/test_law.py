@@ -1,0 +1,189 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
+from harness.core.errors import DataError
+from harness.core.placement import tracked_tables
+from harness.data.criteo import parse_rows
+from harness.data.facts import mutual_information, read_facts
+from harness.data.law import (
+    LAWS,
+    Law,
+    World,
+    buckets,
+    category_values,
+    expected_auc,
+    intercept,
+    read_law,
+    shares,
+    write_law,
+)
+from harness.data.text import format_rows
+
+LARGE_TABLES = (2, 3, 11, 15, 20, 23, 25)
+
+
+@pytest.fixture(scope="module")
+def kaggle() -> Law:
+    return read_law("kaggle")
+
+
+def test_the_tracked_tables_are_kaggles_seven_largest() -> None:
+    """They hold 99.58 % of Kaggle's rows, as CPR's tracked tables do; the sizes sum to Kaggle's."""
+    sizes = np.array(KAGGLE_CARDINALITIES)
+    assert sizes.sum() == 33_762_577
+    assert sizes[list(LARGE_TABLES)].sum() / sizes.sum() == pytest.approx(0.99584, abs=1e-5)
+    assert scaled_cardinalities(1.0) == KAGGLE_CARDINALITIES
+    assert tracked_tables(scaled_cardinalities(0.005), 7) == LARGE_TABLES
+
+
+def test_every_id_of_every_table_has_a_value_of_its_own() -> None:
+    """No two ids share a value, and none has the value that stands for missing."""
+    values = category_values(np.arange(20_000)[:, None] * np.ones(26, dtype=np.int64))
+    assert len(np.unique(values)) == values.size
+    assert values.min() > 0
+
+
+def test_expected_auc_is_the_mean_over_drawn_labels() -> None:
+    """The AUC of true probabilities, computed without drawing, equals the mean AUC over many draws of the labels."""
+    random = np.random.default_rng(0)
+    logits = random.standard_normal(3_000) * 1.3 - 1
+    odds = 1 / (1 + np.exp(-logits))
+    drawn = [_pairwise_auc(logits, random.random(3_000) < odds) for _ in range(60)]
+    standard_error = np.std(drawn) / np.sqrt(len(drawn))
+    assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=4 * standard_error)
+
+
+def _pairwise_auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    order = np.argsort(scores)
+    ranks = np.empty(len(scores))
+    ranks[order] = np.arange(1, len(scores) + 1)
+    num_positives = labels.sum()
+    wins = ranks[labels].sum() - num_positives * (num_positives + 1) / 2
+    return float(wins / (num_positives * (len(labels) - num_positives)))
+
+
+def test_the_intercept_gives_the_mean_probability() -> None:
+    """Scores of any spread get the mean that is asked for."""
+    for spread in (0.1, 1.0, 3.0):
+        score = spread * np.random.default_rng(1).standard_normal(10_000)
+        assert (1 / (1 + np.exp(-(score + intercept(score, 0.25))))).mean() == pytest.approx(0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_ranks", [5, 500, 4_097, 2_000_000])
+def test_buckets_cover_each_rank_once(num_ranks: int) -> None:
+    """Their widths sum to the ranks, each begins where the last one ended, and shares of ranks sum to 1."""
+    first, width = buckets(num_ranks)
+    assert width.sum() == num_ranks
+    assert np.array_equal(first[1:], first[:-1] + width[:-1])
+    _, widths, each = shares((1, num_ranks), (0.0, -8.0))
+    assert each @ widths == pytest.approx(1)
+    assert (np.diff(each) <= 0).all()
+
+
+def test_ids_follow_the_law_of_their_table(kaggle: Law) -> None:
+    """Law: of a table drawn on its own, ranks and missing values have the chances of its law, bucket by bucket."""
+    num = 300_000
+    world = World(kaggle.model_copy(update={"renewed_frac": 0.0}), num, 3, tied=False)
+    ids_MF, missing_MF = world.draw_ids(0, num)
+    for table in (2, 9, 13, 24):
+        law = kaggle.tables[table]
+        _, width, each = shares(law.ranks, law.log_shares)
+        assert missing_MF[:, table].mean() == pytest.approx(law.missing_frac, abs=0.004)
+        ranks = ids_MF[~missing_MF[:, table], table] + 1
+        edges = np.unique(np.concatenate([[1], np.geomspace(1, law.ranks[-1] + 1, 12).astype(int)]))
+        found = np.histogram(ranks, edges)[0] / len(ranks)
+        upto = np.concatenate([[0], np.cumsum(each * width)])
+        wanted = np.diff(np.interp(edges, np.append(np.cumsum(np.append(1, width))[:-1], law.ranks[-1] + 1), upto))
+        assert np.abs(found - wanted).max() < 5 * 0.5 / np.sqrt(len(ranks)), table
+
+
+def test_samples_do_not_depend_on_how_they_are_cut(kaggle: Law) -> None:
+    """Law: a sample is a function of (law, rows, seed, number), whichever samples are drawn with it; seeds differ."""
+    world = World(kaggle, 5_000, 1)
+    whole, part = world.draw(0, 1_000), world.draw(317, 200)
+    for field in dataclasses.fields(whole):
+        assert np.array_equal(getattr(whole, field.name)[317:517], getattr(part, field.name)), field.name
+    assert np.array_equal(world.label_uniforms(0, 1_000)[317:517], world.label_uniforms(317, 200))
+    assert not np.array_equal(whole.ids_MF, World(kaggle, 5_000, 2).draw(0, 1_000).ids_MF)
+
+
+def _drawn(world: World) -> np.ndarray:
+    ids_MF, missing_MF = world.draw_ids(0, 60_000)
+    return np.where(missing_MF, -1, ids_MF)
+
+
+def test_tables_are_tied_as_in_the_facts(kaggle: Law) -> None:
+    """Mutual information is that of the facts within the margins of the fit; without ties there is next to none."""
+    wanted = np.array(read_facts(Path("kaggle")).pairs.matrix)
+    pairs = np.triu_indices(26, 1)
+    found = mutual_information(_drawn(World(kaggle, 60_000, 5)))[pairs]
+    assert np.sqrt(np.mean((found - wanted[pairs]) ** 2)) < 0.07
+    for bound, margin in ((0.1, 0.08), (0.5, 0.04)):
+        assert abs(np.mean(found > bound) - np.mean(wanted[pairs] > bound)) < margin
+    flat = _drawn(World(kaggle, 60_000, 5, tied=False))
+    assert mutual_information(flat)[pairs].max() < 0.03
+
+
+def test_new_ids_come_every_day(kaggle: Law) -> None:
+    """Of ids above the hot ranks a part is replaced by ids that were never seen before; the hot ones stay."""
+    num = 200_000
+    ids_MF, _ = World(kaggle, num, 0).draw_ids(0, num)
+    for table in (2, 9):
+        ranks = kaggle.tables[table].ranks[-1]
+        new = ids_MF[:, table] >= ranks
+        days = [day.mean() for day in np.array_split(new, 7)]
+        assert (np.diff(days) > 0).all(), "more of them from day to day"
+        rare = ids_MF[:, table] % ranks >= kaggle.hot_ranks
+        assert new[~rare].sum() == 0
+        assert new[rare][-num // 20 :].mean() == pytest.approx(kaggle.renewed_frac, abs=0.06)
+
+
+def test_the_taper_shrinks_the_effects_of_rare_ids(kaggle: Law) -> None:
+    """Law: with a taper, an id of rank r adds (1 + r / 100) ** -taper of what it adds without to the log-odds."""
+    world = World(kaggle, 20_000, 0)
+    plain, tapered = world.draw(0, 20_000), World(kaggle, 20_000, 0, taper=2.0).draw(0, 20_000)
+    each_MF = world.unit_effects(plain) * [table.effect for table in kaggle.tables]
+    rank_MF = plain.ids_MF % [table.ranks[-1] for table in kaggle.tables]
+    expected_M = plain.score_M - (each_MF * (1 - (1 + rank_MF / 100) ** -2.0)).sum(axis=1)
+    assert np.allclose(tapered.score_M, expected_M)
+    assert tapered.score_M.std() < 0.9 * plain.score_M.std()
+
+
+def test_integers_have_the_quantiles_of_the_facts(kaggle: Law) -> None:
+    """Law: medians and tails of each integer are those of the facts, missing values too; the text gives them again."""
+    samples = World(kaggle, 30_000, 0).draw(0, 30_000)
+    for place, facts in enumerate(read_facts(Path("kaggle")).integers):
+        missing = samples.integers_missing_MI[:, place]
+        values = samples.integers_MI[~missing, place]
+        assert missing.mean() == pytest.approx(facts.missing_frac, abs=0.01)
+        for chance in (0.25, 0.5, 0.95):
+            found, wanted = np.log1p(np.abs([np.quantile(values, chance), facts.quantiles[chance]]))
+            assert found == pytest.approx(wanted, abs=0.35), (facts.column, chance)
+    missing_MI = samples.integers_missing_MI
+    text = format_rows(
+        np.ones(30_000, dtype=np.bool_),
+        samples.integers_MI,
+        missing_MI,
+        category_values(samples.ids_MF),
+        samples.ids_missing_MF,
+    )
+    read = parse_rows(text, name="f", first_line=1)
+    assert np.array_equal(read.integers_RI, np.where(missing_MI, 0, samples.integers_MI))
+
+
+def test_laws_are_read_as_they_were_written(tmp_path: Path, kaggle: Law) -> None:
+    """Law: a file gives its law and its facts again; other files are one line that says what was expected."""
+    facts = read_facts(Path("kaggle"))
+    write_law(tmp_path / "mine.json", kaggle, facts)
+    assert read_law(str(tmp_path / "mine.json")) == kaggle
+    assert read_facts(tmp_path / "mine.json") == facts
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(DataError, match=r"other\.json: expected the law that `run.py data fit` writes"):
+        read_law(str(tmp_path / "other.json"))
+    with pytest.raises(DataError, match=r"--like: avazu: expected kaggle, terabyte or a file"):
+        read_law("avazu")
+    assert len({read_law(name).digest for name in LAWS}) == len(LAWS)
