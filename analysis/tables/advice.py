@@ -86,26 +86,35 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
-    """Sentences: results shown, open questions, cautions, and the spread by source."""
+    """Sentences: the spread by source, losses in samples, cautions, open questions, and last the answer."""
     cautions = [*_caution(block, found), *_skew(found)]
-    return [*_shown(found), *_open(found), *cautions, *_equivalents(block, found), *_spread(block, found)]
+    return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(found)]
 
 
-def _shown(found: Sequence[Verdict]) -> Iterator[str]:
+def _answer(found: Sequence[Verdict]) -> Iterator[str]:
+    """What is shown, in a sentence: of which strategies AUC is on par and of which not, and what they cost."""
     margin = f"{in_thousandths(found[0].margin)} of {found[0].measure.title}"
-    safe = next((each for each in found if each.verdict in ("superior", "non-inferior")), None)
-    full = next((each for each in found if each.verdict == "equal by construction"), None)
-    if safe:
-        yield (
-            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin}, the cheapest strategy of which "
-            f"this is shown: {_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
+    full = [each for each in found if each.verdict == "equal by construction"]
+    safe = [each for each in found if each.verdict in ("superior", "non-inferior")]
+    inferior = [each for each in found if each.verdict == "inferior"]
+    parts = [
+        f"{_with_costs(own)} {verb if len(own) == 1 else verb.removesuffix('s')} {what}"
+        for own, verb, what in (
+            (full, "loses", "nothing"),
+            (safe, "loses", f"less than {margin}"),
+            (inferior, "loses", "more"),
         )
-    else:
-        keeps = f" Only {full.label} is known to lose nothing, by construction; it costs {_cost(full)}." if full else ""
-        yield f"Of no strategy that loses samples is it shown that it loses less than {margin}.{keeps}"
-    if inferior := [each.label for each in found if each.verdict == "inferior"]:
-        lines = [each.line for each in found if each.verdict == "inferior"]
-        yield f"Shown{_over(*lines)} to lose more than {margin}: {', '.join(inferior)}."
+        if own
+    ]
+    if not safe:
+        parts.append(f"of no strategy that loses samples is it shown that it loses less than {margin}")
+    yield f"Shown{_over(*(each.line for each in safe or inferior))}: {'; '.join(parts)}."
+
+
+def _with_costs(found: Sequence[Verdict]) -> str:
+    """``full (20.62 % of the job)``."""
+    first, *others = [f"{each.label} ({100 * each.overhead_frac:.2f} %" for each in found]
+    return ", ".join([f"{first} of the job)", *(f"{other})" for other in others)])
 
 
 def _skew(found: Sequence[Verdict]) -> Iterator[str]:
@@ -152,7 +161,7 @@ def _counted(num: int, word: str) -> str:
 def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     """Warns of few seeds, and of a model that has hardly learned."""
     parts: list[str] = []
-    sample = _sample(*(each.line for each in found))
+    sample = _sample(*(each.line for each in found if each.verdict != "equal by construction"))
     if sample is not None and sample[0] < LEAST_SEEDS:
         parts.append(f"{_counted(sample[0], 'seed')} of {_counted(sample[1], 'trace')} say little of others")
     auc = next((line.estimate("auc") for line in block.lines if line.strategy == BASELINE), None)
@@ -161,10 +170,6 @@ def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         parts.append(f"AUC of {BASELINE} is {auc.mean:.2f}: {learned}")
     if parts:
         yield f"Caution: {'; '.join(parts)}."
-
-
-def _cost(verdict: Verdict) -> str:
-    return f"{100 * verdict.overhead_frac:.2f} % of the job"
 
 
 def _open(found: Sequence[Verdict]) -> Iterator[str]:

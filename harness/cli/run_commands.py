@@ -140,10 +140,11 @@ def run_experiments(
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
             outcomes = one.run(view, stop)
         counts = Counter(outcome.status for outcome in outcomes)
+        cells = f"{len(outcomes)} cells"
+        words = f"{cells}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
+        console.note(words + (f", {counts['damaged']} damaged" if counts["damaged"] else ""))
         if show is not None and counts["failed"] < len(outcomes):
             show()
-    words = f"{len(outcomes)} cells: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
-    console.note(words + (f", {counts['damaged']} damaged" if counts["damaged"] else ""))
     for outcome in sorted(outcomes, key=lambda outcome: outcome.status):  # the damaged before the failed
         if outcome.status == "damaged":
             console.print_error("damaged", str(outcome.error))
@@ -229,6 +230,6 @@ def _show_grid(out: Path, margin: float | None, name: str, *, explain: bool) -> 
 
     frame, measure = analysis.load(out), analysis.MEASURES[name]
     console.show(analysis.show_table(frame, measure=measure, explain=explain))
+    console.say(f"report: {analysis.report(out, frame=frame, margin=margin, measure=measure)}")
     if (advice := analysis.advice(frame, margin, measure=measure, explain=explain)) is not None:
         console.show(advice)
-    console.say(f"report: {analysis.report(out, frame=frame, margin=margin, measure=measure)}")
