@@ -14,7 +14,7 @@ _SHOWN_FRACS = (0.001, 0.01, 0.1)
 _PAPER_FRAC, _PAPER_SHARE = 0.01, 0.92
 _PAPER = "over 92 [read]"
 _LEAST_SAMPLES = 1_000_000  # of real data, for a share below the published one to count: it grows with the samples
-_ASKED_FOR = "the generator was asked for the skew of each large table"
+_ASKED_FOR = "the generator's law was fitted to a sample of Criteo Kaggle"
 
 
 def accesses(results: Frame) -> list[Row]:
