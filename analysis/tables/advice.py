@@ -36,7 +36,7 @@ LEAST_AUC = 0.65
 
 
 def _headings(measure: Measure) -> tuple[Heading, ...]:
-    loss = "AUC loss" if measure is AUC else "loss"
+    loss = "AUC loss" if measure is AUC else f"loss of {measure.title}"
     return (
         Heading("strategy", is_text=True),
         Heading("n"),

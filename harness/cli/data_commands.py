@@ -3,9 +3,11 @@
 # ruff: noqa: PLC0415 - numpy and numba are imported when a command needs them
 
 import argparse
+from pathlib import Path
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
+from harness.core.errors import DataError
 
 NUM_TRACKED = 7
 
@@ -58,6 +60,7 @@ def info(options: argparse.Namespace) -> None:
     from harness.data.facts import measure, read_facts, write_facts
     from harness.data.records import read_meta
 
+    _refuse_existing("--facts", options.facts)
     other = None if options.against is None else read_facts(options.against)
     with amount_progress("info") as progress:
         facts = measure(
@@ -83,8 +86,22 @@ def fit(options: argparse.Namespace) -> None:
     from harness.data.fit import fit_law
     from harness.data.law import write_law
 
+    _refuse_existing("--out", options.out)
     facts = read_facts(options.facts)
+    if not facts.integers:
+        console.note(f"{options.facts}: has no integers, as prepared data do not tell them; Kaggle's are taken")
+        facts = facts.model_copy(update={"integers": read_facts(Path("kaggle")).integers})
     with amount_progress("fit") as progress:
         law = fit_law(facts, options.sizes, progress=progress)
     write_law(options.out, law, facts)
     console.say(f"{options.out}: a law of {sum(table.ranks[-1] for table in law.tables):,} ranks")
+
+
+def _refuse_existing(option: str, path: Path | None) -> None:
+    """Raise DataError if ``path`` cannot become a new file, before anything is measured."""
+    if path is None:
+        return
+    if path.exists():
+        raise DataError(f"{option}: {path}: exists; remove it or choose another name")
+    if not path.parent.is_dir():
+        raise DataError(f"{option}: {path}: {path.parent}: no such folder")

@@ -151,11 +151,13 @@ def _differences(facts: Facts, other: Facts) -> list[list[str]]:
     """The largest differences over all tables, relative for numbers of ids, else absolute."""
     large = {table.column for table in _largest(other)}
     both = [(own, its) for own, its in _pairs_of_tables(facts, other) if its is not None]
-    last = _growth_rows(facts, other)[-1]
     ratios = {
-        f"ids after {last:,} samples": [
-            (own.distinct_after_rows[last] / its.distinct_after_rows[last] - 1, own.column) for own, its in both
-        ],
+        **{
+            f"ids after {last:,} samples": [
+                (own.distinct_after_rows[last] / its.distinct_after_rows[last] - 1, own.column) for own, its in both
+            ]
+            for last in _growth_rows(facts, other)[-1:]
+        },
         "ids in a batch": [
             (own.distinct_per_batch_of_128 / its.distinct_per_batch_of_128 - 1, own.column) for own, its in both
         ],

@@ -52,6 +52,10 @@ class _Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0)]
+
+
 class CountBin(_Facts):
     """Ids with ``count`` accesses (from, to; None: any number more).
 
@@ -61,8 +65,8 @@ class CountBin(_Facts):
     """
 
     count: tuple[int, int | None]
-    ids: int
-    accesses_frac: float
+    ids: _Count
+    accesses_frac: _Fraction
     ctr: float | None = None
     ctr_sd_between_ids: float | None = None
 
@@ -75,16 +79,16 @@ class TableFacts(_Facts):
     """
 
     column: str
-    missing_frac: float | None = None
-    distinct: int
-    distinct_after_rows: dict[int, int]
-    top_1_percent_share: float
-    seen_once_frac_of_ids: float
-    accesses_to_seen_once_frac: float
-    share_of_accesses_of_rank: dict[int, float]
-    distinct_per_batch_of_128: float
-    reuse_within_1280_rows_in_file_order: float
-    by_count: tuple[CountBin, ...]
+    missing_frac: Annotated[float, Field(ge=0, lt=1)] | None = None
+    distinct: Annotated[int, Field(ge=1)]
+    distinct_after_rows: Annotated[dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    top_1_percent_share: _Fraction
+    seen_once_frac_of_ids: _Fraction
+    accesses_to_seen_once_frac: _Fraction
+    share_of_accesses_of_rank: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, le=1)]]
+    distinct_per_batch_of_128: Annotated[float, Field(gt=0)]
+    reuse_within_1280_rows_in_file_order: _Fraction
+    by_count: Annotated[tuple[CountBin, ...], Field(min_length=len(COUNT_BINS), max_length=len(COUNT_BINS))]
 
 
 class PooledFacts(_Facts):
@@ -98,6 +102,9 @@ class PooledFacts(_Facts):
     distinct_rows_per_batch_of_128: float
 
 
+_Row = Annotated[tuple[float, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
+
+
 class PairFacts(_Facts):
     """Mutual information of each two tables, over their top 30 ids and the rest, by the lesser of both entropies."""
 
@@ -105,7 +112,7 @@ class PairFacts(_Facts):
     mean: float
     frac_above_01: Annotated[float, Field(alias="frac_above_0.1")]
     frac_above_05: Annotated[float, Field(alias="frac_above_0.5")]
-    matrix: tuple[tuple[float, ...], ...]
+    matrix: Annotated[tuple[_Row, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
 
 
 class IntegerFacts(_Facts):
@@ -123,9 +130,9 @@ class IntegerFacts(_Facts):
 class Facts(_Facts):
     """All aggregates of one log. ``integers``: empty where the log does not tell, as in prepared data."""
 
-    rows: int
-    positives_frac: float
-    positives_frac_by_seventh_in_file_order: tuple[float, ...]
+    rows: Annotated[int, Field(ge=1)]
+    positives_frac: _Fraction
+    positives_frac_by_seventh_in_file_order: Annotated[tuple[_Fraction, ...], Field(min_length=7, max_length=7)]
     pooled: PooledFacts
     pairs: Annotated[PairFacts, Field(alias="pairs_of_tables_normalised_mutual_information_top30")]
     tables: Annotated[tuple[TableFacts, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
@@ -163,7 +170,9 @@ def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequen
     return Facts(
         rows=meta.num_rows,
         positives_frac=meta.num_positives / meta.num_rows,
-        positives_frac_by_seventh_in_file_order=tuple((counter.positives_7 / counter.samples_7).tolist()),
+        positives_frac_by_seventh_in_file_order=tuple(
+            (counter.positives_7 / np.maximum(counter.samples_7, 1)).tolist()  # fewer than seven rows
+        ),
         pooled=counter.pooled(),
         pairs=_pair_facts(path, meta),
         tables=tuple(counter.table(table) for table in range(NUM_TABLES)),

@@ -33,6 +33,7 @@ DENSE_SCALE = 1.55
 
 _KNOTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 100_000, 300_000, 10**6, 3 * 10**6)
 _EACH_RANK_BELOW = 70  # ranks of a table that has a knot for each
+_TABLE_ROUNDS = 200
 _COARSE = 256, 250  # buckets: ranks one by one, and wider ones
 _SEEN_OF_FULL = 0.97  # of a table's ids that occur in the whole log
 _MAX_CHANCE = 1 - 1e-6
@@ -55,7 +56,7 @@ _HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models 
 
 
 def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) -> Law:
-    """The law whose samples have these facts, at the size of ``full_log`` (of ``FULL_LOGS``). Takes ten minutes.
+    """The law whose samples have these facts, at the size of ``full_log`` (of ``FULL_LOGS``). Takes two minutes.
 
     ``progress`` is called with parts done and of all.
     """
@@ -102,9 +103,9 @@ def _fit_table(facts: TableFacts, rows: int, size: int, full_rows: int) -> Table
     knots = (*(range(1, num_ranks) if few else (knot for knot in _KNOTS if knot < 0.8 * num_ranks)), num_ranks)
     judge = _TableJudge(facts, rows, full_rows, size, knots)
     start = np.log(1.1 * np.diff(np.log(knots)))
-    log_shares = (
-        _falling(least_squares(judge.residuals, start, bounds=(-12, 2), max_nfev=200).x) if len(start) else np.zeros(1)
-    )
+    log_shares = np.zeros(1)
+    if len(start):
+        log_shares = _falling(least_squares(judge.residuals, start, bounds=(-12, 2), max_nfev=_TABLE_ROUNDS).x)
     return TableLaw(
         missing_frac=missing_frac,
         ranks=knots,

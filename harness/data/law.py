@@ -12,12 +12,13 @@ Shapes: M samples, I = 13 integers, F = 26 tables, K buckets of ranks of a table
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
@@ -51,7 +52,7 @@ class Tie(_Part):
     first, so that the hottest ids of one are not those of the other.
     """
 
-    parent: int | None = None
+    parent: Annotated[int, Field(ge=0)] | None = None
     frac: Fraction = 0.0
     blocks: Annotated[int, Field(ge=1, le=4096)] = 1
 
@@ -68,6 +69,14 @@ class TableLaw(_Part):
     log_shares: tuple[float, ...]
     effect: Annotated[float, Field(ge=0)]
     tie: Tie = Tie()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if len(self.log_shares) != len(self.ranks):
+            raise ValueError(f"log_shares: expected one for each of the {len(self.ranks)} ranks")
+        if self.ranks[:1] != (1,) or any(after <= before for before, after in pairwise(self.ranks)):
+            raise ValueError("ranks: expected 1 and then ever larger ones")
+        return self
 
 
 class IntegerLaw(_Part):
@@ -97,11 +106,23 @@ class Law(_Part):
     latents: Annotated[tuple[Tie, ...], Field(max_length=NUM_TABLES)]
     integers: Annotated[tuple[IntegerLaw, ...], Field(min_length=NUM_DENSE, max_length=NUM_DENSE)]
     normals: tuple[float, ...]
-    positives_frac: tuple[Fraction, ...]
+    positives_frac: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)]
     bayes_auc: Annotated[float, Field(gt=0.5, lt=1)]
-    hot_ranks: int
+    hot_ranks: Annotated[int, Field(ge=0)]
     renewed_frac: Fraction
     effects_seed: int
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if any(tie.parent is not None and tie.parent >= number for number, tie in enumerate(self.latents)):
+            raise ValueError("latents: expected parents that come before their children")
+        if any(table.tie.parent is not None and table.tie.parent >= len(self.latents) for table in self.tables):
+            raise ValueError(f"tables: expected parents among the {len(self.latents)} latents")
+        if len(self.normals) < 2 or any(after <= before for before, after in pairwise(self.normals)):
+            raise ValueError("normals: expected at least two, ascending")
+        if any(len(each.quantiles) != len(self.normals) for each in self.integers):
+            raise ValueError(f"integers: expected {len(self.normals)} quantiles each, as there are normals")
+        return self
 
     @property
     def digest(self) -> str:
@@ -118,14 +139,15 @@ def read_law(like: str) -> Law:
         laws = ", ".join(LAWS)
         raise DataError(f"--like: {like}: expected {laws} or a file ({error.strerror or error})") from error
     except (KeyError, TypeError, ValueError) as error:
-        got = mistakes_of(error)[0] if isinstance(error, ValidationError) else "no such file"
-        raise DataError(f"{path}: expected the law that `run.py data fit` writes ({got})") from error
+        got = mistakes_of(error)[0] if isinstance(error, ValidationError) else "other content"
+        raise DataError(f"--like: {path}: expected the law that `run.py data fit` writes, got {got}") from error
 
 
 def write_law(path: Path, law: Law, facts: BaseModel) -> None:
     """Write a file that :func:`read_law` reads, with the facts to which the law was fitted. Raises OSError."""
-    content = {"law": law.model_dump(), "facts": facts.model_dump(by_alias=True)}
-    replace_text(path, json.dumps(content, indent=1) + "\n")
+    parts = {"law": law.model_dump(), "facts": facts.model_dump(by_alias=True)}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in parts.items())
+    replace_text(path, f"{{{lines}}}\n")
 
 
 def path_of_law(like: str) -> Path:

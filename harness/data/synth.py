@@ -6,6 +6,7 @@ and what it lacks: docs/DATA.md.
 
 import gzip
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
+from pydantic import ValidationError
 
+from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.data.law import Floats, Samples, World, category_values, expected_auc, intercept, read_law
 from harness.data.leftovers import sweep, temporary_beside
@@ -32,6 +35,7 @@ _NUM_BINS = 1 << 16
 _LOGIT_RANGE = 20.0
 _GZIP_LEVEL = 3
 _MAX_TAPER = 10.0
+_LEAST_ROW_BYTES = 200  # of 240 or so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +78,14 @@ def synth(
     if not 0 <= taper <= _MAX_TAPER:
         raise DataError(f"--taper: expected 0 to {_MAX_TAPER:g}, got {taper}")
     law = read_law(like)
+    try:
+        made = Synthetic(rows=rows, seed=seed, like=like, law=law.digest, taper=taper, flat=flat)
+    except ValidationError as error:
+        raise DataError(f"--{mistakes_of(error)[0]}") from error
     out = Path(out)
     if out.exists():
         raise DataError(f"{out}: exists; remove it or choose another name")
+    _refuse_full_disk(out, rows)
     world = World(law, rows, seed, taper=taper, tied=not flat)
     sample = World(law, _FIT_ROWS, seed, taper=taper, tied=not flat).draw(0, _FIT_ROWS)
     strength = _strength(sample.score_M, float(np.mean(law.positives_frac)), law.bayes_auc)
@@ -97,7 +106,7 @@ def synth(
             test.add(logits[first:last], labels[first:last])
             if progress is not None:
                 progress(end, rows)
-    write_sidecar(out, Synthetic(rows=rows, seed=seed, like=like, law=law.digest, taper=taper, flat=flat))
+    write_sidecar(out, made)
     return SynthReport(
         num_rows=rows,
         like=like,
@@ -108,6 +117,14 @@ def synth(
         bayes_auc_test=test.auc(),
         num_bytes=out.stat().st_size,
     )
+
+
+def _refuse_full_disk(out: Path, rows: int) -> None:
+    """Raise DataError if the file will surely not fit."""
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), shutil.disk_usage(folder).free
+    if least > free:
+        raise DataError(f"--rows: {rows:,} rows take at least {least / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free")
 
 
 def _strength(score_M: Floats, positives_frac: float, auc: float) -> float:

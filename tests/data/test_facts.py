@@ -100,6 +100,10 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
         DataError, match=r"facts\.json: expected what `run.py data info DIR --facts FILE` writes, got .*3"
     ):
         read_facts(path)
+    for name, value in (("rows", 0), ("positives_frac", 7), ("tables", [])):
+        path.write_text(json.dumps({**json.loads(facts.model_dump_json(by_alias=True)), name: value}))
+        with pytest.raises(DataError, match=rf"facts\.json: expected what .*{name}"):
+            read_facts(path)
     path.write_text("[]")
     with pytest.raises(DataError, match=r"facts\.json: expected what"):
         read_facts(path)
@@ -115,3 +119,12 @@ def test_any_flipped_bit_is_found(tmp_path: Path) -> None:
     (tmp_path / "out" / "records.bin").write_bytes(records)
     with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest .* of meta\.json, got [0-9a-f]{32};"):
         measure(tmp_path / "out")
+
+
+def test_a_log_of_a_few_rows_has_facts(tmp_path: Path) -> None:
+    """Six rows, fewer than the sevenths of a file and than a batch, are described."""
+    (tmp_path / "a").write_bytes(to_text(random_rows(6, seed=6)))
+    prepare([tmp_path / "a"], tmp_path / "out")
+    facts = measure(tmp_path / "out")
+    assert facts.tables[0].distinct_per_batch_of_128 == facts.tables[0].distinct
+    assert len(facts.positives_frac_by_seventh_in_file_order) == 7

@@ -1,5 +1,7 @@
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,3 +189,28 @@ def test_laws_are_read_as_they_were_written(tmp_path: Path, kaggle: Law) -> None
     with pytest.raises(DataError, match=r"--like: avazu: expected kaggle, terabyte or a file"):
         read_law("avazu")
     assert len({read_law(name).digest for name in LAWS}) == len(LAWS)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "expected"),
+    [
+        ("tables", lambda own: own[0].update(ranks=[]), "ranks"),
+        ("tables", lambda own: own[0].update(log_shares=[0.0]), "log_shares"),
+        ("tables", lambda own: own[0].update(tie={"parent": 99, "frac": 0.5}), "latents"),
+        ("latents", lambda own: own[0].update(parent=3), "before"),
+        ("integers", lambda own: own[0].update(quantiles=[]), "quantiles"),
+        ("positives_frac", lambda own: own.clear(), "positives_frac"),
+        ("normals", lambda own: own.reverse(), "ascending"),
+    ],
+)
+def test_a_law_that_contradicts_itself_is_refused(
+    tmp_path: Path, kaggle: Law, part: str, change: Any, expected: str
+) -> None:
+    """It is one line that names the part, before anything is written."""
+    content = json.loads(kaggle.model_dump_json())
+    change(content[part])
+    (tmp_path / "law.json").write_text(json.dumps({"law": content}))
+    with pytest.raises(
+        DataError, match=rf"law\.json: expected the law that `run.py data fit` writes, got .*{expected}"
+    ):
+        read_law(str(tmp_path / "law.json"))

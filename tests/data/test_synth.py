@@ -140,6 +140,14 @@ def test_senseless_arguments_are_refused(tmp_path: Path, rows: int, like: str, t
         synth(rows, tmp_path / "a", seed=0, like=like, taper=taper)
 
 
+def test_what_cannot_be_written_is_refused_before_it_is(tmp_path: Path) -> None:
+    """More rows than a disk or a sidecar holds, and a seed that no sidecar holds, are one line; nothing is left."""
+    for rows, seed, option in ((10**11, 0, "rows"), (2**40, 0, "rows"), (10, 2**65, "seed")):
+        with pytest.raises(DataError, match=rf"^--{option}: "):
+            synth(rows, tmp_path / "a", seed=seed)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     """The sidecar's facts are in the meta; other bytes under that name, or two files, have none."""
     log = tmp_path / "a.tsv"
