@@ -26,6 +26,7 @@ SAMPLES: dict[Any, Any] = {
     dict[str, Any]: {"pid": 7, "replaced": {"ps3": [1, 2]}},
     int | None: 5,
     float | None: 0.7,
+    list[float] | None: [0.7, 1e-300],
     str | None: "trace.csv",
     dict[str, float] | None: {"hit_rate": 0.9},
 }
