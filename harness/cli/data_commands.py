@@ -58,9 +58,12 @@ def info(options: argparse.Namespace) -> None:
     from harness.cli.facts_tables import facts_tables
     from harness.core.placement import tracked_tables
     from harness.data.facts import measure, read_facts, write_facts
-    from harness.data.records import read_meta
+    from harness.data.records import read_meta, refuse_other_shape
 
     _refuse_existing("--facts", options.facts)
+    for name in ("against", "facts"):
+        if getattr(options, name) is not None:
+            refuse_other_shape(f"--{name}: {options.dir}", read_meta(options.dir))
     other = None if options.against is None else read_facts(options.against)
     with amount_progress("info") as progress:
         facts = measure(

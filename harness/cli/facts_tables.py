@@ -115,13 +115,17 @@ def _growth_rows(facts: Facts, other: Facts | None) -> list[int]:
 def _strongest(facts: Facts, other: Facts | None) -> list[list[str]]:
     pairs = [(value, f, g) for f, row in enumerate(facts.pairs.matrix) for g, value in enumerate(row) if f < g]
     return [
-        [f"C{f + 1}, C{g + 1}", _beside(_three, value, other and other.pairs.matrix[f][g])]
+        [
+            f"{facts.tables[f].column}, {facts.tables[g].column}",
+            _beside(_three, value, other and other.pairs.matrix[f][g]),
+        ]
         for value, f, g in sorted(pairs, reverse=True)[:_NUM_PAIRS]
     ]
 
 
 def _once_accesses(facts: Facts) -> float:
-    return sum(table.accesses_to_seen_once_frac for table in _largest(facts)) / _LARGE
+    largest = _largest(facts)
+    return sum(table.accesses_to_seen_once_frac for table in largest) / len(largest)
 
 
 def _largest(facts: Facts) -> list[TableFacts]:

@@ -1,6 +1,6 @@
 """Prepared data as batches. A batch is a pure function of (data, split, seed, step), so rerun steps get the same data.
 
-Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
+Shapes: B samples of a batch, F tables, I dense features (26 and 13 in Criteo's logs).
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,6 @@ from harness.core.errors import DataError
 from harness.data.digest import verify
 from harness.data.permute import Permutation
 from harness.data.records import (
-    NUM_DENSE,
-    NUM_TABLES,
-    RECORDS_NAME,
     Meta,
     Words,
     damage,
@@ -43,9 +40,9 @@ class Batch:
     first_sample: int
     """Position of its first sample in the stream, the clock of every decision."""
     dense_BI: Tensor
-    """float32 (B, 13): log(max(x, 0) + 1), missing 0."""
+    """float32 (B, I): finite and not negative, missing 0; log(max(x, 0) + 1) of Criteo's integers x."""
     ids_BF: NDArray[np.int32]
-    """int32 (B, 26): row id within each table."""
+    """int32 (B, F): row id within each table."""
     labels_B: Tensor
     """float32 (B,): 0 or 1."""
 
@@ -59,15 +56,17 @@ class Dataset:
     def __init__(self, path: Path, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
         self.meta = meta
         self.cardinalities = meta.cardinalities
-        """Rows of each of the 26 tables."""
+        """Rows of each table."""
+        self.num_tables = meta.num_tables
+        self.num_dense = meta.num_dense
         self.digest = meta.digest
         """Hash of the prepared data: equal digests give equal batches."""
         self.rows = split_rows(meta.num_rows)
         self.num_train = self.rows.num_train
         # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
         self._records = np.asarray(records)
-        self._limits_C = limits_of(meta.cardinalities)
-        self._path = path / RECORDS_NAME
+        self._limits_C = limits_of(meta)
+        self._folder = path
         self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
         self._block = 0, np.empty(0, np.int64)  # a position, and the samples that the shuffle puts from there on
 
@@ -89,7 +88,7 @@ class Dataset:
 
     def verify(self) -> None:
         """Raise DataError unless the records have the digest in ``meta.json`` (see ``digest.verify``)."""
-        verify(self._path.parent, self.meta)
+        verify(self._folder, self.meta)
 
     def num_eval(self, which: EvalSet) -> int:
         """Samples of an evaluation set."""
@@ -130,13 +129,13 @@ class Dataset:
 
     def _batch(self, first_sample: int, rows_B: NDArray[np.int64]) -> Batch:
         """The batch of the records ``rows_B``; its arrays are copies. Raises DataError for a damaged record."""
-        dense_BI = np.empty((len(rows_B), NUM_DENSE), np.float32)
-        ids_BF = np.empty((len(rows_B), NUM_TABLES), np.int32)
+        dense_BI = np.empty((len(rows_B), self.num_dense), np.float32)
+        ids_BF = np.empty((len(rows_B), self.num_tables), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)
         damaged = unpack(self._records, rows_B, self._limits_C, dense_BI, ids_BF, labels_B)
         if damaged >= 0:
             row = int(rows_B[damaged])
-            raise damage(self._path, self._records[row], self._limits_C, row)
+            raise damage(self._folder, self.meta, self._records[row], row)
         return Batch(
             first_sample=first_sample,
             dense_BI=torch.from_numpy(dense_BI),

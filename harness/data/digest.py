@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from harness.core.errors import DataError
-from harness.data.records import META_NAME, RECORDS_NAME, Meta, Words, map_records
+from harness.data.records import META_NAME, RECORDS_NAME, Meta, Words, digest_of, map_records
 
 VERIFIED_NAME = ".verified.json"
 _BLOCK_ROWS = 1 << 16
@@ -37,16 +37,15 @@ def verify(folder: Path, meta: Meta) -> None:
 
 
 def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
-    """Yields (row number of the first record, records as (B, 40) int32), block by block."""
+    """Yields (row number of the first record, records as (B, C) int32), block by block."""
     records = map_records(folder, meta)
     for start in range(0, meta.num_rows, _BLOCK_ROWS):
         yield start, np.asarray(records[start : start + _BLOCK_ROWS])
 
 
 def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:
-    """Raise DataError unless ``digest``, fed with all records, equals the one in ``meta`` after the cardinalities."""
-    digest.update(json.dumps(meta.cardinalities).encode())
-    found = digest.hexdigest()
+    """Raise DataError unless the digest of ``meta`` is that of data whose records were fed to ``digest``."""
+    found = digest_of(digest, meta.num_dense, meta.cardinalities)
     if found != meta.digest:
         raise DataError(
             f"{folder / RECORDS_NAME}: damaged: expected digest {meta.digest} of {META_NAME}, got {found}; "

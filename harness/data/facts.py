@@ -1,19 +1,19 @@
 """Aggregates of a click log that say how it is accessed: no row of it and no id is among them.
 
 Two logs can be compared by them (`run.py data info --against`), and a law of synthetic logs is fitted to them
-(``harness.data.fit``). Shapes: N rows of a table, F = 26 tables, S samples of which pairs are counted, C = 31 codes.
+(``harness.data.fit``). Shapes: N rows of a table, F tables, S samples of which pairs are counted, C = 31 codes.
 """
 
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
@@ -21,11 +21,8 @@ from harness.data.digest import blocks, refuse_other
 from harness.data.law import path_of_law
 from harness.data.leftovers import sweep
 from harness.data.records import (
-    NUM_DENSE,
     NUM_TABLES,
-    RECORDS_NAME,
     Meta,
-    limits_of,
     map_records,
     read_meta,
     refuse_damage,
@@ -92,7 +89,7 @@ class TableFacts(_Facts):
 
 
 class PooledFacts(_Facts):
-    """All tables as one, with 26 accesses a sample."""
+    """All tables as one, with an access to each of them a sample."""
 
     distinct: int
     top_01_percent_share: Annotated[float, Field(alias="top_0.1_percent_share")]
@@ -102,17 +99,17 @@ class PooledFacts(_Facts):
     distinct_rows_per_batch_of_128: float
 
 
-_Row = Annotated[tuple[float, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
-
-
 class PairFacts(_Facts):
-    """Mutual information of each two tables, over their top 30 ids and the rest, by the lesser of both entropies."""
+    """Mutual information of each two tables, over their top 30 ids and the rest, by the lesser of both entropies.
+
+    ``matrix``: (F, F), 0 on the diagonal. The other facts are of the pairs of different tables; 0 if there are none.
+    """
 
     median: float
     mean: float
     frac_above_01: Annotated[float, Field(alias="frac_above_0.1")]
     frac_above_05: Annotated[float, Field(alias="frac_above_0.5")]
-    matrix: Annotated[tuple[_Row, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
+    matrix: tuple[tuple[float, ...], ...]
 
 
 class IntegerFacts(_Facts):
@@ -135,21 +132,33 @@ class Facts(_Facts):
     positives_frac_by_seventh_in_file_order: Annotated[tuple[_Fraction, ...], Field(min_length=7, max_length=7)]
     pooled: PooledFacts
     pairs: Annotated[PairFacts, Field(alias="pairs_of_tables_normalised_mutual_information_top30")]
-    tables: Annotated[tuple[TableFacts, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
+    tables: Annotated[tuple[TableFacts, ...], Field(min_length=1)]
     integers: tuple[IntegerFacts, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if {len(self.tables)} != {len(self.pairs.matrix), *map(len, self.pairs.matrix)}:
+            raise ValueError(f"pairs: expected a row and a column for each of the {len(self.tables)} tables")
+        return self
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts in a JSON file that `run.py data info --facts` or `data fit` wrote, or of a law. Raises DataError."""
+    """The facts in a JSON file that `run.py data info --facts` or `data fit` wrote, or of a law. Raises DataError.
+
+    Laws, and files of facts, are of logs with Criteo's 26 tables.
+    """
     path = path_of_law(str(path))
     try:
         content = json.loads(path.read_text())
-        return Facts.model_validate(content.get("facts", content))
+        facts = Facts.model_validate(content.get("facts", content))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (AttributeError, ValueError) as error:
         got = mistakes_of(error)[0] if isinstance(error, ValidationError) else "other content"
         raise DataError(f"{path}: expected what `run.py data info DIR --facts FILE` writes, got {got}") from error
+    if len(facts.tables) != NUM_TABLES:
+        raise DataError(f"{path}: expected facts of Criteo's {NUM_TABLES} tables, got {len(facts.tables)}")
+    return facts
 
 
 def write_facts(path: Path, facts: Facts) -> None:
@@ -175,7 +184,7 @@ def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequen
         ),
         pooled=counter.pooled(),
         pairs=_pair_facts(path, meta),
-        tables=tuple(counter.table(table) for table in range(NUM_TABLES)),
+        tables=tuple(counter.table(table) for table in range(meta.num_tables)),
     )
 
 
@@ -186,9 +195,9 @@ def count_accesses(path: Path, meta: Meta) -> list[NDArray[np.uint32]]:
 
 def _counted(path: Path, meta: Meta, progress: Progress | None = None, growth_rows: Sequence[int] = ()) -> "_Counter":
     counter = _Counter(meta, {*_GROWTH_ROWS, *growth_rows, meta.num_rows})
-    digest, limits_C = xxhash.xxh3_128(), limits_of(meta.cardinalities)
+    digest = xxhash.xxh3_128()
     for start, records_BC in blocks(path, meta):
-        refuse_damage(path / RECORDS_NAME, records_BC, limits_C, start)
+        refuse_damage(path, meta, records_BC, start)
         digest.update(records_BC.data)
         counter.add(start, records_BC)
         if progress is not None:
@@ -202,25 +211,26 @@ class _Counter:
 
     def __init__(self, meta: Meta, growth_rows: set[int]) -> None:
         self._num_rows = meta.num_rows
+        self._first_table = 1 + meta.num_dense
         self._num_batches = max(1, meta.num_rows // BATCH_SIZE)  # a last part counts only if it is all there is
         self._growth_rows = sorted(rows for rows in growth_rows if rows <= meta.num_rows)
         self.counts_F = [np.zeros(size, np.uint32) for size in meta.cardinalities]
         self._positives_F = [np.zeros(size, np.uint32) for size in meta.cardinalities]
         self._last_F = [np.zeros(size, np.int64) for size in meta.cardinalities]
-        self._sizes_F = np.zeros(NUM_TABLES, access_counts.SIZE)
-        self._growth_F: list[dict[int, int]] = [{} for _ in range(NUM_TABLES)]
+        self._sizes_F = np.zeros(meta.num_tables, access_counts.SIZE)
+        self._growth_F: list[dict[int, int]] = [{} for _ in meta.cardinalities]
         self.positives_7, self.samples_7 = np.zeros(7), np.zeros(7)
 
     def add(self, first: int, records_BC: NDArray[np.int32]) -> None:
         """Count the records of a block that starts at sample ``first``."""
         labels_B = records_BC[:, 0].copy().view(np.float32)
-        ids_FB = records_BC[:, 1 + NUM_DENSE :].T.copy()
+        ids_FB = records_BC[:, self._first_table :].T.copy()
         seventh_B = np.arange(first, first + len(labels_B)) * 7 // self._num_rows
         self.positives_7 += np.bincount(seventh_B, labels_B, 7)
         self.samples_7 += np.bincount(seventh_B, minlength=7)
         last = first + len(labels_B)
         ends = [rows for rows in self._growth_rows if first < rows < last] + [last]
-        for table in range(NUM_TABLES):
+        for table in range(len(ids_FB)):
             start = first
             for end in ends:
                 part = slice(start - first, end - first)
@@ -308,9 +318,9 @@ def _count_bin(
 def _pair_facts(path: Path, meta: Meta) -> PairFacts:
     """The facts of pairs, from evenly spaced samples."""
     stride = math.ceil(meta.num_rows / _MAX_PAIR_SAMPLES)
-    ids_SF = map_records(path, meta)[::stride, 1 + NUM_DENSE :]
+    ids_SF = map_records(path, meta)[::stride, 1 + meta.num_dense :]
     matrix_FF = mutual_information(ids_SF)
-    pairs = matrix_FF[np.triu_indices(NUM_TABLES, 1)]
+    pairs = matrix_FF[np.triu_indices(meta.num_tables, 1)] if meta.num_tables > 1 else np.zeros(1)
     return PairFacts(
         median=float(np.median(pairs)),
         mean=float(pairs.mean()),

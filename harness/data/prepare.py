@@ -3,7 +3,6 @@
 Files are written to a temporary folder beside the target, which is renamed at the end; ``meta.json`` is the last file.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from harness.data.numbering import Numbering
 from harness.data.records import (
     META_NAME,
     NUM_COLUMNS,
+    NUM_DENSE,
     NUM_TABLES,
     RECORDS_NAME,
     Categories,
@@ -27,6 +27,7 @@ from harness.data.records import (
     Source,
     Synthetic,
     Words,
+    digest_of,
     read_meta,
     write_meta,
 )
@@ -174,8 +175,6 @@ class _Packer:
         else:
             least = self._sizes or (0,) * NUM_TABLES
             cardinalities = tuple(max(of.num_ids, rows) for of, rows in zip(self._numberings, least, strict=True))
-        digest = self._hash.copy()
-        digest.update(json.dumps(cardinalities).encode())
         return Meta(
             num_rows=self.num_rows,
             num_positives=self._num_positives,
@@ -183,7 +182,7 @@ class _Packer:
             categories=self._categories,
             max_ind_range=self._max_ind_range,
             table_rows=self._sizes if self._numberings else None,
-            digest=digest.hexdigest(),
+            digest=digest_of(self._hash, NUM_DENSE, cardinalities),
             sources=sources,
             synthetic=synthetic,
         )

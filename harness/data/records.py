@@ -1,9 +1,10 @@
 """A prepared data folder: ``records.bin``, one fixed-size record a row, and ``meta.json``, written last.
 
-A record is 40 little-endian words of 4 bytes: label (float32, 0 or 1), 13 dense features (float32, log(max(x, 0) + 1),
-missing 0), 26 row ids (int32). Rows are in the order of the source files. A folder without ``meta.json`` is not data.
+A record is C = 1 + I + F little-endian words of 4 bytes: label (float32, 0 or 1), I dense features (float32, finite,
+not negative), F row ids (int32). Criteo's logs have I = 13 and F = 26. Rows are in the order of the source files. A
+folder without ``meta.json`` is not data.
 
-Shapes: N rows of a file, 26 = F tables.
+Shapes: N rows of a file, B rows of a block, I dense features, F tables, C words of a record.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -21,7 +23,9 @@ from harness.files import replace_text
 
 FORMAT_VERSION = 1
 NUM_DENSE = 13
+"""Integers of Criteo's format."""
 NUM_TABLES = 26
+"""Categories of Criteo's format."""
 NUM_COLUMNS = 1 + NUM_DENSE + NUM_TABLES
 RECORD_BYTES = 4 * NUM_COLUMNS
 RECORDS_NAME = "records.bin"
@@ -59,8 +63,9 @@ class Synthetic(_Facts):
 
 
 class Meta(_Facts):
-    """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record.
+    """The contents of ``meta.json``. ``digest`` is that of :func:`digest_of`.
 
+    ``cardinalities``: rows of each table. ``num_dense``: dense features; folders without this key hold Criteo's.
     ``table_rows``: rows that numbered categories got at least; None: as many as values. ``synthetic``: how the only
     source was made; None for real logs, and where it is not known.
     """
@@ -68,7 +73,8 @@ class Meta(_Facts):
     format_version: Literal[1] = FORMAT_VERSION
     num_rows: Annotated[int, Field(ge=0, le=2**40)]
     num_positives: Annotated[int, Field(ge=0)]
-    cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
+    cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=1)]
+    num_dense: Annotated[int, Field(ge=0, lt=2**16)] = NUM_DENSE
     categories: Categories
     max_ind_range: int | None
     table_rows: tuple[TableRows, ...] | None = None
@@ -81,6 +87,25 @@ class Meta(_Facts):
         if self.num_positives > self.num_rows:
             raise ValueError(f"num_positives: expected at most the {self.num_rows} rows, got {self.num_positives}")
         return self
+
+    @property
+    def num_tables(self) -> int:
+        """F."""
+        return len(self.cardinalities)
+
+    @property
+    def num_columns(self) -> int:
+        """C, words of a record."""
+        return 1 + self.num_dense + self.num_tables
+
+
+def digest_of(records: "xxhash.xxh3_128", num_dense: int, cardinalities: Sequence[int]) -> str:
+    """The digest of prepared data: XXH3 (128 bits) of the records, which were fed to ``records``, and their shape."""
+    digest = records.copy()
+    digest.update(json.dumps(cardinalities).encode())
+    if num_dense != NUM_DENSE:  # else as in folders without this number
+        digest.update(str(num_dense).encode())
+    return digest.hexdigest()
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
@@ -116,7 +141,7 @@ def read_meta(folder: Path) -> Meta:
     except ValidationError as error:
         raise DataError(f"{path}: damaged ({mistakes_of(error)[0]}); prepare the data again") from None
     records = folder / RECORDS_NAME
-    expected_bytes = meta.num_rows * RECORD_BYTES
+    expected_bytes = meta.num_rows * meta.num_columns * 4
     num_bytes = records.stat().st_size if records.is_file() else None
     if num_bytes != expected_bytes:
         found = "missing" if num_bytes is None else f"{num_bytes:,} bytes"
@@ -126,41 +151,51 @@ def read_meta(folder: Path) -> Meta:
     return meta
 
 
+def refuse_other_shape(where: str, meta: Meta) -> None:
+    """Raise DataError unless there are as many dense features and tables as in Criteo's logs."""
+    if (meta.num_dense, meta.num_tables) != (NUM_DENSE, NUM_TABLES):
+        raise DataError(
+            f"{where}: expected data of Criteo's shape, {NUM_DENSE} dense features and {NUM_TABLES} tables, "
+            f"got {meta.num_dense} and {meta.num_tables}"
+        )
+
+
 def map_records(folder: Path, meta: Meta) -> Words:
-    """The records as a read-only memory map: (N, 40) int32; float columns hold their bit patterns."""
-    return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, NUM_COLUMNS))
+    """The records as a read-only memory map: (N, C) int32; float columns hold their bit patterns."""
+    return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, meta.num_columns))
 
 
-def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
-    """Exclusive upper bounds of the 40 words of a record, as unsigned numbers: (40,) uint32.
+def limits_of(meta: Meta) -> NDArray[np.uint32]:
+    """Exclusive upper bounds of the words of a record, as unsigned numbers: (C,) uint32.
 
     Labels are 0 or 1 and features finite and not negative; the bits of such floats have the order of the floats.
     """
     return np.array(
-        [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * NUM_DENSE, *(min(size, 1 << 31) for size in cardinalities)],
+        [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * meta.num_dense, *meta.cardinalities],
         dtype=np.uint32,
     )
 
 
-def refuse_damage(path: Path, records_BC: Words, limits_C: NDArray[np.uint32], first_row: int) -> None:
+def refuse_damage(folder: Path, meta: Meta, records_BC: Words, first_row: int) -> None:
     """Raise :func:`damage` for the first damaged record of a block that starts at row ``first_row``; else a no-op."""
-    is_sound_BC = records_BC.view(np.uint32) < limits_C
+    is_sound_BC = records_BC.view(np.uint32) < limits_of(meta)
     if not is_sound_BC.all():
         b = int(np.flatnonzero(~is_sound_BC.all(axis=1))[0])
-        raise damage(path, records_BC[b], limits_C, first_row + b)
+        raise damage(folder, meta, records_BC[b], first_row + b)
 
 
-def damage(path: Path, record_C: NDArray[np.int32], limits_C: NDArray[np.uint32], row: int) -> DataError:
+def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> DataError:
     """A DataError that names the file, the row and the first impossible word of its record.
 
     An impossible value would silently train other rows or give NaN, so every batch is checked when it is read. Damage
     whose values are possible is found only by the digest (`run.py data info`).
     """
-    column = int(np.flatnonzero(record_C.view(np.uint32) >= limits_C)[0])
+    column = int(np.flatnonzero(record_C.view(np.uint32) >= limits_of(meta))[0])
     word = record_C[column : column + 1].copy()
-    if column > NUM_DENSE:
-        what = f"row id {word[0]} of table {column - 1 - NUM_DENSE}, expected 0 to {int(limits_C[column]) - 1:,}"
+    if column > meta.num_dense:
+        table = column - 1 - meta.num_dense
+        what = f"row id {word[0]} of table {table}, expected 0 to {meta.cardinalities[table] - 1:,}"
     else:
         what = f"{f'feature {column}' if column else 'label'} {word.view(np.float32)[0]}"
         what += ", expected a number that is finite and not negative" if column else ", expected 0 or 1"
-    return DataError(f"{path}: sample {row:,}: {what}; the file is damaged, prepare the data again")
+    return DataError(f"{folder / RECORDS_NAME}: sample {row:,}: {what}; the file is damaged, prepare the data again")

@@ -1,6 +1,6 @@
 """Counts of accesses to the rows of tables, as ``harness.data.facts`` reports them.
 
-B records of a block, F = 26 tables, N rows of a table, S samples, C = 31 codes.
+B records of a block, F tables, N rows of a table, S samples, C = 31 codes.
 """
 
 from typing import Any

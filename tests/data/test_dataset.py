@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from harness.core.errors import DataError
 from harness.data import digest
 from harness.data.dataset import Batch, Dataset, Split
 from harness.data.digest import VERIFIED_NAME
-from harness.data.records import META_NAME, NUM_COLUMNS, NUM_TABLES, RECORDS_NAME
+from harness.data.records import META_NAME, NUM_COLUMNS, RECORDS_NAME, digest_of
 from tests.data.folders import seal, write_folder
 
 NUM_ROWS = 1_003
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _rows(batch: Batch) -> list[int]:
-    return (batch.ids_BF[:, 0] // NUM_TABLES).tolist()
+    return (batch.ids_BF[:, 0] // batch.ids_BF.shape[1]).tolist()
 
 
 def _stream(dataset: Dataset, batch_size: int) -> list[int]:
@@ -35,15 +36,20 @@ def _stream(dataset: Dataset, batch_size: int) -> list[int]:
     return [row for step in range(num_steps) for row in _rows(dataset.train_batch(step, batch_size))]
 
 
-def test_a_batch_holds_the_columns_of_its_rows(folder: Path) -> None:
-    """Dense features, row ids and labels of one sample come from one record, in the promised types."""
-    batch = Dataset.open(folder, split="dlrm", seed=0).train_batch(2, 10)
+@pytest.mark.parametrize(("num_dense", "num_tables"), [(13, 26), (0, 22), (5, 1)])
+def test_a_batch_holds_the_columns_of_its_rows(tmp_path: Path, num_dense: int, num_tables: int) -> None:
+    """Dense features, row ids and labels of one sample come from one record, in the promised types and numbers."""
+    write_folder(tmp_path / "a", NUM_ROWS, num_dense, num_tables)
+    dataset = Dataset.open(tmp_path / "a", split="dlrm", seed=0)
+    dataset.verify()
+    assert (dataset.num_dense, dataset.num_tables) == (num_dense, num_tables)
+    batch = dataset.train_batch(2, 10)
     rows = np.array(_rows(batch))
     assert batch.first_sample == 20
     assert batch.dense_BI.dtype == batch.labels_B.dtype == torch.float32
     assert batch.ids_BF.dtype == np.int32
-    assert torch.equal(batch.dense_BI, torch.tensor(rows + 0.5, dtype=torch.float32)[:, None].expand(-1, 13))
-    assert np.array_equal(batch.ids_BF, NUM_TABLES * rows[:, None] + np.arange(NUM_TABLES))
+    assert torch.equal(batch.dense_BI, torch.tensor(rows + 0.5, dtype=torch.float32)[:, None].expand(-1, num_dense))
+    assert np.array_equal(batch.ids_BF, num_tables * rows[:, None] + np.arange(num_tables))
     assert batch.labels_B.tolist() == (rows % 4 == 0).astype(float).tolist()
 
 
@@ -108,6 +114,12 @@ def _with_meta(**changes: object) -> Callable[[Path], object]:
     return edit
 
 
+def _drop(folder: Path, key: str) -> None:
+    content = json.loads((folder / META_NAME).read_text())
+    del content[key]
+    (folder / META_NAME).write_text(json.dumps(content))
+
+
 def _with_text(text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / META_NAME).write_text(text)
 
@@ -129,7 +141,9 @@ def _of_rows(num_rows: int) -> Callable[[Path], object]:
         *((_of_bytes(n), f"records.bin: {n:,} bytes, expected 160,480") for n in (0, 160_479, 160_640)),
         *((_with_text(t), "meta.json: damaged") for t in ("", "{", "[1]", "[" * 100_000, '{"format_version": 1}')),
         *((_with_meta(cardinalities=[n] * 26), "damaged") for n in (0, 10**12, math.inf)),
-        (_with_meta(cardinalities=[1] * 25), "damaged"),
+        (_with_meta(cardinalities=[]), "damaged"),
+        (_with_meta(cardinalities=[1] * 25), "records.bin: 160,480 bytes, expected 156,468"),
+        (_with_meta(num_dense=12), "records.bin: 160,480 bytes, expected 156,468"),
         (_with_meta(categories="x"), "damaged"),
         (_with_meta(num_positives=NUM_ROWS + 1), "damaged"),
         (_with_meta(num_rows=10**18), "damaged"),
@@ -217,3 +231,18 @@ def test_a_folder_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         (folder / VERIFIED_NAME).write_text(content)
         Dataset.open(folder, split="dlrm", seed=0).verify()
     assert read == [folder] * 4
+
+
+def test_a_folder_from_before_other_shapes_holds_criteo_s(folder: Path) -> None:
+    """Law: a meta without the number of dense features has 13, and the digest that it had."""
+    _drop(folder, "num_dense")
+    dataset = Dataset.open(folder, split="dlrm", seed=0)
+    dataset.verify()
+    assert (dataset.num_dense, dataset.num_tables) == (13, 26)
+
+
+def test_the_digest_tells_shapes_apart() -> None:
+    """Law: the same words and tables with another number of dense features have another digest."""
+    words = xxhash.xxh3_128(b"0" * 480)
+    assert len({digest_of(words, num_dense, (3,)) for num_dense in (0, 1, 13, 28)}) == 4
+    assert digest_of(words, 13, (3,)) == xxhash.xxh3_128(b"0" * 480 + b"[3]").hexdigest()

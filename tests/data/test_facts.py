@@ -9,6 +9,7 @@ import pytest
 from harness.core.errors import DataError
 from harness.data.facts import BATCH_SIZE, COUNT_BINS, WINDOW, measure, mutual_information, read_facts, write_facts
 from harness.data.prepare import prepare
+from tests.data.folders import write_folder
 from tests.data.logs import naive_values, random_rows, to_text
 
 NUM_ROWS = 1_500
@@ -128,3 +129,16 @@ def test_a_log_of_a_few_rows_has_facts(tmp_path: Path) -> None:
     facts = measure(tmp_path / "out")
     assert facts.tables[0].distinct_per_batch_of_128 == facts.tables[0].distinct
     assert len(facts.positives_frac_by_seventh_in_file_order) == 7
+
+
+@pytest.mark.parametrize(("num_dense", "num_tables"), [(0, 22), (5, 1)])
+def test_data_of_any_shape_have_facts(tmp_path: Path, num_dense: int, num_tables: int) -> None:
+    """Each table has its facts, and each two tables a value; a file of facts is of 26 tables."""
+    write_folder(tmp_path / "out", 300, num_dense, num_tables)
+    facts = measure(tmp_path / "out")
+    assert [table.distinct for table in facts.tables] == [300] * num_tables
+    assert facts.pooled.distinct == 300 * num_tables
+    assert np.shape(facts.pairs.matrix) == (num_tables, num_tables)
+    write_facts(tmp_path / "facts.json", facts)
+    with pytest.raises(DataError, match=rf"facts\.json: expected facts of Criteo's 26 tables, got {num_tables}"):
+        read_facts(tmp_path / "facts.json")
