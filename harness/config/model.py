@@ -91,7 +91,8 @@ class TrainerConfig(_Model):
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     optimizer: Annotated[str, OneOf(OPTIMIZER_NAMES)] = "sgd"
     """Optimizer of the embedding rows, at the PS ranks and in caches. `rowwise_adagrad` has one sum of squares a row,
-    `adagrad` one a value. Sums are columns of the row: they are saved, moved and lost with it."""
+    `adagrad` one a value; `adam` has two moments a value and the row's number of updates. They are columns of the row:
+    they are saved, moved and lost with it."""
     dense_optimizer: DenseOptimizerName = "sgd"
     """Optimizer of the dense network, at the same learning rate. Sums of `adagrad` are part of every checkpoint."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1

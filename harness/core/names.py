@@ -12,7 +12,7 @@ Part = TypeVar("Part")
 
 CLIENT_NAMES = ["none", "lookahead", "stale"]
 """Allowed values of ``cache.mode``."""
-OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad"]
+OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
 """Allowed values of ``trainer.optimizer``."""
 LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 """Allowed values of ``cluster.launcher``."""

@@ -110,8 +110,28 @@ class Adagrad(RowOptimizer):
         return dim
 
 
+class Adam(RowOptimizer):
+    """Adam whose bias corrections count the updates of each row: memory grows by 2 + 1 / D times.
+
+    The t-th update of a row, for each of D values: ``m = 0.9 m + 0.1 gradient``, ``v = 0.999 v + 0.001 gradient ** 2``,
+    then ``row -= learning_rate * (m / (1 - 0.9 ** t)) / (sqrt(v / (1 - 0.999 ** t)) + 1e-8)``. Rows that are not in a
+    batch keep values and moments (lazy). The definition is FBGEMM's with ``use_rowwise_bias_correction``;
+    torch.optim.SparseAdam, and FBGEMM and torchrec by default, have one t for all rows, the number of steps. With t in
+    the row, an update is a function of the row and its gradient alone, as caches, mirrors, restores and several
+    trainers need for equal bits. With all rows in each batch all of these are torch.optim.Adam.
+
+    t is exact up to 2^24 in float32 and stays there; from t = 17,400 both corrections are 1 in float32.
+    """
+
+    _rule = row_loops.ADAM
+
+    def num_states(self, dim: int) -> int:
+        """The first moments, the second moments, and t."""
+        return 2 * dim + 1
+
+
 OPTIMIZERS: PartTable[RowOptimizer] = PartTable(
-    OPTIMIZER_NAMES, {"sgd": Sgd(), "rowwise_adagrad": RowwiseAdagrad(), "adagrad": Adagrad()}
+    OPTIMIZER_NAMES, {"sgd": Sgd(), "rowwise_adagrad": RowwiseAdagrad(), "adagrad": Adagrad(), "adam": Adam()}
 )
 """By the name of config key ``trainer.optimizer``."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from numba import float32, float64, int32, int64, void
 
 from harness.kernels.adagrad import EPS, adagrad
+from harness.kernels.adam import adam, corrected, first_moment, second_moment
 from harness.kernels.compiler import AHEAD, compiled_for
 from harness.kernels.native import prefetch
 from harness.kernels.norms import distance
@@ -62,8 +63,8 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
 NO_COUNTS, NO_NORMS = np.empty(0, np.int32), np.empty(0, np.float32)
 """For :func:`step_rows`, where updates are not counted or not measured."""
 
-SGD, ROWWISE_ADAGRAD, ADAGRAD = range(3)
-"""Rules of an update: 0, 1 and D state columns."""
+SGD, ROWWISE_ADAGRAD, ADAGRAD, ADAM = range(4)
+"""Rules of an update: 0, 1, D and 2 D + 1 state columns."""
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -71,7 +72,7 @@ def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: A
     """Update one row in place, each operation rounded to float32. All updates of rows use this function.
 
     Row-wise Adagrad has one sum a row, of the mean of the squared gradient over D, added up in the order of D, as in
-    FBGEMM (``rowwise_adagrad``) and torchrec.
+    FBGEMM (``rowwise_adagrad``) and torchrec. Adam has the number of a row's updates in its last column.
     """
     dim = len(gradient_D)
     if rule == SGD:
@@ -85,10 +86,18 @@ def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: A
         rate = learning_rate / (np.sqrt(rows_MX[row, dim]) + EPS)
         for d in range(dim):
             rows_MX[row, d] = rows_MX[row, d] - rate * gradient_D[d]
-    else:
+    elif rule == ADAGRAD:
         for d in range(dim):
             rows_MX[row, dim + d] += gradient_D[d] * gradient_D[d]
             rows_MX[row, d] = adagrad(rows_MX[row, d], gradient_D[d], rows_MX[row, dim + d], learning_rate)
+    else:
+        rows_MX[row, 3 * dim] += float32(1)
+        rate, eps = corrected(learning_rate, int64(rows_MX[row, 3 * dim]))
+        for d in range(dim):
+            first = first_moment(rows_MX[row, dim + d], gradient_D[d])
+            second = second_moment(rows_MX[row, dim + dim + d], gradient_D[d])
+            rows_MX[row, dim + d], rows_MX[row, dim + dim + d] = first, second
+            rows_MX[row, d] = adam(rows_MX[row, d], first, second, rate, eps)
 
 
 @compiled_for(void(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1], float32[::1]))

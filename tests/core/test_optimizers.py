@@ -23,36 +23,55 @@ def make_shard(name: str, *, dim: int = DIM, num_rows: int = NUM_ROWS) -> Shard:
     return shard
 
 
-def updates(num_steps: int) -> list[tuple[Tensor, Tensor]]:
+def updates(num_steps: int, num_rows: int) -> list[tuple[Tensor, Tensor]]:
     """Distinct rows and their gradients, some of them zero, of magnitudes from 1e-4 to 10."""
     rng = torch.Generator().manual_seed(1)
     drawn: list[tuple[Tensor, Tensor]] = []
     for _ in range(num_steps):
-        rows_N = torch.randperm(NUM_ROWS, generator=rng)[:20]
-        grads_ND = torch.randn((20, DIM), generator=rng) * 10 ** (5 * torch.rand((20, 1), generator=rng) - 4)
+        rows_N = torch.randperm(NUM_ROWS, generator=rng)[:num_rows]
+        grads_ND = torch.randn((num_rows, DIM), generator=rng) * 10 ** (
+            5 * torch.rand((num_rows, 1), generator=rng) - 4
+        )
         grads_ND[0] = 0
         drawn.append((rows_N, grads_ND))
     return drawn
 
 
-def trained(name: str, num_steps: int) -> Tensor:
-    """The D values of all rows after so many steps."""
+def trained(name: str, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The D values of all rows after these steps."""
     shard = make_shard(name)
-    for step, (rows_N, grads_ND) in enumerate(updates(num_steps), start=1):
+    for step, (rows_N, grads_ND) in enumerate(steps, start=1):
         assert shard.apply(step, rows_N, grads_ND, torch.ones(len(rows_N), dtype=torch.int32), RATE)
     return shard.rows_MD[:, :DIM]
 
 
-@pytest.mark.parametrize(("name", "torch_name"), [("sgd", "SGD"), ("adagrad", "Adagrad")])
-def test_twenty_steps_are_torchs(name: str, torch_name: str) -> None:
-    """Rows after twenty steps equal those of torch's optimizer, whose gradient of all other rows is zero, to 1e-6."""
+TORCHS = [("sgd", "SGD"), ("adagrad", "Adagrad"), ("adam", "Adam")]
+
+
+@pytest.mark.parametrize(("name", "torch_name"), TORCHS)
+def test_twenty_steps_of_all_rows_are_torchs(name: str, torch_name: str) -> None:
+    """Rows after twenty steps equal those of a table that torch's optimizer trains, to 1e-6."""
     table = nn.Embedding(NUM_ROWS, DIM, _weight=make_shard(name).rows_MD[:, :DIM].clone())
     optimizer = getattr(torch.optim, torch_name)(table.parameters(), lr=RATE)
-    for rows_N, grads_ND in updates(20):
+    for rows_N, grads_ND in updates(20, NUM_ROWS):
         optimizer.zero_grad()
         (table(rows_N) * grads_ND).sum().backward()
         optimizer.step()
-    torch.testing.assert_close(trained(name, 20), table.weight.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(trained(name, updates(20, NUM_ROWS)), table.weight.detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "torch_name"), TORCHS)
+def test_a_row_is_trained_as_if_it_were_alone(name: str, torch_name: str) -> None:
+    """Rows after sixty steps, each of a third of them, equal parameters of their own in torch's optimizer, to 1e-6."""
+    rows = [nn.Parameter(row_D.clone()) for row_D in make_shard(name).rows_MD[:, :DIM]]
+    optimizer = getattr(torch.optim, torch_name)(rows, lr=RATE)
+    for rows_N, grads_ND in updates(60, NUM_ROWS // 3):
+        optimizer.zero_grad()
+        for row, grad_D in zip(rows_N.tolist(), grads_ND, strict=True):
+            rows[row].grad = grad_D
+        optimizer.step()
+    trained_MD = trained(name, updates(60, NUM_ROWS // 3))
+    torch.testing.assert_close(trained_MD, torch.stack([row.detach() for row in rows]), rtol=0, atol=1e-6)
 
 
 def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.float32) -> np.ndarray:
@@ -65,6 +84,15 @@ def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.fl
     elif name == "adagrad":
         sums_NX += grads_ND * grads_ND
         values_ND -= rate * grads_ND / (np.sqrt(sums_NX) + EPS)
+    elif name == "adam":
+        first_ND, second_ND, num_N = sums_NX[:, :dim], sums_NX[:, dim:-1], sums_NX[:, -1]
+        first_ND[:] = np.float32(0.9) * first_ND + np.float32(0.1) * grads_ND
+        second_ND[:] = np.float32(0.999) * second_ND + np.float32(0.001) * (grads_ND * grads_ND)
+        num_N += 1
+        roots_N = np.sqrt(1 - np.float64(0.999) ** num_N)
+        rates_N = (np.float64(rate) * roots_N / (1 - np.float64(0.9) ** num_N)).astype(np.float32)
+        eps_N = (1e-8 * roots_N).astype(np.float32)
+        values_ND -= rates_N[:, None] * first_ND / (np.sqrt(second_ND) + eps_N[:, None])
     else:
         squares_ND = np.add.accumulate(grads_ND * grads_ND, axis=1, dtype=np.float32)
         sums_NX += squares_ND[:, -1:] / np.float32(dim)
@@ -73,7 +101,7 @@ def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.fl
 
 
 @pytest.mark.parametrize("dim", [3, 16, 20])
-@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad"])
+@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
 def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> None:
     """Three steps of a shard, a cache at the trainer, rows looked up ahead and plain arithmetic in float32."""
     rng = torch.Generator().manual_seed(0)
@@ -107,7 +135,7 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
     assert torch.equal(shard.rows_MD[others], make_shard(name, dim=dim, num_rows=500).rows_MD[others])
 
 
-@pytest.mark.parametrize("name", ["rowwise_adagrad", "adagrad"])
+@pytest.mark.parametrize("name", ["rowwise_adagrad", "adagrad", "adam"])
 def test_resetting_states_leaves_the_values(name: str) -> None:
     """Only the columns behind the values change, to what they were before the first update."""
     shard, fresh = make_shard(name), make_shard(name)
@@ -117,3 +145,18 @@ def test_resetting_states_leaves_the_values(name: str) -> None:
     shard.reset_states()
     assert torch.equal(shard.rows_MD[:, :DIM], values_MD)
     assert torch.equal(shard.rows_MD[:, DIM:], fresh.rows_MD[:, DIM:])
+
+
+@pytest.mark.parametrize(("num_updates", "counted"), [(17_400, 17_401), (2**24, 2**24)])
+def test_adam_has_no_bias_corrections_after_many_updates_of_a_row(num_updates: int, counted: int) -> None:
+    """Law: float32 rounds both to 1 long before it cannot count on."""
+    rng = np.random.default_rng(0)
+    rows_NX, grads_ND = rng.random((50, 3 * DIM + 1), np.float32), rng.standard_normal((50, DIM), np.float32)
+    rows_NX[:, -1] = num_updates
+    values_ND, first_ND, second_ND, _ = np.split(rows_NX, [DIM, 2 * DIM, 3 * DIM], axis=1)
+    first_ND = np.float32(0.9) * first_ND + np.float32(0.1) * grads_ND
+    second_ND = np.float32(0.999) * second_ND + np.float32(0.001) * (grads_ND * grads_ND)
+    values_ND = values_ND - np.float32(RATE) * first_ND / (np.sqrt(second_ND) + np.float32(1e-8))
+    counts_N1 = np.full((50, 1), counted, np.float32)
+    actual_NX = OPTIMIZERS["adam"].stepped(torch.from_numpy(rows_NX), torch.from_numpy(grads_ND), RATE).numpy()
+    np.testing.assert_array_equal(actual_NX, np.hstack([values_ND, first_ND, second_ND, counts_N1]))

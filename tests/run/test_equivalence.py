@@ -35,7 +35,7 @@ SETTINGS = {
     "trace": ("deaths", "phases", "trainers", "wall"),
     "cache": ("none", "lookahead", "stale0", "stale"),
     "ranks": ("local", "rpc", "rpc-3"),
-    "optimizer": ("sgd", "rowwise_adagrad", "adagrad"),
+    "optimizer": ("sgd", "rowwise_adagrad", "adagrad", "adam"),
     "options": ("default", "other"),
     "save": ("sync", "async"),
     "stops": ("never", "twice"),
@@ -53,13 +53,12 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
     ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
     ({"hosts": "three", "strategy": "none"}, ""),  # which meets no failure
-    (
-        {"strategy": "differential", "options": "other", "optimizer": "adagrad"},
-        "trainer.optimizer: expected sgd for saves with rounded values",
-    ),
-    (
-        {"strategy": "differential", "options": "other", "optimizer": "rowwise_adagrad"},
-        "trainer.optimizer: expected sgd for saves with rounded values",
+    *(
+        (
+            {"strategy": "differential", "options": "other", "optimizer": optimizer},
+            "trainer.optimizer: expected sgd for saves with rounded values",
+        )
+        for optimizer in ("rowwise_adagrad", "adagrad", "adam")
     ),
 )
 """Settings that the configuration refuses together, and how its line begins."""

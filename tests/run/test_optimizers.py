@@ -34,7 +34,7 @@ def test_a_checkpoint_has_the_sums_of_the_dense_network(config: Config, tmp_path
 
 
 def test_bytes_count_the_state(config: Config) -> None:
-    """A full save of D = 16 is larger by one value a row, or by sixteen, and by the sums of the dense network."""
+    """A full save of D = 16 is larger by one value a row, by sixteen or by 33, and by the sums of the dense network."""
 
     def num_bytes(rows: str, dense: str) -> int:
         return RunSpec(changed(config, trainer__optimizer=rows, trainer__dense_optimizer=dense)).bytes_full
@@ -43,10 +43,11 @@ def test_bytes_count_the_state(config: Config) -> None:
     plain, dense = run_spec.bytes_full, run_spec.size.dense_bytes
     assert plain == run_spec.num_rows * 16 * 4 + dense
     assert num_bytes("rowwise_adagrad", "sgd") == plain + run_spec.num_rows * 4
+    assert num_bytes("adam", "sgd") == plain + run_spec.num_rows * (2 * 16 + 1) * 4
     assert num_bytes("adagrad", "adagrad") == plain + run_spec.num_rows * 16 * 4 + dense
 
 
-@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad"])
+@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
 def test_a_reset_of_the_state_changes_what_a_restored_shard_learns(config: Config, tmp_path: Path, name: str) -> None:
     """One failure at a save: no update is lost, so with the state the run is that without failures. Without it only an
     optimizer that has state goes another way.

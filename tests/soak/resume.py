@@ -78,7 +78,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "strategy": {"name": strategy},
         "trainer": {
             "batch_size": rounds.BATCH_SIZE,
-            "optimizer": str(rng.choice(["sgd", "adagrad"])),
+            "optimizer": str(rng.choice(["sgd", "adagrad", "adam"])),
             "dense_optimizer": str(rng.choice(["sgd", "adagrad"])),
         },
         "cache": {
