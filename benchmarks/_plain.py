@@ -16,7 +16,8 @@ from torch.nn import functional
 from benchmarks._turns import Parts, Tick, chunks
 from harness.config.model import Config
 from harness.data.dataset import Dataset
-from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
+from harness.model.options import CRITEO
+from harness.model.sizes import ModelSize, model_size
 
 
 class PlainDlrm(nn.Module):
@@ -25,9 +26,9 @@ class PlainDlrm(nn.Module):
     def __init__(self, size: ModelSize, cardinalities: tuple[int, ...]) -> None:
         super().__init__()
         self.tables = nn.ModuleList(_table(num_rows, size.embedding_dim) for num_rows in cardinalities)
-        self.bottom = _mlp((NUM_INTEGERS, *size.bottom_mlp), last_relu=True)
+        self.bottom = _mlp((CRITEO.num_dense, *size.bottom_mlp), last_relu=True)
         self.top = _mlp((size.top_inputs, *size.top_mlp), last_relu=False)
-        self.register_buffer("pairs", torch.tril_indices(NUM_TABLES + 1, NUM_TABLES + 1, offset=-1))
+        self.register_buffer("pairs", torch.tril_indices(CRITEO.num_tables + 1, CRITEO.num_tables + 1, offset=-1))
 
     def look_up(self, ids_FB: Tensor, offsets_B: Tensor) -> list[Tensor]:
         """The row of each sample, (B, D) for each table."""
@@ -109,7 +110,10 @@ def products(size: ModelSize, batch_size: int) -> list[Product]:
     of 27 x 16 are 2 % of the arithmetic.
     """
     found: list[Product] = []
-    for widths, needs_inputs in (((NUM_INTEGERS, *size.bottom_mlp), False), ((size.top_inputs, *size.top_mlp), True)):
+    for widths, needs_inputs in (
+        ((CRITEO.num_dense, *size.bottom_mlp), False),
+        ((size.top_inputs, *size.top_mlp), True),
+    ):
         for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
             x_BI, weight_OI = torch.randn(batch_size, fan_in), torch.randn(fan_out, fan_in)
             grad_BO = torch.randn(batch_size, fan_out)

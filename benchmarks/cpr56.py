@@ -75,7 +75,7 @@ def kaggle_job(
         sizes=save_sizes(
             placement,
             width=size.embedding_dim,
-            dense_bytes=size.dense_bytes,
+            dense_bytes=4 * size.num_parameters,
             tracked=tracked_tables(KAGGLE_CARDINALITIES, metrics.num_tracked),
             r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
             share=strategy.share if isinstance(strategy, CprMirror.Options) else 0.0,

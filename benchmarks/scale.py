@@ -59,7 +59,8 @@ from harness.core.events import Started
 from harness.core.faults import PlannedFault, Strike
 from harness.core.plans import is_ps, is_trainer, ps_rank
 from harness.model.compiled_backend import TeamPass
-from harness.model.sizes import NUM_INTEGERS, SIZES
+from harness.model.options import CRITEO
+from harness.model.sizes import SIZES
 from harness.record.event_log import read_events
 from harness.run.assemble import RunStatus, make_world, run
 from harness.run.spec import RunSpec
@@ -264,7 +265,7 @@ def _sample_bytes() -> int:
     size = SIZES["kaggle"]
     bottom, top = (
         [torch.zeros(fan_in + 1, fan_out) for fan_in, fan_out in pairwise(widths)]
-        for widths in ((NUM_INTEGERS, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
+        for widths in ((CRITEO.num_dense, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
     )
     return TeamPass(bottom, top, num_samples=1, learning_rate=0.1, is_eager=False).sample_bytes
 

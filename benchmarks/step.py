@@ -51,7 +51,8 @@ from harness.core.faults import FaultTime
 from harness.core.plans import Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
-from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, SIZES
+from harness.model.options import CRITEO
+from harness.model.sizes import SIZES, model_size
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
 
@@ -116,13 +117,14 @@ def timed_train(
 def dense(config: Config, folder: Path, tick: _turns.Tick) -> None:
     """Body: batches are read and planned, and the dense network trains on them, with rows of zeros."""
     torch.set_num_threads(config.trainer.num_threads)
-    spec, size = RunSpec(config), RunSpec(config).size
+    spec = RunSpec(config)
+    size = model_size(spec.model)
     spent_s: _turns.Parts = defaultdict(float)
     batches = Batches(spec.dataset, spec.placement, batch_size=config.trainer.batch_size, sample_period=1)
-    rows_AD = torch.zeros(config.trainer.batch_size * NUM_TABLES, size.embedding_dim)
+    rows_AD = torch.zeros(config.trainer.batch_size * CRITEO.num_tables, size.embedding_dim)
     bottom, top = (
         [torch.randn(fan_in + 1, fan_out) * fan_in**-0.5 for fan_in, fan_out in pairwise(widths)]
-        for widths in ((NUM_INTEGERS, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
+        for widths in ((CRITEO.num_dense, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
     )
     name = choose_backend(config.trainer)
     if name == "compiled":

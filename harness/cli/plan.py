@@ -26,7 +26,7 @@ from harness.core.plans import Costs
 from harness.core.priority_strategies import CprPriority
 from harness.core.strategies import BUILT_IN, STRATEGIES, make_strategy
 from harness.core.strategy import StrategyOptions
-from harness.model.sizes import footprint, model_size
+from harness.model.sizes import footprint
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.simulate import SaveSizes
 from harness.planning.spread import job_of, simulate_all, spec_of
@@ -53,13 +53,13 @@ def plan(options: argparse.Namespace) -> None:
     _check(options, costs)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
     assert isinstance(config.strategy, CprPriority.Options)
-    size = model_size(config.model)
+    trainer, model = config.trainer, config.model
     advice = advise(
         costs,
         config.strategy,
         cardinalities,
-        embedding_dim=size.embedding_dim,
-        row_width=footprint(size, config.trainer).row_width,
+        embedding_dim=model.row_values,
+        row_width=footprint(model, trainer.optimizer, trainer.dense_optimizer).row_width,
         num_tracked=config.metrics.num_tracked,
     )
     console.say(source)

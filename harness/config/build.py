@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, strategy_keys, unknown
+from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, part_keys, unknown
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.config.yaml_file import Setting
+from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.errors import ConfigError
-from harness.core.strategies import DEFAULT, OPTIONS
 
 
 def refuse_unknown(settings: Iterable[Setting]) -> None:
@@ -23,32 +23,40 @@ def refuse_unknown(settings: Iterable[Setting]) -> None:
 
 
 def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
-    """Each combination of settings without the options that its strategy does not have.
+    """Each combination of settings without the options that its strategy, or its model, does not have.
 
-    Raises ConfigError for an option that no combination's strategy has. Exception: a file's option is dropped if the
-    strategy is named elsewhere, since the file may have been written for another strategy.
+    Raises ConfigError for an option that no combination's strategy (model) has. Exception: a file's option is dropped
+    if the strategy (model) is named elsewhere, since the file may have been written for another one.
     """
-    names = [next((s.value for s in settings if s.key == "strategy.name"), DEFAULT) for settings in combinations]
-    known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in OPTIONS))
-    options = frozenset[str]().union(*map(strategy_keys, known))
+    fit = [*combinations]
+    for group in CHOICES:
+        fit = _fitted(group, fit)
+    return fit
+
+
+def _fitted(group: str, combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
+    chosen, every = f"{group}.name", option_keys(group)
+    names = [next((s.value for s in settings if s.key == chosen), DEFAULTS[group]) for settings in combinations]
+    known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in CHOICES[group]))
+    options = frozenset[str]().union(*(part_keys(group, name) for name in known))
     if len(known) == len({repr(name) for name in names}):
         wrong = [
             at(setting, no_option(setting.key, known))
             for settings in combinations
             for setting in settings
-            if setting.key in option_keys() - options and (setting.argument is not None or not _is_renamed(settings))
+            if setting.key in every - options and (setting.argument is not None or not _is_renamed(settings, chosen))
         ]
         if wrong:
             raise ConfigError("\n".join(dict.fromkeys(wrong)))
     return [
-        [s for s in settings if s.key not in option_keys() or name not in known or s.key in strategy_keys(name)]
+        [s for s in settings if s.key not in every or name not in known or s.key in part_keys(group, name)]
         for name, settings in zip(names, combinations, strict=True)
     ]
 
 
-def _is_renamed(settings: Iterable[Setting]) -> bool:
-    """Whether ``strategy.name`` comes from the command line or from a caller, and not from the file."""
-    return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
+def _is_renamed(settings: Iterable[Setting], chosen: str) -> bool:
+    """Whether the key ``chosen`` comes from the command line or from a caller, and not from the file."""
+    return any(s.key == chosen and (s.argument is not None or not s.where) for s in settings)
 
 
 def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
@@ -114,7 +122,7 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
             continue
         parts = [str(part) for part in problem["loc"] if part != "Profile"]
-        if parts[:1] == ["strategy"]:  # the name that chose the options stands second; without it, it is at fault
+        if parts and parts[0] in CHOICES:  # the name that chose the options stands second; without it, it is at fault
             parts[1:2] = [] if len(parts) > 1 else ["name"]
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys

@@ -17,8 +17,8 @@ from harness.config.keys import complaint, group_keys, is_irrelevant, list_keys,
 from harness.config.model import Config
 from harness.config.words import show
 from harness.config.yaml_file import Setting, read_argument, read_settings, refuse_twice
+from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
-from harness.core.strategies import OPTIONS
 
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
@@ -81,7 +81,7 @@ def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[
     """
     given = _given(path, overrides)
     for setting in given:
-        if setting.key == "strategy.name" and setting.value not in [*OPTIONS]:
+        if setting.key == "strategy.name" and setting.value not in [*CHOICES["strategy"]]:
             raise ConfigError(at(setting, complaint(setting.key, setting.value)))
     named = [s.value for s in given if s.key == "strategy.name" and s.argument is not None]
     names = [Setting(key="strategy.name", value=name, where="") for name in dict.fromkeys([*strategies, *named])]
@@ -247,8 +247,9 @@ def _value(config: Config, key: str) -> Any:
 def _resolved(
     base: Iterable[Setting], axes: Iterable[Iterable[Setting]], combinations: Iterable[Iterable[Setting]]
 ) -> dict[str, Any]:
-    """The experiment as the mapping of a file: base settings, then ``grids``; without options that no strategy has."""
-    idle = option_keys() - {setting.key for settings in combinations for setting in settings}
+    """The experiment as the mapping of a file: base settings, then ``grids``; without options that no cell has."""
+    options = frozenset[str]().union(*map(option_keys, CHOICES))
+    idle = options - {setting.key for settings in combinations for setting in settings}
     axes = [[axis for axis in grid if axis.key not in idle] for grid in axes]
     grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]
     fixed = [axis for grid in axes for axis in grid if axis.key in _FIXED]

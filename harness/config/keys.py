@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from harness.config.model import NO_RESULT, Config
 from harness.config.profiles import PROFILES
 from harness.config.words import Schema, choices_of, describe, options_of, show
+from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
-from harness.core.strategies import OPTIONS
 
 
 def _irrelevant(model: type[BaseModel]) -> dict[str, Any]:
@@ -93,33 +93,35 @@ def _like(last: str, names: Iterable[str]) -> list[str]:
 
 
 def _with_owners(key: str) -> str:
-    """``key``; an option of at most half of the strategies is followed by their names (``KEY of A, B``)."""
+    """``key``; an option of at most half of the parts of its group is followed by their names (``KEY of A, B``)."""
     owners = _owners(key)
-    return f"{key} of {', '.join(owners)}" if 0 < len(owners) <= len(OPTIONS) / 2 else key
+    of_all = len(CHOICES.get(key.partition(".")[0], ()))
+    return f"{key} of {', '.join(owners)}" if 0 < len(owners) <= of_all / 2 else key
 
 
 @cache
-def strategy_keys(name: str) -> frozenset[str]:
-    """Dotted keys of the options of strategy ``name``."""
-    return frozenset(f"strategy.{option}" for option in OPTIONS[name].model_fields if option != "name")
+def part_keys(group: str, name: str) -> frozenset[str]:
+    """Dotted keys of the options of part ``name`` of ``group``, a strategy or a model."""
+    return frozenset(f"{group}.{option}" for option in CHOICES[group][name].model_fields if option != "name")
 
 
 @cache
-def option_keys() -> frozenset[str]:
-    """Dotted keys of the options of all strategies."""
-    return frozenset[str]().union(*map(strategy_keys, OPTIONS))
+def option_keys(group: str) -> frozenset[str]:
+    """Dotted keys of the options of all parts of ``group``."""
+    return frozenset[str]().union(*(part_keys(group, name) for name in CHOICES[group]))
 
 
 def no_option(key: str, names: Iterable[str]) -> str:
-    """An error sentence on option ``key``, which the strategies ``names`` lack; it names those that have it."""
+    """An error sentence on option ``key``, which the parts ``names`` lack; it names those that have it."""
     owners = _owners(key)
     verb = "has" if len(owners) == 1 else "have"
-    return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {verb} it"
+    return f"{key}: not an option of {key.partition('.')[0]} {' or '.join(names)}; {', '.join(owners)} {verb} it"
 
 
 def _owners(key: str) -> list[str]:
-    """The strategies with the option ``key``."""
-    return [name for name in OPTIONS if key in strategy_keys(name)]
+    """The parts with the option ``key``."""
+    group = key.partition(".")[0]
+    return [name for name in CHOICES.get(group, ()) if key in part_keys(group, name)]
 
 
 def explained(key: str) -> list[str]:
@@ -132,7 +134,7 @@ def explained(key: str) -> list[str]:
         raise ConfigError(unknown(key))
     lines: list[str] = []
     for name in keys:
-        specs = [leaf_keys()[name], *leaf_keys()[name].get("anyOf", ())]  # a strategy's option may have several
+        specs = [leaf_keys()[name], *leaf_keys()[name].get("anyOf", ())]  # an option of several parts may have several
         defaults = dict.fromkeys(show(spec["default"]) for spec in specs if "default" in spec)
         lines.append(
             f"{_with_owners(name)}: {describe(specs[0])}" + f" (default: {' or '.join(defaults)})" * bool(defaults)
@@ -169,7 +171,7 @@ def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _merged(groups: list[dict[str, Schema]]) -> dict[str, Schema]:
-    """Schema by key over all variants of a group (strategies); keys whose schemas differ get ``anyOf`` of them."""
+    """Schema by key over all parts of a group; keys whose schemas differ get ``anyOf`` of them."""
     merged: dict[str, Schema] = {}
     for name in dict.fromkeys(name for group in groups for name in group):
         specs = [group[name] for group in groups if name in group]

@@ -5,32 +5,30 @@ each default is the reading this project uses.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from pydantic import (
     BaseModel,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     model_validator,
 )
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from harness.config.jobs import JobsConfig
 from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.config.words import STRICT
+from harness.core import strategies
+from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.clock import FailureClock
-from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
-from harness.core.strategies import DEFAULT, OPTIONS, options_of
+from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
 from harness.core.strategy import StrategyOptions
 from harness.core.whole_strategies import CprVanilla
+from harness.model import options
+from harness.model.options import ModelOptions
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
-DenseOptimizerName = Literal["sgd", "adagrad"]
+DenseOptimizerName = Literal["sgd", "adagrad", "adam"]
 NO_RESULT = "changes no result and no event, whatever the engine: no part of a result's hash"
 """Marks a key, or all keys of a group."""
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -39,32 +37,18 @@ NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """A pydantic validator that the value is one of ``names``, a list to which plugins may add."""
-
-    names: Sequence[str]
-
-    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(core), "enum": list(self.names)}
-
-    def _check(self, name: str) -> str:
-        if name not in self.names:
-            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
-        return name
-
-
 class _Model(BaseModel):
     model_config = STRICT
 
 
 if TYPE_CHECKING:
     StrategyChoice = StrategyOptions
-else:  # one model of the table, chosen by the name
-    StrategyChoice = Annotated[Union[tuple(OPTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    ModelChoice = ModelOptions
+else:  # the options of one part, chosen by the name
+    StrategyChoice, ModelChoice = (
+        Annotated[Union[tuple(CHOICES[group].values())], Field(discriminator="name")]  # noqa: UP007
+        for group in ("strategy", "model")
+    )
 
 
 class DataConfig(_Model):
@@ -76,16 +60,6 @@ class DataConfig(_Model):
     """Train on at most this many samples; null is one epoch."""
 
 
-class ModelConfig(_Model):
-    size: Literal["tiny", "kaggle", "terabyte", "mlperf"] = "kaggle"
-    """Published DLRM size: the default of the three keys below."""
-    embedding_dim: PositiveInt | None = None
-    bottom_mlp: tuple[PositiveInt, ...] | None = None
-    """Widths after the 13 integer features; the last must equal embedding_dim."""
-    top_mlp: tuple[PositiveInt, ...] | None = None
-    """Widths after the interaction; the last must be 1."""
-
-
 class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
@@ -94,13 +68,14 @@ class TrainerConfig(_Model):
     `adagrad` one a value; `adam` has two moments a value and the row's number of updates. They are columns of the row:
     they are saved, moved and lost with it."""
     dense_optimizer: DenseOptimizerName = "sgd"
-    """Optimizer of the dense network, at the same learning rate. Sums of `adagrad` are part of every checkpoint."""
+    """Optimizer of the dense network, at the same learning rate. Its state is part of every checkpoint. `adam` needs
+    backend `torch`."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense network. Part of the result's hash: with backend `torch`, sums round differently with
     another number."""
     backend: Literal["auto"] | BackendName = "auto"
-    """Implementation of the dense network. `torch`: plain torch operations, on any device. `compiled`: a compiled
-    program, float32 on the CPU, if it has fused multiply-adds. `auto`: `compiled` where it can run, else `torch`; a
+    """Implementation of the dense network. `torch`: torch operations, on any device. `compiled`: a compiled program for
+    `dlrm`, float32 on the CPU, if it has fused multiply-adds. `auto`: `compiled` where it can run, else `torch`; a
     run's config and hash contain the choice. Part of the result's hash: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the dense network. PS ranks never use CUDA."""
@@ -340,12 +315,12 @@ class Config(_Model):
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ. `from_trace`: MTBF and
     ranks per failure of the trace, the others as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
     data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
+    model: ModelChoice = options.options_of()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
     cluster: ClusterConfig = ClusterConfig()
     cache: CacheConfig = CacheConfig()
-    strategy: StrategyChoice = options_of(DEFAULT)
+    strategy: StrategyChoice = strategies.options_of(DEFAULTS["strategy"])
     trace: TraceConfig = TraceConfig()
     store: Annotated[StoreConfig, NO_RESULT] = StoreConfig()
     save: SaveConfig = SaveConfig()
@@ -360,8 +335,9 @@ class Config(_Model):
         if not isinstance(values, dict):
             return values
         values = {**values, "profile": resolved(values.get("profile", "cpr56"))}
-        if isinstance(strategy := values.get("strategy"), dict):
-            values["strategy"] = {"name": DEFAULT, **strategy}
+        for group, name in DEFAULTS.items():
+            if isinstance(own := values.get(group), dict):
+                values[group] = {"name": name, **own}
         trace = values.get("trace")
         trace = trace.model_dump() if isinstance(trace, TraceConfig) else trace
         if isinstance(trace, dict) and isinstance(trace.get("path"), str):

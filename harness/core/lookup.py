@@ -70,11 +70,11 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     )
 
 
-def coalesce(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
+def coalesce(grads_BVD: Tensor, plan: BatchPlan, num_skipped: int = 1) -> Tensor:
     """Sum the gradients of accesses that read the same row, in the order of the batch: (B, V, D) -> (N, D).
 
-    A sample has V = F + 1 vectors; the first is the output of the bottom MLP, which is skipped.
+    A sample has V vectors, of which the first ``num_skipped`` are of no access: the output of DLRM's bottom MLP.
     """
     values_XD, order_A, starts_N = grads_BVD.flatten(0, 1).numpy(), plan.order_A.numpy(), plan.starts_N.numpy()
     num_vectors = grads_BVD.shape[1]
-    return torch.from_numpy(row_loops.sum_runs(values_XD, order_A, starts_N, num_vectors - 1, num_vectors))
+    return torch.from_numpy(row_loops.sum_runs(values_XD, order_A, starts_N, num_vectors - num_skipped, num_vectors))

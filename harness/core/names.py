@@ -5,8 +5,12 @@ a wrong name is reported at once. A part that is added to its table adds its nam
 """
 
 from collections import UserDict
-from collections.abc import Mapping
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 Part = TypeVar("Part")
 
@@ -16,6 +20,24 @@ OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
 """Allowed values of ``trainer.optimizer``."""
 LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 """Allowed values of ``cluster.launcher``."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A pydantic validator that the value is one of ``names``, a list to which plugins may add."""
+
+    names: Sequence[str]
+
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "enum": list(self.names)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.names:
+            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
+        return name
 
 
 class PartTable(UserDict[str, Part]):

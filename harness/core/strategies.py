@@ -4,11 +4,10 @@ A new strategy is one class, in ``core.whole_strategies`` or ``core.priority_str
 ``STRATEGIES``; its ``Options`` are its keys under ``strategy:`` in a configuration.
 """
 
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, create_model
-
+from harness.core import choices
+from harness.core.choices import CHOICES, enter
 from harness.core.plans import Costs
 from harness.core.priority_strategies import CprMass, CprMfu, CprMirror, CprRandom, CprScar, CprSsu
 from harness.core.strategy import Strategy, StrategyOptions
@@ -30,34 +29,11 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "buddy": Buddy,
 }
 
-DEFAULT = "full"
-"""The strategy used if a configuration does not name one."""
-
-
 BUILT_IN = tuple(STRATEGIES)
 """Names of the package's own strategies."""
 
 
-class _Named(StrategyOptions):
-    """Options that can be pickled, although their class has no import path."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(options_of, self.name, **self.model_dump()), ()
-
-
-def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
-    """Create the options model of ``strategy``, whose field ``name`` allows only ``name``, its default."""
-    title = name.title().replace("_", "")
-    named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
-    # Every field has its description; a search for docstrings would walk all modules, half a second for all models.
-    no_search = {"use_attribute_docstrings": False}
-    bases: tuple[type[StrategyOptions], ...] = (_Named, strategy.Options)
-    return create_model(
-        f"{title}Options", __base__=bases, __doc__=strategy.__doc__, __cls_kwargs__=no_search, name=named
-    )
-
-
-OPTIONS: dict[str, type[StrategyOptions]] = {}
+OPTIONS = CHOICES["strategy"]
 """The model of the ``strategy`` group by the strategy's name."""
 
 
@@ -65,7 +41,7 @@ def name_options() -> None:
     """Complete the table ``OPTIONS`` after entries were added to ``STRATEGIES``."""
     for name, strategy in STRATEGIES.items():
         if name not in OPTIONS:
-            OPTIONS[name] = _named(name, strategy)
+            enter(name, strategy.Options, strategy.__doc__)
 
 
 name_options()
@@ -73,7 +49,9 @@ name_options()
 
 def options_of(name: str, /, **values: Any) -> StrategyOptions:
     """The options of strategy ``name``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
-    return OPTIONS[name].model_validate(values)
+    options = choices.options_of("strategy", name, **values)
+    assert isinstance(options, StrategyOptions)
+    return options
 
 
 def make_strategy(options: StrategyOptions, costs: Costs) -> Strategy:

@@ -6,17 +6,16 @@ The strategies of the harness, and their table: ``core.strategies``.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
+from harness.core.choices import Options
 from harness.core.plans import Costs, DenseSource, Interval, MirrorSpec, Progress, Rank, RecoveryPlan, SavePlan
 
 Lost = frozenset[Rank]
 
 
-class StrategyOptions(BaseModel):
+class StrategyOptions(Options):
     """The ``strategy`` group of a configuration: a strategy's name and the options of that strategy alone."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    group = "strategy"
 
     name: str
     """When to save, what, and how to recover; the other keys of this group are this strategy's options."""

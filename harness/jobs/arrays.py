@@ -104,7 +104,7 @@ def write_config(cell: Cell) -> None:
     for path in (files.log, RunDir(cell.run_dir).error):
         with store_errors(path, "written"):
             path.unlink(missing_ok=True)
-    config = with_backend(cell.config, choose_backend(cell.config.trainer))
+    config = with_backend(cell.config, choose_backend(cell.config.trainer, cell.config.model.name))
     config = config.model_copy(update={"out": str(cell.run_dir)})
     write_text(files.config, to_yaml(config.model_dump(mode="json")))
 

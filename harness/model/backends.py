@@ -7,19 +7,27 @@ from harness.core.errors import ConfigError
 from harness.kernels import products
 
 
-def choose_backend(config: TrainerConfig) -> BackendName:
-    """The backend that ``config`` asks for; for ``auto``, ``compiled`` where it can run, otherwise ``torch``."""
+def choose_backend(config: TrainerConfig, model: str = "dlrm") -> BackendName:
+    """The backend of ``model`` that ``config`` asks for; for ``auto``, ``compiled`` where it can, else ``torch``."""
     if config.backend != "auto":
         return config.backend
-    return "torch" if obstacle(config.device) else "compiled"
+    return "torch" if _obstacle(config, model) else "compiled"
 
 
-def check_backend(config: TrainerConfig) -> None:
-    """Raise ConfigError if this machine cannot run the backend that ``config`` asks for. Opens no device."""
-    if config.backend == "compiled" and (why := obstacle(config.device)):
+def check_backend(config: TrainerConfig, model: str = "dlrm") -> None:
+    """Raise ConfigError if the backend that ``config`` asks for cannot run ``model`` here. Opens no device."""
+    if config.backend == "compiled" and (why := _obstacle(config, model)):
         raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
     if config.device == "cuda" and torch.version.cuda is None:
         raise ConfigError(f"trainer.device: expected a torch with CUDA for cuda, got {torch.__version__}; use cpu")
+
+
+def _obstacle(config: TrainerConfig, model: str) -> str | None:
+    if model != "dlrm":
+        return f"it computes model dlrm only, not {model}"
+    if config.dense_optimizer == "adam":
+        return "it lacks the dense optimizer adam"
+    return obstacle(config.device)
 
 
 def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:

@@ -5,6 +5,7 @@ layer's inputs and a one; O: its outputs. S rows of a cache or of a batch, X col
 part, W numbers of a sample in it.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +21,6 @@ from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.step import num_counters
-from harness.model.sizes import NUM_TABLES
 
 _FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
 _IN_ORDER = np.empty(0, np.int64)
@@ -108,7 +108,8 @@ class TeamPass:
         top = _Stack(top_JO, sums_JO[len(bottom_JO) :], num_samples, ends_in_relu=False)
         layers = np.array([*bottom.layers, *top.layers], LAYER)
         self._dim = bottom_JO[-1].shape[1]
-        vectors_BVD = torch.empty((num_samples, NUM_TABLES + 1, self._dim))
+        num_pairs = len(top_JO[0]) - 1 - self._dim
+        vectors_BVD = torch.empty((num_samples, (1 + math.isqrt(1 + 8 * num_pairs)) // 2, self._dim))
         vector_grads_BVD = torch.empty_like(vectors_BVD)
         counters = _lines(num_counters(num_shares))
         semaphores = _lines(num_shares)

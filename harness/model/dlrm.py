@@ -11,7 +11,6 @@ inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of 
 optimizer, which the network does not read.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -24,11 +23,11 @@ from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
-from harness.core.seeds import generator
 from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import products
 from harness.model.backends import obstacle
-from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
+from harness.model.models import initial_layer
+from harness.model.sizes import ModelSize
 from harness.model.torch_backend import TorchBackend
 
 PREDICT_SAMPLES = 1024
@@ -100,7 +99,7 @@ class DenseNetwork(Resumable):
         if backend == "compiled" and (why := obstacle(device, dtype)):
             raise ConfigError(f"backend compiled: {why}; use torch")
         self.size = size
-        bottom_JO = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, device, dtype)
+        bottom_JO = _initial_layers("bottom", (size.shape.num_dense, *size.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
         self._parameters = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
@@ -132,7 +131,8 @@ class DenseNetwork(Resumable):
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU."""
-        parts = zip(dense_BI.split(PREDICT_SAMPLES), plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES), strict=True)
+        inverses = plan.inverse_A.split(PREDICT_SAMPLES * self.size.shape.num_tables)
+        parts = zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True)
         return torch.cat([self._backend.predict(part_BI, rows_NX, inverse_A) for part_BI, inverse_A in parts])
 
     def state(self) -> dict[str, Tensor]:
@@ -153,15 +153,10 @@ class DenseNetwork(Resumable):
 
 
 def _initial_layers(name: str, widths: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -> list[Tensor]:
-    """Wᵀ above b of every layer: W ~ N(0, sqrt(2/(fan_in+fan_out))), b ~ N(0, sqrt(1/fan_out)), (fan_in + 1, fan_out).
-
-    Source: facebookresearch/dlrm.
-    """
+    """Wᵀ above b of every layer, (fan_in + 1, fan_out)."""
     layers_JO: list[Tensor] = []
     for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
-        rng = generator(seed, "dense", name, index)
-        weight_OI = rng.normal(0, math.sqrt(2 / (fan_in + fan_out)), (fan_out, fan_in)).astype(np.float32)
-        bias_O = rng.normal(0, math.sqrt(1 / fan_out), fan_out).astype(np.float32)
+        weight_OI, bias_O = initial_layer(seed, f"{name}.{index}", fan_in, fan_out)
         affine_JO = np.ascontiguousarray(np.vstack([weight_OI.T, bias_O]))
         layers_JO.append(torch.tensor(affine_JO, device=device, dtype=dtype))
     return layers_JO

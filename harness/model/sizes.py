@@ -1,80 +1,57 @@
-"""Published sizes of DLRM (facebookresearch/dlrm bench scripts and MLPerf; PAPERS [read]), and a tiny one."""
+"""Numbers of a model: the widths of DLRM's layers, and the bytes of a model that is trained."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.config.model import ModelConfig, TrainerConfig
-from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS, row_width
-
-NUM_INTEGERS = 13
-NUM_TABLES = 26
+from harness.model.dense_optimizers import DENSE_OPTIMIZERS
+from harness.model.options import CRITEO, DlrmOptions, ModelOptions, Shape
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Embedding dim D, widths of the bottom MLP (input 13, output D) and of the top MLP (output 1)."""
+    """Embedding dim D, widths of DLRM's bottom MLP (output D) and of its top MLP (output 1), the data's shape."""
 
     embedding_dim: int
     bottom_mlp: tuple[int, ...]
     top_mlp: tuple[int, ...]
+    shape: Shape = CRITEO
 
     @property
     def top_inputs(self) -> int:
-        """Number of inputs of the top MLP: the bottom's output and all pairs of 27 vectors (367 for D = 16)."""
-        num_vectors = NUM_TABLES + 1
+        """Inputs of the top MLP: the bottom's output and all pairs of F + 1 vectors (367 for D = 16, F = 26)."""
+        num_vectors = self.shape.num_tables + 1
         return self.embedding_dim + num_vectors * (num_vectors - 1) // 2
 
     @property
-    def dense_bytes(self) -> int:
-        """Bytes of the dense parameters, float32."""
-        bottom = (NUM_INTEGERS, *self.bottom_mlp)
-        top = (self.top_inputs, *self.top_mlp)
-        layers = [*pairwise(bottom), *pairwise(top)]
-        return 4 * sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
+    def num_parameters(self) -> int:
+        """Number of the dense parameters."""
+        layers = [*pairwise((self.shape.num_dense, *self.bottom_mlp)), *pairwise((self.top_inputs, *self.top_mlp))]
+        return sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
 
 
-SIZES: dict[str, ModelSize] = {
-    "tiny": ModelSize(16, (64, 16), (64, 1)),
-    "kaggle": ModelSize(16, (512, 256, 64, 16), (512, 256, 1)),
-    "terabyte": ModelSize(64, (512, 256, 64), (512, 512, 256, 1)),
-    "mlperf": ModelSize(128, (512, 256, 128), (1024, 1024, 512, 256, 1)),
-}
+SIZES: dict[str, ModelSize] = {name: ModelSize(**values) for name, values in DlrmOptions.sizes.items()}
+"""Published sizes of DLRM (facebookresearch/dlrm bench scripts, MLPerf, uw-mad-dash/bagpipe), and a tiny one."""
 
 
-def model_size(config: ModelConfig) -> ModelSize:
-    """The size that ``config`` asks for. Raises ConfigError if its parts do not fit each other."""
-    named = SIZES[config.size]
-    for key in ("bottom_mlp", "top_mlp"):
-        if getattr(config, key) == ():
-            raise ConfigError(
-                f"model.{key}: expected a list of layer widths, got an empty list; use null for the size's default"
-            )
-    size = ModelSize(
-        config.embedding_dim or named.embedding_dim,
-        config.bottom_mlp or named.bottom_mlp,
-        config.top_mlp or named.top_mlp,
-    )
-    if size.bottom_mlp[-1] != size.embedding_dim:
-        raise ConfigError(
-            f"model.bottom_mlp: expected the last width to equal model.embedding_dim ({size.embedding_dim}), "
-            f"got {size.bottom_mlp[-1]}"
-        )
-    if size.top_mlp[-1] != 1:
-        raise ConfigError(
-            f"model.top_mlp: expected the last width to be 1, the number of logits, got {size.top_mlp[-1]}"
-        )
-    return size
+def model_size(options: ModelOptions, shape: Shape = CRITEO) -> ModelSize:
+    """The size of DLRM that its ``options`` ask for. Raises ConfigError if its parts do not fit each other."""
+    options.check(shape)
+    whole = options.filled()
+    assert isinstance(whole, DlrmOptions)
+    return ModelSize(whole.embedding_dim or 0, whole.bottom_mlp or (), whole.top_mlp or (), shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Sizes of a trained model, state of the optimizers included.
+    """Sizes of a trained model.
 
-    ``row_width``: float32 numbers of an embedding row. ``dense_bytes``: of the dense network.
+    ``row_width``: float32 numbers of an embedding row, state of its optimizer included. ``num_parameters``: of the
+    dense network. ``dense_bytes``: of its parameters, buffers and optimizer.
     """
 
     row_width: int
+    num_parameters: int
     dense_bytes: int
 
     def num_bytes(self, num_rows: int) -> int:
@@ -82,9 +59,18 @@ class Footprint:
         return 4 * self.row_width * num_rows + self.dense_bytes
 
 
-def footprint(size: ModelSize, trainer: TrainerConfig) -> Footprint:
-    """The sizes of a model of ``size`` that ``trainer`` trains."""
+def footprint(options: ModelOptions, optimizer: str, dense_optimizer: str, shape: Shape = CRITEO) -> Footprint:
+    """The sizes of the model of ``options`` with these optimizers. Raises ConfigError for options that do not fit."""
+    if isinstance(options, DlrmOptions):
+        parameters, buffers_bytes = model_size(options, shape).num_parameters, 0
+    else:
+        from harness.model.models import counted  # noqa: PLC0415 - it imports this module
+
+        parameters, buffers_bytes = counted(options, shape)
+    dense = DENSE_OPTIMIZERS[dense_optimizer]
+    steps_bytes = 8 * (dense.counts_steps or not isinstance(options, DlrmOptions))
     return Footprint(
-        row_width=row_width(OPTIMIZERS[trainer.optimizer], size.embedding_dim),
-        dense_bytes=size.dense_bytes * (2 if trainer.dense_optimizer == "adagrad" else 1),
+        row_width=row_width(OPTIMIZERS[optimizer], options.row_values),
+        num_parameters=parameters,
+        dense_bytes=4 * (1 + len(dense.states)) * parameters + buffers_bytes + steps_bytes,
     )

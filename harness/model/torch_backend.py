@@ -25,10 +25,8 @@ and with v_j by v_i, and v_0 stands in z itself::
 
     L = mean over B of log(1 + exp(s a))        dL/da = s sigmoid(s a) / B
 
-**Optimizer** of the dense parameters: SGD as above, or Adagrad with G (J, O), sums of squares that begin at zero. With
-the gradient D = x̃ᵀ g, each operation element by element::
-
-    G <- G + D²        A <- A - lr D / (sqrt(G) + 1e-10)
+**Optimizer** of the dense parameters: SGD as above, or Adagrad (:mod:`harness.model.dense_optimizers`) with the
+gradient x̃ᵀ g.
 
 Source: Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems".
 """
@@ -41,8 +39,9 @@ from torch import Tensor
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan, coalesce
 from harness.core.trainers import ALONE, TrainerGroup
-from harness.kernels.adagrad import EPS
+from harness.model.dense_optimizers import Adagrad
 
+_ADAGRAD = Adagrad()
 _NUMBERS_PER_LINE = 16  # float32 of a cache line
 
 
@@ -156,8 +155,7 @@ class Mlp:
         ):
             if sums_JO is not None:
                 grad_JO = torch.mm(inputs_BJ.t(), grad_BO)
-                sums_JO.addcmul_(grad_JO, grad_JO)
-                affine_JO.addcdiv_(grad_JO, sums_JO.sqrt().add_(float(EPS)), value=-learning_rate)
+                _ADAGRAD.step(affine_JO, grad_JO, [sums_JO], learning_rate=learning_rate, number=0)
             elif grad_BO.shape[1] > 1:
                 affine_JO.addmm_(inputs_BJ.t(), grad_BO, alpha=-learning_rate)
             else:  # a product with one column would add term by term to A, and round each time

@@ -11,7 +11,7 @@ from harness.core.plans import Costs
 from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategy import StrategyOptions
-from harness.model.sizes import footprint, model_size
+from harness.model.sizes import footprint
 from harness.planning.advisor import Outcomes, Spread, outcomes, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
@@ -25,7 +25,7 @@ _TRACES_AT_ONCE = 500
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     """The simulator's job for a run of ``config`` over tables of these cardinalities."""
     placement = Placement(config.cluster.placement, tuple(cardinalities), costs.num_ps)
-    model = footprint(model_size(config.model), config.trainer)
+    model = footprint(config.model, config.trainer.optimizer, config.trainer.dense_optimizer)
     strategy = config.strategy
     return Job(
         costs=costs,

@@ -11,8 +11,8 @@ from harness.client.embedding_client import EmbeddingClient
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.plans import Progress
 from harness.data.dataset import Batch
-from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
+from harness.model.network import Network
 from harness.run.spec import RunSpec
 
 
@@ -24,7 +24,7 @@ class Evaluator:
     """
 
     run_spec: RunSpec
-    network: DenseNetwork
+    network: Network
     client: EmbeddingClient
     on_batch: Callable[[], None]
 

@@ -13,8 +13,7 @@ from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
 from harness.core.trainers import TrainerGroup
-from harness.model.backends import choose_backend
-from harness.model.dlrm import DenseNetwork
+from harness.model.network import Network, make_network
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
@@ -159,17 +158,13 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     )
 
 
-def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> DenseNetwork:
+def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> Network:
     """The dense network. Its threads begin an update at once, unless a message in flight needs their cores."""
     config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
-    return DenseNetwork(
-        run_spec.size,
+    return make_network(
+        *(config.model, run_spec.shape, config.trainer),
         seed=config.seed,
-        learning_rate=config.trainer.learning_rate,
-        optimizer=config.trainer.dense_optimizer,
-        device=config.trainer.device,
-        backend=choose_backend(config.trainer),
         is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,
         group=group,
     )

@@ -67,8 +67,8 @@ def needs_of(run_spec: RunSpec) -> Needs:
     # A checkpoint is a base, or a base and deltas: before it is compacted, as many bytes again and one more delta.
     most_delta = max((size for kind, size in zip(kinds, saves, strict=True) if kind != "full"), default=None)
     checkpoint_bytes = full_bytes if most_delta is None else 2 * full_bytes + most_delta
-    parameters = run_spec.size.dense_bytes / 4
-    step_s = STEP_S + 6 * parameters * config.trainer.batch_size / (FLOP_PER_S * config.trainer.num_threads)
+    flop = 6 * run_spec.footprint.num_parameters * config.trainer.batch_size
+    step_s = STEP_S + flop / (FLOP_PER_S * config.trainer.num_threads)
     if config.engine == "rpc" and config.cache.mode == "none":
         step_s += MESSAGE_S * config.num_ps
     seconds = run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s + sum(saves) / DISK_BYTES_PER_S

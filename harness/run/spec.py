@@ -30,7 +30,8 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
-from harness.model.sizes import Footprint, ModelSize, footprint, model_size
+from harness.model.options import ModelOptions, Shape
+from harness.model.sizes import Footprint, footprint
 from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
@@ -50,7 +51,9 @@ class RunSpec:
     @cached_property
     def config(self) -> Config:
         """The config with backend ``auto`` and profile ``from_trace`` resolved. Raises TraceError, ConfigError."""
-        return with_profile_of_trace(with_backend(self.given, choose_backend(self.given.trainer)))
+        return with_profile_of_trace(
+            with_backend(self.given, choose_backend(self.given.trainer, self.given.model.name))
+        )
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -58,14 +61,21 @@ class RunSpec:
         return Dataset.open(Path(self.config.data.path), split=self.config.data.split, seed=self.config.seed)
 
     @cached_property
-    def size(self) -> ModelSize:
-        """The model's size. Raises ConfigError."""
-        return model_size(self.config.model)
+    def shape(self) -> Shape:
+        """What a model takes of each sample. Raises DataError."""
+        return Shape(self.dataset.num_dense, self.dataset.num_tables)
+
+    @cached_property
+    def model(self) -> ModelOptions:
+        """The options of the model. Raises ConfigError if they do not fit each other or the data."""
+        self.config.model.check(self.shape)
+        return self.config.model.filled()
 
     @cached_property
     def footprint(self) -> Footprint:
         """Sizes of the model, state of the optimizers included."""
-        return footprint(self.size, self.config.trainer)
+        trainer = self.config.trainer
+        return footprint(self.model, trainer.optimizer, trainer.dense_optimizer, self.shape)
 
     @cached_property
     def num_steps(self) -> int:
@@ -153,7 +163,7 @@ class RunSpec:
             strategy=self.strategy,
             placement=self.placement,
             tracked=self.tracked,
-            dim=self.size.embedding_dim,
+            dim=self.model.row_values,
             optimizer=OPTIMIZERS[self.config.trainer.optimizer],
             learning_rate=self.config.trainer.learning_rate,
             has_counts=self.counts_updates,
@@ -208,7 +218,7 @@ class RunSpec:
     @property
     def memory_bytes(self) -> int | None:
         """Bytes of tracker and replica in the PS rank that needs most; None if the tracker's are unknown."""
-        num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.size.embedding_dim)
+        num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.model.row_values)
         if num_bytes is None or not self.keeps_replicas:
             return num_bytes
         copied_bytes = num_copied_bytes(max(self.rank_rows), self.footprint.row_width, has_counts=self.counts_updates)
@@ -231,10 +241,10 @@ class RunSpec:
 
     def validate(self) -> None:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
-        check_backend(self.config.trainer)
+        check_backend(self.config.trainer, self.config.model.name)
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
-        _ = self.size, self.num_steps, self.strategy
+        _ = self.model, self.num_steps, self.strategy
         if self.loses_all_trainers and self.config.cache.mode == "stale":
             cause = "trace.trainers_die=true" if self.config.trace.trainers_die else "a trace that kills all trainers"
             raise ConfigError(
@@ -252,7 +262,7 @@ class RunSpec:
         config = self.config
         return RankSpec(
             placement=self.placement,
-            embedding_dim=self.size.embedding_dim,
+            embedding_dim=self.model.row_values,
             seed=config.seed,
             optimizer=config.trainer.optimizer,
             tracker=self.tracker_spec,
@@ -326,7 +336,7 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
     for cell in cells:
         if cell.config.trainer.backend != "auto" or cell.run_dir.exists():
             continue
-        chosen = choose_backend(cell.config.trainer)
+        chosen = choose_backend(cell.config.trainer, cell.config.model.name)
         other: BackendName = "torch" if chosen == "compiled" else "compiled"
         run_dir = cell.run_dir.with_name(f"{cell.slug}-{cell_hash(with_backend(cell.config, other))}")
         if run_dir.exists():
@@ -355,7 +365,7 @@ def check(config: Config) -> list[str]:
             f"{config.trainer.batch_size}: it saves after every step, fewer times than planned"
         )
     resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
-    if resets and run_spec.footprint.row_width == run_spec.size.embedding_dim:
+    if resets and run_spec.footprint.row_width == run_spec.model.row_values:
         name = config.trainer.optimizer
         remarks.append(f"strategy.restore_optimizer=reset changes nothing: {name} has no state in rows")
     return remarks

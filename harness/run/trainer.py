@@ -25,8 +25,8 @@ from harness.core.lookup import BatchPlan
 from harness.core.plans import Rank, SavePlan, trainer_rank
 from harness.data.digest import verify
 from harness.data.records import read_meta
-from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality
+from harness.model.network import Network
 from harness.recovery.failover import RolledBack
 from harness.recovery.injections import TrainersDied
 from harness.run.job import Job
@@ -257,7 +257,7 @@ class Trainer:
         )
 
 
-def _digest(network: DenseNetwork) -> str:
+def _digest(network: Network) -> str:
     """xxh3 of all dense parameters, in the order of ``network.state()``."""
     hasher = xxhash.xxh3_64()
     for parameter in network.state().values():

@@ -69,7 +69,11 @@ def test_values_of_file_and_command_line(write: Write) -> None:
     path = write("seed: 3\ntrainer: {learning_rate: 1e-3, batch_size: 64}\nwandb.mode: disabled\nmodel:\n")
     config = load_config(path, ["trainer.batch_size=32", "model.bottom_mlp=[64,16]", "eval.every_steps="])
     assert (config.seed, config.trainer.learning_rate, config.trainer.batch_size) == (3, 0.001, 32)
-    assert (config.model.bottom_mlp, config.eval.every_steps, config.wandb.mode) == ((64, 16), None, "disabled")
+    assert (config.model.model_dump()["bottom_mlp"], config.eval.every_steps, config.wandb.mode) == (
+        (64, 16),
+        None,
+        "disabled",
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_cells_of_grids(write: Write, text: str, overrides: list[str], expected:
         slug if slug.startswith("rpc") else f"local-{slug}" for slug in expected.split()
     ]
     assert all(cell.run_dir == Path(f"{cell.config.out}/{cell.slug}-{cell.hash}") for cell in cells)
-    assert all(cell.config.model.bottom_mlp in ((64, 16), (16,)) for cell in cells if text == LIST)
+    assert all(cell.config.model.model_dump()["bottom_mlp"] in ((64, 16), (16,)) for cell in cells if text == LIST)
 
 
 def test_a_trace_path_can_name_the_seed(write: Write) -> None:

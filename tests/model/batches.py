@@ -12,12 +12,12 @@ from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.model import dlrm
-from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
+from harness.model.options import CRITEO
 
 BACKENDS: list[BackendName] = sorted(dlrm.BACKENDS)
 """Those that can run on this machine, whatever its processor."""
 
-CARDINALITIES = tuple(3 + 7 * table for table in range(NUM_TABLES))
+CARDINALITIES = tuple(3 + 7 * table for table in range(CRITEO.num_tables))
 
 
 def initial_tables(dim: int, seed: int, cardinalities: tuple[int, ...] = CARDINALITIES) -> list[Tensor]:
@@ -30,7 +30,7 @@ def initial_tables(dim: int, seed: int, cardinalities: tuple[int, ...] = CARDINA
 def make_batch(batch_size: int, seed: int) -> tuple[Tensor, np.ndarray, Tensor]:
     """dense_BI, ids_BF with many rows met more than once, labels_B."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    dense_BI = torch.from_numpy(np.log1p(rng.integers(0, 50, (batch_size, NUM_INTEGERS))).astype(np.float32))
+    dense_BI = torch.from_numpy(np.log1p(rng.integers(0, 50, (batch_size, CRITEO.num_dense))).astype(np.float32))
     ids_BF = np.stack([rng.zipf(1.3, batch_size) % size for size in CARDINALITIES], axis=1).astype(np.int32)
     return dense_BI, ids_BF, torch.from_numpy((rng.random(batch_size) < 0.25).astype(np.float32))
 

@@ -21,7 +21,8 @@ from harness.data.dataset import Batch, Dataset
 from harness.data.prepare import prepare
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
-from harness.model.sizes import NUM_INTEGERS, SIZES
+from harness.model.options import CRITEO
+from harness.model.sizes import SIZES
 from harness.record.event_log import read_events
 from harness.run import assemble
 from tests.data.logs import Row, to_text
@@ -65,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.Generator(np.random.PCG64(0))
     num_rows = 3_000
     labels = rng.random(num_rows) < 0.25
-    integers = rng.integers(0, 50, (num_rows, NUM_INTEGERS))
+    integers = rng.integers(0, 50, (num_rows, CRITEO.num_dense))
     columns = np.stack([rng.zipf(1.3, num_rows) % size for size in CARDINALITIES], axis=1)
     categories = columns * 2654435761 % 2**32
     rows: list[Row] = [

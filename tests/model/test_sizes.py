@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.config.model import ModelConfig
 from harness.core.errors import ConfigError
 from harness.model.dlrm import DenseNetwork
+from harness.model.options import options_of
 from harness.model.sizes import ModelSize, model_size
 
 # Written out by hand from the layers 13-512-256-64-16 / 367-512-256-1 and so on, weights and biases.
@@ -20,9 +20,9 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_are_as_published(name: str) -> None:
     """Embedding dim, inputs of the top MLP and number of dense parameters; the network really has so many."""
-    size = model_size(ModelConfig.model_validate({"size": name}))
+    size = model_size(options_of(size=name))
     dim, top_inputs, num_parameters = PUBLISHED[name]
-    assert (size.embedding_dim, size.top_inputs, size.dense_bytes) == (dim, top_inputs, 4 * num_parameters)
+    assert (size.embedding_dim, size.top_inputs, size.num_parameters) == (dim, top_inputs, num_parameters)
     state = DenseNetwork(size, seed=0, learning_rate=0.1).state()
     assert sum(parameter.numel() for parameter in state.values()) == num_parameters
     assert state["top.0.weight"].shape[1] == top_inputs
@@ -31,10 +31,10 @@ def test_sizes_are_as_published(name: str) -> None:
 
 def test_given_parts_replace_those_of_the_named_size() -> None:
     """embedding_dim, bottom_mlp and top_mlp each stand in for the size's own."""
-    config = ModelConfig.model_validate({"size": "tiny", "embedding_dim": 8, "bottom_mlp": [32, 8], "top_mlp": [9, 1]})
+    config = options_of(size="tiny", embedding_dim=8, bottom_mlp=[32, 8], top_mlp=[9, 1])
     assert model_size(config) == ModelSize(8, (32, 8), (9, 1))
     assert model_size(config).top_inputs == 8 + 351
-    assert model_size(ModelConfig.model_validate({"top_mlp": [1]})) == ModelSize(16, (512, 256, 64, 16), (1,))
+    assert model_size(options_of(top_mlp=[1])) == ModelSize(16, (512, 256, 64, 16), (1,))
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_given_parts_replace_those_of_the_named_size() -> None:
 def test_parts_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:
     """One line that names the key and what would be right."""
     with pytest.raises(ConfigError, match=message) as caught:
-        model_size(ModelConfig.model_validate({"size": "tiny", **values}))
+        model_size(options_of(size="tiny", **values))
     assert "\n" not in str(caught.value)

@@ -91,7 +91,7 @@ def test_a_replacement_has_the_newer_of_mirror_and_checkpoint(
     recoveries = [event for event in events if isinstance(event, Recovered)]
     assert ShadowedServer.num_newer == sum(event.recovered_rows for event in recoveries) > 0
     assert finished.recovered_updates == sum(event.recovered_updates or 0 for event in recoveries) > 0
-    row_bytes = 4 * RunSpec(mirrored).size.embedding_dim + 4
+    row_bytes = 4 * RunSpec(mirrored).model.row_values + 4
     assert [event.upload_bytes for event in recoveries] == [event.recovered_rows * row_bytes for event in recoveries]
 
 
@@ -129,7 +129,7 @@ def test_saves_keep_to_their_budgets(mirrored: Config, tmp_path: Path) -> None:
     )
     assert finished.mirror is not None
     assert finished.mirror["rows"] == rows
-    assert finished.mirror["bytes"] == rows * (4 * run_spec.size.embedding_dim + MIRROR_INDEX_BYTES)
+    assert finished.mirror["bytes"] == rows * (4 * run_spec.model.row_values + MIRROR_INDEX_BYTES)
 
 
 def test_a_fallback_keeps_no_mirror(mirrored: Config, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_bytes_count_the_state(config: Config) -> None:
         return RunSpec(changed(config, trainer__optimizer=rows, trainer__dense_optimizer=dense)).bytes_full
 
     run_spec = RunSpec(config)
-    plain, dense = run_spec.bytes_full, run_spec.size.dense_bytes
+    plain, dense = run_spec.bytes_full, run_spec.footprint.dense_bytes
     assert plain == run_spec.num_rows * 16 * 4 + dense
     assert num_bytes("rowwise_adagrad", "sgd") == plain + run_spec.num_rows * 4
     assert num_bytes("adam", "sgd") == plain + run_spec.num_rows * (2 * 16 + 1) * 4

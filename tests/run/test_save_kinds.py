@@ -58,7 +58,7 @@ def test_rounded_saves_are_charged_as_written(config: Config, tmp_path: Path, bi
     keys: dict[str, Any] = {"strategy__bits": bits, "strategy__recovery": recovery, "data__max_train_samples": 256}
     config = saving_every(changed(config, strategy__name="differential", **keys), 16)
     finished, events = run(config, tmp_path / "plain")
-    dense_bytes = RunSpec(config).size.dense_bytes
+    dense_bytes = RunSpec(config).footprint.dense_bytes
     for event in charged(events):
         assert event.payload_bytes - dense_bytes in save_bytes(event, events, bits)
     first = losses_of(events)

@@ -1,0 +1,155 @@
+"""The dense network of a run: DLRM by its backends, every other model by autograd."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from harness.config.model import TrainerConfig
+from harness.core.errors import ConfigError
+from harness.core.lookup import BatchPlan, coalesce
+from harness.core.resumable import Resumable
+from harness.core.seeds import generator
+from harness.core.trainers import ALONE, TrainerGroup
+from harness.model.backends import choose_backend
+from harness.model.dense_optimizers import DENSE_OPTIMIZERS
+from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
+from harness.model.models import make_model
+from harness.model.options import DlrmOptions, ModelOptions, Shape
+from harness.model.sizes import model_size
+from harness.model.torch_backend import cross_entropy
+
+
+class AutogradNetwork(Resumable):
+    """A replica of a model of :data:`harness.model.models.MODELS` with its optimizer, as :class:`DenseNetwork` is one.
+
+    Same parameters, batch, device and number of threads of torch: same bits, in every process. A step follows from the
+    number of steps before it too, which is part of the state: dropout and the dense optimizer ``adam`` read it. Raises
+    ConfigError for options that do not fit, and for a ``group`` of several trainers.
+    """
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        shape: Shape,
+        *,
+        seed: int,
+        learning_rate: float,
+        optimizer: str = "sgd",
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        group: TrainerGroup = ALONE,
+    ) -> None:
+        if group.size > 1:
+            raise ConfigError(f"model {options.name} trains on whole batches, with other bits on parts")
+        self._model = make_model(options, shape, seed=seed).to(device, dtype)
+        self._seed, self._learning_rate = seed, learning_rate
+        self._num_tables, self._row_values = shape.num_tables, options.row_values
+        self._like = torch.empty(0, device=device, dtype=dtype)
+        self._optimizer = DENSE_OPTIMIZERS[optimizer]
+        self._parameters = dict(self._model.named_parameters())
+        self._states = {
+            name: [torch.zeros_like(value) for _ in self._optimizer.states] for name, value in self._parameters.items()
+        }
+        self._num_steps = torch.zeros(1, dtype=torch.int64)
+        self._is_due = False
+
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
+    ) -> tuple[float, Tensor]:
+        """Mean loss of a batch, and the gradient of each of its N distinct rows; see :meth:`DenseNetwork.train`."""
+        self.step()
+        self._num_steps += 1
+        rows_BFW = self._rows(rows_SX if slots_N is None else rows_SX[slots_N], plan.inverse_A).requires_grad_()
+        draws = generator(self._seed, "dropout", int(self._num_steps))
+        logits_B = self._model.train()(dense_BI.to(self._like), rows_BFW, draws)
+        loss, grad_B1 = cross_entropy(logits_B.detach().unsqueeze(1), labels_B)
+        self._model.zero_grad()
+        logits_B.backward(grad_B1.squeeze(1))
+        self._is_due = True
+        assert rows_BFW.grad is not None, "a model reads its rows"
+        return loss, coalesce(rows_BFW.grad.cpu(), plan, num_skipped=0)
+
+    def step(self, *, is_alone: bool = False) -> None:
+        """Apply the pending step of the last :meth:`train`, if there is one. ``is_alone`` is ignored."""
+        if not self._is_due:
+            return
+        self._is_due = False
+        with torch.no_grad():
+            for name, value in self._parameters.items():
+                if value.grad is not None:
+                    self._optimizer.step(
+                        *(value, value.grad, self._states[name]),
+                        learning_rate=self._learning_rate,
+                        number=int(self._num_steps),
+                    )
+
+    @torch.no_grad()
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
+        """Logits, (B,) on the CPU."""
+        self.step()
+        self._model.eval()
+        parts = zip(
+            dense_BI.split(PREDICT_SAMPLES), plan.inverse_A.split(PREDICT_SAMPLES * self._num_tables), strict=True
+        )
+        return torch.cat(
+            [
+                self._model(part_BI.to(self._like), self._rows(rows_NX, inverse_A), None).cpu()
+                for part_BI, inverse_A in parts
+            ]
+        )
+
+    def _rows(self, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
+        """The row of each access, (B, F, W)."""
+        rows_AW = rows_NX[:, : self._row_values][inverse_A]
+        return rows_AW.view(-1, self._num_tables, self._row_values).to(self._like)
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, the optimizer's state, ``NAME.STATE``, and ``steps``, int64 (1,)."""
+        self.step()
+        return {name: value.cpu() for name, value in self._tensors().items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Set all tensors from a :meth:`state`, which must name each of them, with its shape."""
+        tensors = self._tensors()
+        assert state.keys() == tensors.keys()
+        self.step()
+        for name, value in tensors.items():
+            value.copy_(state[name])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The tensors of the state, which share the memory of this object."""
+        named = {name: value.detach() for name, value in self._model.state_dict(keep_vars=True).items()}
+        for name, states in self._states.items():
+            named |= {f"{name}.{key}": value for key, value in zip(self._optimizer.states, states, strict=True)}
+        return {**named, "steps": self._num_steps}
+
+
+Network = DenseNetwork | AutogradNetwork
+"""The dense network of a run: :class:`DenseNetwork` says what its methods do."""
+
+
+def make_network(
+    options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool, group: TrainerGroup
+) -> Network:
+    """The network of ``options`` for data of ``shape``. ``is_eager``: see :class:`DenseNetwork`. Raises ConfigError."""
+    if isinstance(options, DlrmOptions) and trainer.dense_optimizer != "adam":
+        return DenseNetwork(
+            model_size(options, shape),
+            seed=seed,
+            learning_rate=trainer.learning_rate,
+            optimizer=trainer.dense_optimizer,
+            device=trainer.device,
+            backend=choose_backend(trainer),
+            is_eager=is_eager,
+            group=group,
+        )
+    return AutogradNetwork(
+        options,
+        shape,
+        seed=seed,
+        learning_rate=trainer.learning_rate,
+        optimizer=trainer.dense_optimizer,
+        device=trainer.device,
+        group=group,
+    )
