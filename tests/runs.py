@@ -6,8 +6,8 @@ from typing import Any
 
 import analysis
 from harness.config.model import Config
+from harness.core.choices import CHOICES
 from harness.core.events import Event, Finished, Trained
-from harness.core.strategies import OPTIONS
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
@@ -48,7 +48,7 @@ def saving_every(config: Config, samples: int) -> Config:
 def changed(config: Config, **dotted: Any) -> Config:
     """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``.
 
-    Options that the strategy does not have are dropped; ``r`` is ``PRIORITY_R`` unless it is given.
+    Options that the strategy or the model does not have are dropped; ``r`` is ``PRIORITY_R`` unless it is given.
     """
     values = config.model_dump()
     for key, value in dotted.items():
@@ -57,9 +57,10 @@ def changed(config: Config, **dotted: Any) -> Config:
         for part in path:
             target = target[part]
         target[last] = value
-    given = {"r": PRIORITY_R, **values["strategy"]}
-    options = OPTIONS[given["name"]].model_fields
-    values["strategy"] = {key: value for key, value in given.items() if key in options}
+    values["strategy"] = {"r": PRIORITY_R, **values["strategy"]}
+    for group, parts in CHOICES.items():
+        options = parts[values[group]["name"]].model_fields
+        values[group] = {key: value for key, value in values[group].items() if key in options}
     return Config.model_validate(values)
 
 

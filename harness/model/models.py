@@ -89,14 +89,14 @@ class WideDeep(Model):
         num_inputs = shape.num_dense + num_embedded * self.reads_ids
         self.deep = Mlp.of(options, num_inputs)
         self.last = Layer(self.deep.num_outputs + num_embedded * (not self.reads_ids), 1)
-        self.wide = Layer(shape.num_dense, 1, bias=False) if self.reads_ids else None
+        self.wide = Wide(shape.num_dense) if self.reads_ids else None
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
         """See Model."""
         embedded_BX = rows_BFW[:, :, : self.dim].flatten(1)
         if self.wide is None:
             return self.last(torch.cat([self.deep(dense_BI, draws), embedded_BX], dim=1)).squeeze(1)
-        first_order_B = rows_BFW[:, :, self.dim].sum(dim=1) + self.wide(dense_BI).squeeze(1)
+        first_order_B = rows_BFW[:, :, self.dim].sum(dim=1) + self.wide(dense_BI)
         deep_BH = self.deep(torch.cat([dense_BI, embedded_BX], dim=1), draws)
         return self.last(deep_BH).squeeze(1) + first_order_B
 
@@ -139,12 +139,12 @@ class DeepFm(Model):
         self.num_dense = shape.num_dense if options.dense == "read" else 0
         self.deep = Mlp.of(options, self.num_dense + shape.num_tables * self.dim)
         self.last = Layer(self.deep.num_outputs, 1)
-        self.wide = Layer(self.num_dense, 1, bias=False)
+        self.wide = Wide(self.num_dense)
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
         """See Model."""
         embedded_BFD, dense_BI = rows_BFW[:, :, : self.dim], dense_BI[:, : self.num_dense]
-        first_order_B = rows_BFW[:, :, self.dim].sum(dim=1) + self.wide(dense_BI).squeeze(1)
+        first_order_B = rows_BFW[:, :, self.dim].sum(dim=1) + self.wide(dense_BI)
         # The sum over pairs of <v_i, v_j> is half of (sum of v)² less the sum of v².
         pairs_BD = embedded_BFD.sum(dim=1).square() - embedded_BFD.square().sum(dim=1)
         deep_BH = self.deep(torch.cat([dense_BI, embedded_BFD.flatten(1)], dim=1), draws)
@@ -185,6 +185,18 @@ class Mlp(nn.ModuleList):
         return x_BX
 
 
+class Wide(nn.Module):
+    """A linear model of dense features without a bias, (B,). It starts at 0, as the features are large."""
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.weight_I = nn.Parameter(torch.zeros(num_inputs))
+
+    def forward(self, dense_BI: Tensor) -> Tensor:
+        """The products, (B,)."""
+        return dense_BI @ self.weight_I
+
+
 class Layer(nn.Linear):
     """A linear layer; if it is hidden, with batch normalisation if asked for, a ReLU, and dropout if asked for."""
 
@@ -198,7 +210,7 @@ class Layer(nn.Linear):
         batch_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(fan_in, fan_out, bias)
+        super().__init__(fan_in, fan_out, bias and not batch_norm)  # which would take it off again
         self.norm = nn.BatchNorm1d(fan_out) if batch_norm else None
         self._is_hidden, self._dropout = is_hidden, dropout
 

@@ -116,7 +116,7 @@ _PLAIN: Mapping[str, Any] = {"batch_norm": False, "dropout": 0.0}
 _STACKED: Mapping[str, Any] = {"structure": "stacked", "cross_layers": 2, "cross_rank": 8, **_PLAIN}
 _PARALLEL: Mapping[str, Any] = {
     "structure": "parallel",
-    "bottom_mlp": (),
+    "bottom_mlp": (16,),
     "cross_layers": 3,
     "cross_rank": 0,
     **_PLAIN,

@@ -30,6 +30,12 @@ from tests.runs import changed, losses_of, run, saving_every, small_config
 pytestmark = needs_compiled
 NUM_STEPS, SAVE_STEPS = 60, 9
 
+OF_MODEL: dict[str, dict[str, Any]] = {
+    "wide_deep": {},
+    "dcn": {"trainer__dense_optimizer": "adam"},
+    "deepfm": {"model__batch_norm": True, "model__dropout": 0.5},
+}
+"""What runs of the models beside DLRM have besides."""
 SETTINGS = {
     "strategy": tuple(STRATEGIES),
     "trace": ("deaths", "phases", "trainers", "wall"),
@@ -44,6 +50,7 @@ SETTINGS = {
     "placement": ("row", "table"),
     "restore": ("with_rows", "reset"),
     "threads": ("1", "2"),
+    "model": ("dlrm", *OF_MODEL),
 }
 EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"strategy": "cpr_mirror", "cache": "stale"}, "cache.mode: expected none or lookahead for strategy cpr_mirror"),
@@ -60,6 +67,11 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
         )
         for optimizer in ("rowwise_adagrad", "adagrad", "adam")
     ),
+    *(
+        ({"model": model, "ranks": "rpc-3"}, "cluster.num_trainers: expected 1 with backend torch")
+        for model in OF_MODEL
+    ),
+    *(({"model": model, "threads": "2"}, "") for model in OF_MODEL),  # torch sums otherwise with another number
 )
 """Settings that the configuration refuses together, and how its line begins."""
 
@@ -137,7 +149,9 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         eval__every_steps=25,
         metrics__log_every_steps=7,
         resume__every_s=None,
+        model__name=row["model"],
     )
+    config = changed(config, **OF_MODEL.get(row["model"], {}))
     if "interval_samples" in type(config.strategy).model_fields:
         config = saving_every(config, 4 * SAVE_STEPS)
     config = changed(config, strategy__restore_optimizer=row["restore"])
@@ -192,10 +206,10 @@ def test_what_the_table_leaves_out_is_refused(click_data: Path, tmp_path: Path, 
 
 
 @cache
-def calm_run(data: Path, optimizer: str, placement: str) -> tuple[Finished, list[Event]]:
+def calm_run(data: Path, optimizer: str, placement: str, model: str) -> tuple[Finished, list[Event]]:
     """A run without failures, saves and a cache."""
     row = {name: values[0] for name, values in SETTINGS.items()}
-    row |= {"strategy": "none", "optimizer": optimizer, "placement": placement}
+    row |= {"strategy": "none", "optimizer": optimizer, "placement": placement, "model": model}
     with TemporaryDirectory() as folder:
         return run(config_of(row, data, Path(folder)), Path(folder) / "run")
 
@@ -236,7 +250,7 @@ def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row:
     if row["cache"] == "stale":  # whose copies go out at each save
         reference, of_calm = run(changed(twin, trace__path=None), tmp_path / "calm")
     else:
-        reference, of_calm = calm_run(click_data, row["optimizer"], row["placement"])
+        reference, of_calm = calm_run(click_data, row["optimizer"], row["placement"], row["model"])
     if is_exact(row):
         assert {rank: finished.digests[rank] for rank in reference.digests} == reference.digests
         assert (finished.auc, losses_of(events)) == (reference.auc, losses_of(of_calm))
