@@ -34,11 +34,11 @@ def imports(*, of_client: bool = False) -> str:
 
 
 def load_strategies() -> None:
-    """Run the examples that define strategies before the configuration's models are made from their table."""
+    """Run the examples that define strategies and models, before the configuration is made from their tables."""
     from harness.core import strategies
 
     known = set(strategies.STRATEGIES)
-    for title in ("strategy", "kind of save", "kind of recovery", "tracker"):
+    for title in ("strategy", "kind of save", "kind of recovery", "tracker", "model"):
         module = sys.modules[title] = ModuleType(title)  # ranks import functions of requests by its name
         exec(imports() + examples()[title], vars(module))
     assert "harness.config.model" not in sys.modules
@@ -73,7 +73,9 @@ class Runs:
         from harness.config.model import Config
 
         values = {
-            name: {**self._base[name], **value} if isinstance(value, dict) and name != "strategy" else value
+            name: {**self._base[name], **value}
+            if isinstance(value, dict) and name not in ("strategy", "model")
+            else value
             for name, value in groups.items()
         }
         return Config.model_validate({**self._base, **values})
@@ -149,6 +151,21 @@ def check_optimizer(runs: Runs, digests: dict[str, str]) -> None:
     )
     assert all(facts(other) == facts(plain) for other in others)
     assert plain[-1].digests != digests
+
+
+def check_model(runs: Runs) -> None:
+    """Full recovery ends where no failure would, on both engines, and an option of another model is refused."""
+    full, short = {"name": "full", "interval_samples": 100}, {"max_train_samples": 400}
+
+    def run(name: str, strategy: dict[str, Any], engine: str) -> list[Any]:
+        return runs.run(f"{name}-{engine}", strategy, engine=engine, model={"name": "logistic"}, data=short)
+
+    calm = run("logistic-none", {"name": "none"}, "local")
+    local, rpc = (run("logistic", full, engine) for engine in ("local", "rpc"))
+    assert facts(local) == facts(rpc)
+    assert (local[-1].digests, local[-1].auc) == (calm[-1].digests, calm[-1].auc)
+    assert local[-1].num_failures > 2
+    assert "top_mlp" in refusal(ValueError, lambda: runs.config(model={"name": "logistic", "top_mlp": [1]}))
 
 
 def check_client(runs: Runs, partial: list[Any]) -> None:
@@ -239,6 +256,7 @@ def check_all(config_text: str, out: Path) -> None:
     check_kind_of_save(runs, partial_run)
     check_tracker(runs)
     check_optimizer(runs, digests)
+    check_model(runs)
     check_client(runs, partial_run)
     check_fault(runs)
     check_kind_of_recovery(runs, partial_run)

@@ -46,7 +46,9 @@ PARTS: Mapping[str, Sequence[str]] = {
     ),
     "Settings of CPR": ("share", "ssu", "eviction", "mtbf", "hour", "placement", "optimizer", "taper"),
     "Caches": ("accesses", "embedding_share", "lookahead", "cached_trainers", "wire", "staleness"),
-    "Past the papers": (*("mirror", "mirror_size", "pareto", "tracker_part", "breaks", "traces", "seeds", "power"),),
+    "Past the papers": (
+        *("mirror", "mirror_size", "pareto", "tracker_part", "models", "breaks", "traces", "seeds", "power"),
+    ),
 }
 """Parts of the page, each with the names of its claims."""
 

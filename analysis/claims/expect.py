@@ -282,10 +282,12 @@ class Less(Expected):
 class Trend(Expected):
     """Expects a measure to rise, fall or stay from one value of the key to others, paired by seed.
 
-    By default the change is from the first value to the last. A measure stays if its change is less than ``FLAT``.
+    By default the change is from the first value to the last. A measure stays if its change is less than ``flat``,
+    in its unit.
     """
 
     trend: Literal["rises", "falls", "stays"]
+    flat: float = FLAT
     since: Annotated[Any, Field(alias="from")] = None
     until: Values = (None,)
 
@@ -301,7 +303,7 @@ class Trend(Expected):
             change = _difference(measure, scope.at(strategy, until), scope.at(strategy, since), scope.results)
             text = spaced(f"{label};", scope.words, f"{text_of(until)} less {text_of(since)}")
             if change and self.trend == "stays" and self.paper != UNPUBLISHED:
-                verdict, why = _flat(change)
+                verdict, why = _flat(change, self.flat)
                 yield Row(text, self.paper, shown(change), change.num, verdict, why)
             else:
                 yield signed(text, self.paper, change, sign=-1 if self.trend == "falls" else 1, digits=self.digits)
@@ -328,14 +330,14 @@ def _difference(measure: Measure, own: Frame, others: Frame, results: Frame) -> 
     return estimate((measure.by_seed(own, results) - measure.by_seed(others, results)).dropna())
 
 
-def _flat(change: Estimate) -> tuple[Verdict, str]:
-    """The verdict on "the change is less than ``FLAT``", by its interval, and the reason."""
+def _flat(change: Estimate, flat: float) -> tuple[Verdict, str]:
+    """The verdict on "the change is less than ``flat``", by its interval, and the reason."""
     low, high = change.interval or (-math.inf, math.inf)
-    if low > -FLAT and high < FLAT:
-        return "reproduced", f"flat: within {FLAT}"
-    if low > FLAT or high < -FLAT:
-        return "not reproduced", f"flat: within {FLAT}, and the interval lies outside"
-    return "cannot be told", f"flat: within {FLAT}, and the interval lies in part outside"
+    if low > -flat and high < flat:
+        return "reproduced", f"flat: within {flat:g}"
+    if low > flat or high < -flat:
+        return "not reproduced", f"flat: within {flat:g}, and the interval lies outside"
+    return "cannot be told", f"flat: within {flat:g}, and the interval lies in part outside"
 
 
 def values_of(results: Frame, key: str) -> list[Any]:

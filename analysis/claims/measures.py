@@ -18,7 +18,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator
 
 from analysis.claims.rows import middle, shown
 from analysis.load import COLUMNS, Frame
-from analysis.stats import BASELINE, SETTING, Estimate, estimate, estimate_pairs, paired, setting_keys
+from analysis.stats import (
+    BASELINE,
+    DRAWN,
+    SETTING,
+    Estimate,
+    estimate,
+    estimate_pairs,
+    paired,
+    relevant_to_none,
+    setting_keys,
+)
 from harness.core.errors import ConfigError
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*")
@@ -50,8 +60,21 @@ def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
         frame = frame.reindex(columns=COLUMNS)
     if "status" not in frame:
         return frame
-    needed = ("strategy", "seed", "auc", *SETTING)
-    return paired(frame.reindex(columns=[*dict.fromkeys((*frame, *needed))])[frame["status"] == "done"])
+    needed = ("strategy", "seed", "auc", "auc_per_log_sample", *SETTING)
+    found = paired(frame.reindex(columns=[*dict.fromkeys((*frame, *needed))])[frame["status"] == "done"])
+    return found.assign(loss_in_samples=_in_samples(found))
+
+
+def _in_samples(results: Frame) -> Any:
+    """The fraction of the samples that would cost as much AUC as each result loses, as ``analysis.stats`` has it.
+
+    The slope is the mean over all results of ``none`` in the same setting, seeds and traces aside.
+    """
+    keys = relevant_to_none(key for key in setting_keys(results) if key not in ("trace", *DRAWN))
+    slopes = results["auc_per_log_sample"].where(results["strategy"] == BASELINE)
+    places = results.groupby(keys, dropna=False, sort=False).ngroup()
+    slope = slopes.groupby(places).transform("mean")
+    return -np.expm1(-results["loss"] / slope.where(slope > 0))
 
 
 def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
@@ -245,6 +268,9 @@ MEASURES: Mapping[str, Measure] = {
     "log_loss": Measure(of=["log_loss"], words="log loss {}", digits=4),
     "log_loss_more": Measure(
         of=["1000 * log_loss"], words="log loss more than without failures {}·10⁻³", reference=_OF_NONE
+    ),
+    "loss_in_samples": Measure(
+        of=["100 * loss_in_samples"], words="loss of {} % of the samples", axis="AUC lost to none, % of the samples"
     ),
     "lost": LOST,
     "lost_tracked": LOST_TRACKED,

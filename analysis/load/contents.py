@@ -59,7 +59,8 @@ def name_laws(frame: Frame) -> None:
     law = files["law_digest"].fillna("")
     names = files["trace"].groupby([law, files["trace"].where(law == "", "")], sort=False)
     shared = {key: os.path.commonprefix([*own]) or min(own) for key, own in names}  # noqa: RUF071 - of letters
-    short = {key: name.rstrip(_NUMBER) or name if key[0] else name for key, name in shared.items()}
+    draws = {key: own.nunique() for key, own in names}
+    short = {key: name.rstrip(_NUMBER) or name if draws[key] > 1 else name for key, name in shared.items()}
     for key, own in names:
         unique = (each[key] for each in (short, shared) if [*each.values()].count(each[key]) == 1)
         frame.loc[own.index, "trace_law"] = next(unique, f"{shared[key]} (law {(key[0] or str(None))[:_DIGITS]})")

@@ -14,6 +14,7 @@ from analysis.stats.blocks import (
 )
 from analysis.stats.estimates import (
     BASELINE,
+    DRAWN,
     SETTING,
     Components,
     Estimate,
@@ -22,6 +23,7 @@ from analysis.stats.estimates import (
     estimate,
     estimate_pairs,
     own_options,
+    relevant_to_none,
     setting_keys,
 )
 from analysis.stats.inference import (

@@ -78,6 +78,7 @@ def load(names: Sequence[str]) -> None:
 
     Raises ConfigError for a module that cannot be imported, or if the configuration's models are imported already.
     """
+    from harness.core.choices import CHOICES
     from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 
     for name in names:
@@ -85,9 +86,11 @@ def load(names: Sequence[str]) -> None:
             continue
         if _MODELS in sys.modules:
             raise ConfigError(f"plugins: {name}: expected before any configuration is made, got it afterwards")
+        models = {*CHOICES["model"]}
         module = imported(name, "plugins")
-        if _MODELS in sys.modules and OPTIONS.keys() != STRATEGIES.keys():
-            raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a strategy; expected it afterwards")
+        if _MODELS in sys.modules and (OPTIONS.keys() != STRATEGIES.keys() or CHOICES["model"].keys() != models):
+            what = "strategy" if OPTIONS.keys() != STRATEGIES.keys() else "model"
+            raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a {what}; expected it afterwards")
         LOADED[name] = Path(str(module.__file__)).resolve()
     name_options()
 

@@ -60,10 +60,11 @@ def _file(folder: Path, name: str, **header: object) -> Path:
         ({"mtbf-4": {"mtbf_h": 4, "seed": 0}, "mtbf-16": {"mtbf_h": 16, "seed": 0}}, ["mtbf-16", "mtbf-4"]),
         ({"mtbf-4": {"mtbf_h": 4}, "mtbf-16": {"mtbf_h": 4}}, ["mtbf-16", "mtbf-4"]),
         ({"mtbf-4": {"mtbf_h": 4, "seed": 0}, "mtbf-16": {"mtbf_h": 4, "seed": 1}}, ["mtbf"]),
+        ({"preset-cpr56": {"mtbf_h": 28, "seed": 0}}, ["preset-cpr56"]),
         ({"a": {"mtbf_h": 4, "seed": 0, "number": 3}, "b": {"mtbf_h": 4, "seed": 1, "number": 0}}, ["a"]),
         ({"a-0": {"mtbf_h": 4, "seed": 0}, "a-1": {"mtbf_h": 4, "seed": 1}, "a": {"mtbf_h": 9}}, ["a", "a-"]),
     ],
-    ids=["other settings", "no seed", "draws", "draws of any name", "a name that is taken"],
+    ids=["other settings", "no seed", "draws", "one file", "draws of any name", "a name that is taken"],
 )
 def test_draws_of_a_law_are_known_by_the_header_of_their_files(
     traces: dict[str, dict[str, object]], expected: list[str], tmp_path: Path
