@@ -53,7 +53,9 @@ def group_of(configs: Sequence[Config]) -> str:
     fewer samples change it.
     """
     flats = [_flat(config) for config in configs]
-    shared = {key: value for key, value in flats[0].items() if all(flat[key] == value for flat in flats)}
+    shared = {
+        key: value for key, value in flats[0].items() if all(key in flat and flat[key] == value for flat in flats)
+    }
     text = json.dumps(shared, sort_keys=True)
     return f"{configs[0].name}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 

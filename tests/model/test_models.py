@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.config.derived import group_of
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.events import Finished, Trained
@@ -309,6 +310,12 @@ def test_only_the_options_of_its_model_are_in_a_config(config: Config) -> None:
     }
     assert len(hashes) == 5
     assert "cross_rank" not in RunSpec(changed(config, model__name="deepfm")).identity["model"]
+
+
+def test_a_grid_over_models_is_one_group_of_wandb(config: Config) -> None:
+    """The group's hash is of what all cells share, in any order, though models have different keys."""
+    configs = [changed(config, model__name=name) for name in MODELS]
+    assert group_of(configs) == group_of(configs[::-1]) != group_of(configs[1:2])
 
 
 @pytest.mark.parametrize(
