@@ -1,6 +1,6 @@
-"""The baselines: an ordinary DLRM in PyTorch, and the matrix products of its dense network alone.
+"""The baselines: a model as one process of PyTorch has it, and the matrix products of DLRM's dense network alone.
 
-B batch, F = 26 tables, D embedding dim, V = 27 vectors of the interaction, I inputs and O outputs of a layer.
+B batch, F = 26 tables, W values of a row, I inputs and O outputs of a layer.
 """
 
 import time
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,31 +17,26 @@ from torch.nn import functional
 from benchmarks._turns import Parts, Tick, chunks
 from harness.config.model import Config
 from harness.data.dataset import Dataset
-from harness.model.options import CRITEO
+from harness.model.models import make_model
+from harness.model.options import CRITEO, ModelOptions, Shape
 from harness.model.sizes import ModelSize, model_size
 
 
-class PlainDlrm(nn.Module):
-    """DLRM with a module per table and layer."""
+class Plain(nn.Module):
+    """A model with a module per table."""
 
-    def __init__(self, size: ModelSize, cardinalities: tuple[int, ...]) -> None:
+    def __init__(self, options: ModelOptions, shape: Shape, cardinalities: tuple[int, ...]) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(_table(num_rows, size.embedding_dim) for num_rows in cardinalities)
-        self.bottom = _mlp((CRITEO.num_dense, *size.bottom_mlp), last_relu=True)
-        self.top = _mlp((size.top_inputs, *size.top_mlp), last_relu=False)
-        self.register_buffer("pairs", torch.tril_indices(CRITEO.num_tables + 1, CRITEO.num_tables + 1, offset=-1))
+        self.tables = nn.ModuleList(_table(num_rows, options.row_values) for num_rows in cardinalities)
+        self.dense = make_model(options, shape, seed=0)
 
     def look_up(self, ids_FB: Tensor, offsets_B: Tensor) -> list[Tensor]:
-        """The row of each sample, (B, D) for each table."""
+        """The row of each sample, (B, W) for each table."""
         return [rows(ids_B, offsets_B) for rows, ids_B in zip(self.tables, ids_FB, strict=True)]
 
-    def predict(self, dense_BI: Tensor, looked_up: Sequence[Tensor]) -> Tensor:
-        """The dense network and the interaction; logits, (B,)."""
-        bottom_BD = self.bottom(dense_BI)
-        vectors_BVD = torch.stack([bottom_BD, *looked_up], dim=1)
-        dots_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
-        pairs = self.get_buffer("pairs")
-        return self.top(torch.cat([bottom_BD, dots_BVV[:, pairs[0], pairs[1]]], dim=1)).squeeze(1)
+    def predict(self, dense_BI: Tensor, looked_up: Sequence[Tensor], draws: np.random.Generator) -> Tensor:
+        """Logits, (B,)."""
+        return self.dense(dense_BI, torch.stack([*looked_up], dim=1), draws)
 
 
 def _table(num_rows: int, dim: int) -> nn.EmbeddingBag:
@@ -49,15 +45,8 @@ def _table(num_rows: int, dim: int) -> nn.EmbeddingBag:
     return nn.EmbeddingBag.from_pretrained(rows_ND, freeze=False, mode="sum", sparse=True)
 
 
-def _mlp(widths: tuple[int, ...], *, last_relu: bool) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers if last_relu else layers[:-1])
-
-
 def plain(config: Config, folder: Path, tick: Tick) -> None:
-    """Body: one process, ``nn.EmbeddingBag``, ``nn.Linear``, autograd, ``torch.optim.SGD``; the harness's batches.
+    """Body: one process, ``nn.EmbeddingBag``, autograd, ``torch.optim.SGD``; the harness's batches and dense modules.
 
     Gradients come in two halves, so that embeddings are timed apart. In turn with one backward pass of the whole the
     step took 0.96 times as long (0.67 to 1.04).
@@ -65,10 +54,11 @@ def plain(config: Config, folder: Path, tick: Tick) -> None:
     torch.set_num_threads(config.trainer.num_threads)
     dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
     size = config.trainer.batch_size
-    model = PlainDlrm(model_size(config.model), dataset.cardinalities)
+    model = Plain(config.model, Shape(dataset.num_dense, dataset.num_tables), dataset.cardinalities)
+    draws = np.random.default_rng(0)
     tables, networks = (
         torch.optim.SGD(parameters, lr=config.trainer.learning_rate)
-        for parameters in (model.tables.parameters(), [*model.bottom.parameters(), *model.top.parameters()])
+        for parameters in (model.tables.parameters(), model.dense.parameters())
     )
     offsets_B = torch.arange(size, dtype=torch.int32)
     spent_s: Parts = defaultdict(float)
@@ -83,7 +73,7 @@ def plain(config: Config, folder: Path, tick: Tick) -> None:
         leaves = [rows_BD.detach().requires_grad_() for rows_BD in rows]
         times.append(time.perf_counter())
         networks.zero_grad()
-        logits_B = model.predict(batch.dense_BI, leaves)
+        logits_B = model.predict(batch.dense_BI, leaves, draws)
         loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
         loss.backward()
         networks.step()

@@ -2,7 +2,7 @@
 
     floor           the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
     dense           batches are read and planned, and the dense network trains on them, with rows of zeros
-    plain           one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
+    plain           one process: 26 nn.EmbeddingBag(sparse=True), plain modules, autograd, torch.optim.SGD
     local           the trainer of this harness on engine local
     rpc             the same on engine rpc with ``--ps`` ranks; rpc_lookahead: with cache.mode=lookahead
 
@@ -18,6 +18,8 @@ its requests:
     start        requests are sent; on engine local, served
     finish       replies are waited for
     rest         the step less dense, start and finish: read, plan, cache, loop, and what dense takes more or less there
+
+``--models tiny``: instead, each model in this size: ``plain``, ``local`` and ``rpc`` in turn, and their ratio.
 
 ``--trainers 2 4``: instead, the step of runs with 1, 2 and 4 trainers in turn, on rpc, without a cache and with
 lookahead. Each of several trainers has one thread; one trainer has ``--threads``. Then a run with each number of
@@ -46,6 +48,7 @@ from harness.client.embedding_client import Batches
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.config.model import Config
+from harness.core.choices import CHOICES
 from harness.core.events import Trained
 from harness.core.faults import FaultTime
 from harness.core.plans import Rank
@@ -196,11 +199,36 @@ def of_trainers(options: argparse.Namespace) -> None:
     report(options, table(head, rows), {"rounds": rounds, "results": results})
 
 
+def of_models(options: argparse.Namespace) -> None:
+    """Each model on ``local`` and ``rpc`` in turn with one process: milliseconds of a step, and ratios of samples/s."""
+    rows: list[tuple[str, ...]] = []
+    results: list[dict[str, Any]] = []
+    for model in CHOICES["model"]:
+        with tempfile.TemporaryDirectory(prefix="step-") as name:
+            folder, steps = Path(name), _turns.num_steps(options.rounds, options.steps)
+            base = settings_of(
+                folder, options.rows_scale, steps, batch_size=options.batch_size, threads=options.threads
+            ) | {"model": {"name": model, "size": options.models}}
+            base |= {"cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": options.steps}}
+            bodies = {"plain": plain, "local": _turns.harness_run, "rpc": _turns.harness_run}
+            variants = {key: (body, config_of(base, ENGINES.get(key, {}))) for key, body in bodies.items()}
+            rounds = _turns.in_turn(variants, folder, options.rounds)
+        for variant in bodies:
+            ms, over = Spread.of(each[variant] for each in rounds), _turns.ratio(rounds, "plain", variant)
+            rows.append((model, variant, ms.show(), over.show()))
+            results += [{"model": model, "variant": variant, "ms": each[variant]} for each in rounds]
+    report(options, table(("model", "variant", "ms a step", "x plain"), rows), {"results": results})
+
+
 def main() -> None:
     """Measure, print the tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=100, threads=2, rows_scale=1.0, ps=2, batch_size=128, backend=None)
     made.add_argument("--trainers", type=int, nargs="+", metavar="T", help="numbers of trainers to measure, over 1")
+    made.add_argument("--models", metavar="SIZE", help="measure each model, in this size")
     options = made.parse_args()
+    if options.models:
+        of_models(options)
+        return
     if options.trainers:
         of_trainers(options)
         return

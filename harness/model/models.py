@@ -65,13 +65,14 @@ class Dlrm(Model):
         size = model_size(options, shape)
         self.bottom = Mlp(shape.num_dense, size.bottom_mlp)
         self.top = Mlp(size.top_inputs, size.top_mlp[:-1], 1)
+        self._pairs = torch.tril_indices(shape.num_tables + 1, shape.num_tables + 1, offset=-1, device="cpu")
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
         """See Model."""
         bottom_BD = self.bottom(dense_BI)
         vectors_BVD = torch.cat([bottom_BD.unsqueeze(1), rows_BFW], dim=1)
         products_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
-        i_P, j_P = torch.tril_indices(*products_BVV.shape[1:], offset=-1, device=products_BVV.device)
+        i_P, j_P = self._pairs.to(products_BVV.device)
         return self.top(torch.cat([bottom_BD, products_BVV[:, i_P, j_P]], dim=1)).squeeze(1)
 
 
