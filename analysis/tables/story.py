@@ -95,7 +95,8 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
     return (
         f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, "
         f"{_ranks(flat, what['num_ps'])}, profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, "
-        f"model {flat['model.size']}, backend {flat.get('trainer.backend')}: {'damaged' if is_damaged else run.status}"
+        f"model {flat.get('model.name', 'dlrm')} {flat['model.size']}, backend {flat.get('trainer.backend')}: "
+        + ("damaged" if is_damaged else run.status)
     )
 
 

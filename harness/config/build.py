@@ -122,13 +122,15 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
             continue
         parts = [str(part) for part in problem["loc"] if part != "Profile"]
+        part = None
         if parts and parts[0] in CHOICES:  # the name that chose the options stands second; without it, it is at fault
-            parts[1:2] = [] if len(parts) > 1 else ["name"]
+            part = parts[1] if len(parts) > 1 else None
+            parts[1:2] = [] if part else ["name"]
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys
             yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
         else:
-            yield at(given[key], complaint(key, given[key].value))
+            yield at(given[key], complaint(key, given[key].value, part))
 
 
 def at(setting: Setting, sentence: str) -> str:

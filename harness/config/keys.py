@@ -144,18 +144,28 @@ def explained(key: str) -> list[str]:
     return lines
 
 
-def complaint(key: str, value: object) -> str:
-    """An error sentence on ``value``, which is invalid for ``key``: names the expected values and a similar one."""
+def complaint(key: str, value: object, part: str | None = None) -> str:
+    """An error sentence on ``value``, which is invalid for ``key``: names the expected values and a similar one.
+
+    ``part``: the strategy or model of which ``key`` is an option.
+    """
     if key in group_keys() and key != "profile":
         inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
         return f"{key}: takes no value such as {show(value)}; it holds {inner}"
-    spec = leaf_keys()[key]
+    spec = leaf_keys()[key] if part is None else _spec_of(key, part)
     sentence = f"{key}: {show(value)} is not {describe(spec)}"
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
     choices = [str(choice) for option in options_of(spec) for choice in choices_of(option)]
     near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
+
+
+def _spec_of(key: str, part: str) -> Schema:
+    """The JSON schema of an option of one part."""
+    group, _, option = key.partition(".")
+    properties = schema()["$defs"][CHOICES[group][part].__name__]["properties"]
+    return properties.get(option, leaf_keys()[key])
 
 
 def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:

@@ -140,7 +140,7 @@ def options_of(spec: Schema) -> list[Schema]:
 def describe(spec: Schema) -> str:
     """The values that a schema allows, in words: ``a whole number >= 1``."""
     options = options_of(spec)
-    choices = ", ".join(str(choice) for option in options for choice in choices_of(option))
+    choices = ", ".join(dict.fromkeys(str(choice) for option in options for choice in choices_of(option)))
     others = map(_describe_one, [option for option in options if not choices_of(option)])
     return " or ".join(dict.fromkeys([*([f"one of {choices}"] if choices else []), *others]))
 

@@ -192,7 +192,7 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
     for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
         assert result.code == 1
-        assert "model tiny, backend " in result.out
+        assert "model dlrm tiny, backend " in result.out
         assert ": damaged\n" in result.out
 
 

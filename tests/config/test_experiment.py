@@ -132,6 +132,8 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0 and <= 1000000"),
         ("store: {fsync: on}", "", "x.yaml:1: store.fsync: 'on' is not true or false"),
         ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy; did you mean cpr_mfu?"),
+        ("model: {name: dcn, size: kaggle}", "", "x.yaml:1: model.size: 'kaggle' is not one of tiny, bagpipe, mlperf, bars, bars_avazu"),
+        ("model: {name: deepfm, top_mlp: [1]}", "", "x.yaml:1: model.top_mlp: not an option of model deepfm; dlrm has it"),
         ("strategy: {name: [full]}", "", "x.yaml:1: strategy.name: [\"full\"] is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy; a list is an axis of `run.py grid`"),
         ("strategy: 3", "", "x.yaml:1: strategy: takes no value such as 3; it holds strategy.name, strategy.interval_samples, strategy.restore_optimizer, strategy.pls_target, strategy.interval_counts_ranks, strategy.r, strategy.untracked, strategy.pool, strategy.period, strategy.eviction, strategy.share, strategy.bits, strategy.recovery"),
         ("strategy: {period: 2}", "", "x.yaml:1: strategy.period: not an option of strategy full; cpr_ssu has it"),
