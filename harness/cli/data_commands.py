@@ -13,14 +13,25 @@ NUM_TRACKED = 7
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Pack Criteo's text format into a data folder."""
+    """Pack click logs into a data folder."""
     from harness.core.criteo_sizes import scaled_cardinalities
     from harness.data.prepare import prepare as prepare_data
+    from harness.data.schema import AVAZU, read_schema
 
+    if (options.schema is None) == (options.format == "csv"):
+        got = "none" if options.schema is None else f"{options.schema} with --format {options.format}"
+        raise DataError(f"--schema: expected a YAML file with --format csv, and only then, got {got}")
+    if options.table_rows is not None and options.format != "criteo":
+        raise DataError(
+            f"--table-rows: expected --format criteo, whose tables have Kaggle's sizes, got {options.format}; "
+            "--max-ind-range limits the rows of a table"
+        )
+    columns = AVAZU if options.format == "avazu" else None if options.schema is None else read_schema(options.schema)
     with amount_progress("prepare") as progress:
         meta = prepare_data(
             options.sources,
             options.out,
+            columns=columns,
             categories=options.categories,
             max_ind_range=options.max_ind_range,
             table_sizes=None if options.table_rows is None else scaled_cardinalities(options.table_rows),
@@ -70,10 +81,13 @@ def info(options: argparse.Namespace) -> None:
             options.dir, progress=progress, growth_rows=() if other is None else [*other.tables[0].distinct_after_rows]
         )
     meta = read_meta(options.dir)
-    tracked = ", ".join(f"C{table + 1}" for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
+    tracked = ", ".join(meta.table_names[table] for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
     for table in facts_tables(facts, other):
         console.show(table)
     console.say(f"{sum(meta.cardinalities):,} embedding rows; the {NUM_TRACKED} largest tables are {tracked}")
+    if meta.columns is not None:
+        dense = [f"{name} ({transform})" for name, transform in meta.columns.dense.items()]
+        console.say(f"label {meta.columns.label}; dense features: {', '.join(dense) or 'none'}")
     if meta.synthetic is not None:
         made = meta.synthetic
         flat = ", flat" if made.flat else ""

@@ -40,7 +40,7 @@ class Batch:
     first_sample: int
     """Position of its first sample in the stream, the clock of every decision."""
     dense_BI: Tensor
-    """float32 (B, I): finite and not negative, missing 0; log(max(x, 0) + 1) of Criteo's integers x."""
+    """float32 (B, I): finite, missing 0; log(max(x, 0) + 1) of Criteo's integers x."""
     ids_BF: NDArray[np.int32]
     """int32 (B, F): row id within each table."""
     labels_B: Tensor
@@ -65,7 +65,7 @@ class Dataset:
         self.num_train = self.rows.num_train
         # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
         self._records = np.asarray(records)
-        self._limits_C = limits_of(meta)
+        self._limits_C, self._signed_S = limits_of(meta)
         self._folder = path
         self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
         self._block = 0, np.empty(0, np.int64)  # a position, and the samples that the shuffle puts from there on
@@ -132,7 +132,7 @@ class Dataset:
         dense_BI = np.empty((len(rows_B), self.num_dense), np.float32)
         ids_BF = np.empty((len(rows_B), self.num_tables), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)
-        damaged = unpack(self._records, rows_B, self._limits_C, dense_BI, ids_BF, labels_B)
+        damaged = unpack(self._records, rows_B, self._limits_C, self._signed_S, dense_BI, ids_BF, labels_B)
         if damaged >= 0:
             row = int(rows_B[damaged])
             raise damage(self._folder, self.meta, self._records[row], row)

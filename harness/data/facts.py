@@ -184,7 +184,7 @@ def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequen
         ),
         pooled=counter.pooled(),
         pairs=_pair_facts(path, meta),
-        tables=tuple(counter.table(table) for table in range(meta.num_tables)),
+        tables=tuple(counter.table(table, name) for table, name in enumerate(meta.table_names)),
     )
 
 
@@ -251,13 +251,13 @@ class _Counter:
                     self._growth_F[table][end] = int(seen)
                 start = end
 
-    def table(self, table: int) -> TableFacts:
-        """The facts of one table."""
+    def table(self, table: int, name: str) -> TableFacts:
+        """The facts of one table, called ``name``."""
         is_seen_N = self.counts_F[table] > 0
         counts_N, positives_N = (each[table][is_seen_N] for each in (self.counts_F, self._positives_F))
         sorted_N = np.sort(counts_N)[::-1]
         return TableFacts(
-            column=f"C{table + 1}",
+            column=name,
             distinct=len(counts_N),
             distinct_after_rows=self._growth_F[table],
             top_1_percent_share=top_share(sorted_N, round(0.01 * len(sorted_N))),

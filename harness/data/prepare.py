@@ -1,24 +1,28 @@
-"""Conversion of Criteo text to a prepared folder, in chunks. Only the numbering of categories grows with the data.
+"""Conversion of click logs to a prepared folder, in chunks. Only the numbering of categories grows with the data.
 
 Files are written to a temporary folder beside the target, which is renamed at the end; ``meta.json`` is the last file.
+
+Shapes: R rows of a chunk, I dense features, F tables, C = 1 + I + F words of a record.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from harness.core.errors import DataError
-from harness.data.criteo import FIRST_CATEGORY, Rows, parse_rows
+from harness.data.criteo import parse_rows
+from harness.data.csv_rows import CsvReader
 from harness.data.leftovers import sweep, temporary_beside
-from harness.data.numbering import Numbering
+from harness.data.numbering import Numbering, WordNumbering
 from harness.data.records import (
     META_NAME,
-    NUM_COLUMNS,
     NUM_DENSE,
     NUM_TABLES,
     RECORDS_NAME,
@@ -31,17 +35,28 @@ from harness.data.records import (
     read_meta,
     write_meta,
 )
+from harness.data.schema import Schema
 from harness.data.sidecar import read_sidecar
-from harness.data.sources import CHUNK_BYTES, Progress, SourceReader, fingerprint, total_bytes
+from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, total_bytes
 from harness.files import fsync_folder
 
 MAX_IND_RANGE_LIMIT = 1 << 31  # row ids are int32
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Decoded rows. ``values_FR``: uint32, or uint64 where they are hashes of text."""
+
+    labels_R: NDArray[np.uint8]
+    dense_RI: NDArray[np.float64]
+    values_FR: NDArray[np.uint32] | NDArray[np.uint64]
 
 
 def prepare(
     sources: Sequence[Path],
     out: Path,
     *,
+    columns: Schema | None = None,
     categories: Categories = "number",
     max_ind_range: int | None = None,
     table_sizes: Sequence[int] | None = None,
@@ -50,9 +65,11 @@ def prepare(
 ) -> Meta:
     """Pack click logs, concatenated in the given order, into the folder ``out``.
 
+    ``columns``: the schema of the logs; None: Criteo's format.
     ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM;
-    a table has a row for each id, and at least as many as the 26 ``table_sizes`` say.
-    ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or the 26 ``table_sizes``.
+    a table has a row for each id, and at least as many as ``table_sizes`` say, one for each table.
+    ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or ``table_sizes``.
+    The value of a category of Criteo's is its number; of a schema, the XXH64 of its bytes.
     ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
     the result does not depend on it. A no-op if ``out`` already holds the same preparation, also by another process
     meanwhile.
@@ -63,7 +80,8 @@ def prepare(
             ``out`` is then as it was.
     """
     sources = [Path(source) for source in sources]
-    _check(sources, categories, max_ind_range, table_sizes)
+    num_tables = len(columns.categories) if columns else NUM_TABLES
+    _check(sources, categories, max_ind_range, table_sizes, num_tables)
     sizes = tuple(table_sizes) if table_sizes else None
     counter = _Counter(total_bytes(sources), progress)
     sweep(out)
@@ -71,15 +89,16 @@ def prepare(
         _existing,
         sources,
         out,
+        columns=columns and columns.model_dump_json(),  # in which the order of columns counts
         categories=categories,
         max_ind_range=max_ind_range,
-        sizes=sizes or ((max_ind_range,) * NUM_TABLES if categories == "hash" else None),
+        sizes=sizes or ((max_ind_range,) * num_tables if categories == "hash" else None),
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return existing(counter)
     try:
         with _replacing(out) as folder:
-            return _pack(sources, folder, _Packer(categories, max_ind_range, sizes), counter, chunk_bytes)
+            return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), counter, chunk_bytes)
     except DataError:
         if not (out / META_NAME).exists():
             raise
@@ -91,10 +110,9 @@ def _pack(sources: Sequence[Path], folder: Path, packer: "_Packer", counter: "_C
     read: list[Source] = []
     with (folder / RECORDS_NAME).open("wb") as file:
         for path in sources:
-            reader = SourceReader(path, counter.advance)
+            reader, decode = SourceReader(path, counter.advance), _decoder(packer.columns, str(path))
             for chunk in reader.chunks(chunk_bytes):
-                words_RC = packer.pack(parse_rows(chunk.text, name=str(path), first_line=chunk.first_line))
-                file.write(words_RC.data)
+                file.write(packer.pack(decode(chunk)).data)
             read.append(reader.source())
         file.flush()
         os.fsync(file.fileno())
@@ -106,11 +124,34 @@ def _pack(sources: Sequence[Path], folder: Path, packer: "_Packer", counter: "_C
     return meta
 
 
+def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], _Rows]:
+    """A decoder of the chunks of one file, in order."""
+
+    def criteo(chunk: Chunk) -> _Rows:
+        rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
+        # In double precision first: the float32 result then does not depend on which log the CPU has.
+        return _Rows(rows.labels_R, np.log(np.maximum(rows.integers_RI, 0) + 1.0), rows.categories_RF.T)
+
+    if columns is None:
+        return criteo
+    reader = CsvReader(columns, name)
+
+    def delimited(chunk: Chunk) -> _Rows:
+        rows = reader.rows(chunk)
+        return _Rows(rows.labels_R, rows.dense_RI, rows.hashes_FR)
+
+    return delimited
+
+
 _Sizes = tuple[int, ...] | None
 
 
 def _check(
-    sources: Sequence[Path], categories: Categories, max_ind_range: int | None, table_sizes: Sequence[int] | None
+    sources: Sequence[Path],
+    categories: Categories,
+    max_ind_range: int | None,
+    table_sizes: Sequence[int] | None,
+    num_tables: int,
 ) -> None:
     if not sources:
         raise DataError("sources: expected at least one file, got none")
@@ -119,6 +160,8 @@ def _check(
         raise DataError(f"--max-ind-range, --table-rows: expected one of them for --categories hash, got {got}")
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
         raise DataError(f"--max-ind-range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
+    if table_sizes is not None and len(table_sizes) != num_tables:
+        raise DataError(f"--table-rows: expected the sizes of {num_tables} tables, got {len(table_sizes)}")
 
 
 class _Counter:
@@ -137,31 +180,36 @@ class _Counter:
 class _Packer:
     """Turns decoded rows into records and collects the contents of meta.json."""
 
-    def __init__(self, categories: Categories, max_ind_range: int | None, sizes: _Sizes) -> None:
+    def __init__(
+        self, columns: Schema | None, categories: Categories, max_ind_range: int | None, sizes: _Sizes
+    ) -> None:
         self.num_rows = 0
+        self.columns = columns
+        self._num_dense = len(columns.dense) if columns else NUM_DENSE
+        num_tables = len(columns.categories) if columns else NUM_TABLES
         self._num_positives = 0
         self._categories: Categories = categories
         self._max_ind_range = max_ind_range
         self._sizes = sizes
-        self._moduli = (max_ind_range,) * NUM_TABLES if max_ind_range else sizes if categories == "hash" else None
-        self._numberings = [Numbering() for _ in range(NUM_TABLES)] if categories == "number" else None
+        self._moduli = (max_ind_range,) * num_tables if max_ind_range else sizes if categories == "hash" else None
+        kind = WordNumbering if columns else Numbering
+        self._numberings = [kind() for _ in range(num_tables)] if categories == "number" else None
         self._hash = xxhash.xxh3_128()
 
-    def pack(self, rows: Rows) -> Words:
-        """Records of ``rows``: (R, 40) int32 as harness.data.records describes them."""
-        words_RC = np.empty((len(rows.labels_R), NUM_COLUMNS), dtype="<i4")
+    def pack(self, rows: _Rows) -> Words:
+        """Records of ``rows``: (R, C) int32 as harness.data.records describes them."""
+        first_table, values_FR = 1 + self._num_dense, rows.values_FR
+        words_RC = np.empty((len(rows.labels_R), first_table + len(values_FR)), dtype="<i4")
         floats_RC = words_RC.view("<f4")
         floats_RC[:, 0] = rows.labels_R
-        # In double precision first: the float32 result then does not depend on which log the CPU has.
-        floats_RC[:, 1:FIRST_CATEGORY] = np.log(np.maximum(rows.integers_RI, 0) + 1.0)
-        values_RF = rows.categories_RF
+        floats_RC[:, 1:first_table] = rows.dense_RI
         if self._moduli is not None:
-            values_RF = values_RF % np.array(self._moduli, np.uint32)
+            values_FR = values_FR % np.array(self._moduli, values_FR.dtype)[:, None]
         if self._numberings is None:
-            words_RC[:, FIRST_CATEGORY:] = values_RF
+            words_RC[:, first_table:] = values_FR.T
         else:
             for table, numbering in enumerate(self._numberings):
-                words_RC[:, FIRST_CATEGORY + table] = numbering.ids(values_RF[:, table])
+                words_RC[:, first_table + table] = numbering.ids(values_FR[table])
         self.num_rows += len(words_RC)
         self._num_positives += int(rows.labels_R.sum(dtype=np.int64))
         self._hash.update(words_RC.data)
@@ -173,30 +221,37 @@ class _Packer:
             assert self._moduli is not None
             cardinalities = self._moduli
         else:
-            least = self._sizes or (0,) * NUM_TABLES
+            least = self._sizes or (0,) * len(self._numberings)
             cardinalities = tuple(max(of.num_ids, rows) for of, rows in zip(self._numberings, least, strict=True))
         return Meta(
             num_rows=self.num_rows,
             num_positives=self._num_positives,
             cardinalities=cardinalities,
+            num_dense=self._num_dense,
+            columns=self.columns,
             categories=self._categories,
             max_ind_range=self._max_ind_range,
             table_rows=self._sizes if self._numberings else None,
-            digest=digest_of(self._hash, NUM_DENSE, cardinalities),
+            digest=digest_of(self._hash, self._num_dense, cardinalities),
             sources=sources,
             synthetic=synthetic,
         )
 
 
 def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **options: object) -> Meta:
-    """The meta of ``out`` if it was prepared from the same bytes with the same options; file names are ignored."""
+    """The meta of ``out`` if it was prepared from the same bytes with the same options; names of files are ignored."""
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:
         meta = read_meta(out)
     except DataError as error:
         raise DataError(refusal) from error
     sizes = meta.cardinalities if meta.categories == "hash" else meta.table_rows
-    if options != {"categories": meta.categories, "max_ind_range": meta.max_ind_range, "sizes": sizes}:
+    if options != {
+        "columns": meta.columns and meta.columns.model_dump_json(),
+        "categories": meta.categories,
+        "max_ind_range": meta.max_ind_range,
+        "sizes": sizes,
+    }:
         raise DataError(refusal)
     present = [fingerprint(path, counter.advance) for path in sources]
     if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:

@@ -1,8 +1,8 @@
 """A prepared data folder: ``records.bin``, one fixed-size record a row, and ``meta.json``, written last.
 
 A record is C = 1 + I + F little-endian words of 4 bytes: label (float32, 0 or 1), I dense features (float32, finite,
-not negative), F row ids (int32). Criteo's logs have I = 13 and F = 26. Rows are in the order of the source files. A
-folder without ``meta.json`` is not data.
+not negative unless a schema says that they are not transformed), F row ids (int32). Criteo's logs have I = 13 and
+F = 26. Rows are in the order of the source files. A folder without ``meta.json`` is not data.
 
 Shapes: N rows of a file, B rows of a block, I dense features, F tables, C words of a record.
 """
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
+from harness.data.schema import Schema
 from harness.files import replace_text
 
 FORMAT_VERSION = 1
@@ -32,6 +33,8 @@ RECORDS_NAME = "records.bin"
 META_NAME = "meta.json"
 
 _BITS_OF_ONE = int(np.float32(1).view(np.uint32))
+_ALL_BITS = 0xFFFFFFFF
+_SIGN = np.int32(-(2**31))
 _BITS_OF_INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 Categories = Literal["number", "hash"]
@@ -66,8 +69,9 @@ class Meta(_Facts):
     """The contents of ``meta.json``. ``digest`` is that of :func:`digest_of`.
 
     ``cardinalities``: rows of each table. ``num_dense``: dense features; folders without this key hold Criteo's.
-    ``table_rows``: rows that numbered categories got at least; None: as many as values. ``synthetic``: how the only
-    source was made; None for real logs, and where it is not known.
+    ``columns``: the schema of the sources; None of Criteo's format. ``table_rows``: rows that numbered categories got
+    at least; None: as many as values. ``synthetic``: how the only source was made; None for real logs, and where it is
+    not known.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -75,6 +79,7 @@ class Meta(_Facts):
     num_positives: Annotated[int, Field(ge=0)]
     cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=1)]
     num_dense: Annotated[int, Field(ge=0, lt=2**16)] = NUM_DENSE
+    columns: Schema | None = None
     categories: Categories
     max_ind_range: int | None
     table_rows: tuple[TableRows, ...] | None = None
@@ -86,12 +91,22 @@ class Meta(_Facts):
     def _is_consistent(self) -> Self:
         if self.num_positives > self.num_rows:
             raise ValueError(f"num_positives: expected at most the {self.num_rows} rows, got {self.num_positives}")
+        if self.columns and (self.num_dense, self.num_tables) != (
+            len(self.columns.dense),
+            len(self.columns.categories),
+        ):
+            raise ValueError("columns: expected as many dense features and categories as num_dense and cardinalities")
         return self
 
     @property
     def num_tables(self) -> int:
         """F."""
         return len(self.cardinalities)
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The column of each table."""
+        return self.columns.categories if self.columns else tuple(f"C{f + 1}" for f in range(self.num_tables))
 
     @property
     def num_columns(self) -> int:
@@ -165,20 +180,30 @@ def map_records(folder: Path, meta: Meta) -> Words:
     return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, meta.num_columns))
 
 
-def limits_of(meta: Meta) -> NDArray[np.uint32]:
-    """Exclusive upper bounds of the words of a record, as unsigned numbers: (C,) uint32.
+def limits_of(meta: Meta) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Exclusive upper bounds of the words of a record, as unsigned numbers, (C,); and the words with a sign, (S,).
 
-    Labels are 0 or 1 and features finite and not negative; the bits of such floats have the order of the floats.
+    Labels are 0 or 1 and features finite; the bits of floats that are not negative have the order of the floats. Words
+    with a sign are features that are not transformed: without their sign bit they are below those of infinity.
     """
-    return np.array(
-        [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * meta.num_dense, *meta.cardinalities],
-        dtype=np.uint32,
-    )
+    transforms = meta.columns.dense.values() if meta.columns else ()
+    signed_S = np.array([1 + i for i, transform in enumerate(transforms) if transform == "none"], np.int64)
+    limits = [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * meta.num_dense, *meta.cardinalities]
+    limits_C = np.array(limits, np.uint32)
+    limits_C[signed_S] = _ALL_BITS
+    return limits_C, signed_S
+
+
+def _is_sound(words: NDArray[np.int32], meta: Meta) -> NDArray[np.bool_]:
+    limits_C, signed_S = limits_of(meta)
+    is_sound = words.view(np.uint32) < limits_C
+    is_sound[..., signed_S] = words[..., signed_S] & ~_SIGN < _BITS_OF_INFINITY
+    return is_sound
 
 
 def refuse_damage(folder: Path, meta: Meta, records_BC: Words, first_row: int) -> None:
     """Raise :func:`damage` for the first damaged record of a block that starts at row ``first_row``; else a no-op."""
-    is_sound_BC = records_BC.view(np.uint32) < limits_of(meta)
+    is_sound_BC = _is_sound(records_BC, meta)
     if not is_sound_BC.all():
         b = int(np.flatnonzero(~is_sound_BC.all(axis=1))[0])
         raise damage(folder, meta, records_BC[b], first_row + b)
@@ -190,12 +215,13 @@ def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> D
     An impossible value would silently train other rows or give NaN, so every batch is checked when it is read. Damage
     whose values are possible is found only by the digest (`run.py data info`).
     """
-    column = int(np.flatnonzero(record_C.view(np.uint32) >= limits_of(meta))[0])
+    column = int(np.flatnonzero(~_is_sound(record_C, meta))[0])
     word = record_C[column : column + 1].copy()
     if column > meta.num_dense:
         table = column - 1 - meta.num_dense
         what = f"row id {word[0]} of table {table}, expected 0 to {meta.cardinalities[table] - 1:,}"
     else:
         what = f"{f'feature {column}' if column else 'label'} {word.view(np.float32)[0]}"
-        what += ", expected a number that is finite and not negative" if column else ", expected 0 or 1"
+        number = "a number that is finite" + ("" if column in limits_of(meta)[1] else " and not negative")
+        what += f", expected {number if column else '0 or 1'}"
     return DataError(f"{folder / RECORDS_NAME}: sample {row:,}: {what}; the file is damaged, prepare the data again")

@@ -66,7 +66,7 @@ class SourceReader:
             rest = text[cut:]
             if len(rest) > MAX_LINE_BYTES:
                 line = first_line + text.count(b"\n", 0, cut)
-                raise DataError(f"{self.path}:{line}: expected a row of 40 columns, got over {MAX_LINE_BYTES} bytes")
+                raise DataError(f"{self.path}:{line}: expected a row and its line end, got over {MAX_LINE_BYTES} bytes")
             if cut:
                 yield Chunk(text[:cut], first_line)
                 first_line += text.count(b"\n", 0, cut)

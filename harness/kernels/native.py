@@ -85,6 +85,24 @@ def load(_context: Any, address: Any) -> Any:
     return types.int64(types.uintp), generate
 
 
+def _unaligned(num_bytes: int) -> Any:
+    """The little-endian number in ``num_bytes`` bytes at an address, which need not be a multiple of them; uint64."""
+
+    def load_them(_context: Any, address: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            place = builder.inttoptr(arguments[0], ir.IntType(8 * num_bytes).as_pointer())
+            word = builder.load(place)
+            word.align = 1
+            return word if num_bytes == 8 else builder.zext(word, ir.IntType(64))
+
+        return types.uint64(types.uintp), generate
+
+    return typed_intrinsic(load_them)
+
+
+load_1, load_4, load_8 = _unaligned(1), _unaligned(4), _unaligned(8)
+
+
 @typed_intrinsic
 def pointer(_context: Any, address: Any) -> Any:
     """Turn an address into a ``void *``, the type that C functions and ``carray`` take."""

@@ -118,6 +118,21 @@ def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, dat
     assert whole == []
 
 
+def test_a_log_of_a_schema_is_prepared_and_described(cli: Cli) -> None:
+    """Law: `info` shows its columns by name; laws and files of facts are of Criteo's shape, which is said in one line."""
+    Path("own.yaml").write_text("label: y\ndense: {age: none}\ncategories: [shop, item]\n")
+    Path("own.csv").write_text("y,age,shop,item\n" + "1,-2.5,a,x\n0,,b,x\n" * 20)
+    made = cli("data", "prepare", "own.csv", "--out", "own", "--format", "csv", "--schema", "own.yaml")
+    assert made.out == "own: 40 samples, 20 positive, 3 embedding rows\n"
+    shown = cli("data", "info", "own")
+    assert (shown.code, shown.errors) == (0, [])
+    assert "shop, item" in shown.out
+    assert shown.out.endswith("are shop, item\nlabel y; dense features: age (none)\n")
+    for option, value in (("--against", "kaggle"), ("--facts", "facts.json")):
+        expected = "expected data of Criteo's shape, 13 dense features and 26 tables, got 1 and 2"
+        assert cli("data", "info", "own", option, value).errors == [f"error: {option}: own: {expected}"]
+
+
 def test_schema_is_json_and_of_a_key_text(cli: Cli) -> None:
     """Law: `schema` documents every key; `schema KEY` says what it takes, its default, and what it does."""
     definitions = json.loads(cli("schema").out)["$defs"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from harness.data.numbering import Numbering
+from harness.data.numbering import Numbering, WordNumbering
 
 
 def _naive(values: list[int], known: dict[int, int]) -> list[int]:
@@ -10,14 +10,16 @@ def _naive(values: list[int], known: dict[int, int]) -> list[int]:
 
 @pytest.mark.parametrize("spread", [5, 1_000, 2**32])
 @pytest.mark.parametrize("chunk", [1, 17, 1_000, 20_000])
-def test_equals_a_dict(spread: int, chunk: int) -> None:
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_equals_a_dict(spread: int, chunk: int, is_wide: bool) -> None:
     """Ids are those of a dict filled value by value, however the values are cut into chunks."""
     generator = np.random.default_rng(spread + chunk)
-    values = generator.integers(0, spread, min(20_000, 300 * chunk), dtype=np.uint64).astype(np.uint32)
-    numbering, known = Numbering(), {}
+    values = generator.integers(0, spread, min(20_000, 300 * chunk), dtype=np.uint64)
+    numbering, known = (WordNumbering(), {}) if is_wide else (Numbering(), {})
+    values = values * np.uint64(2**32 + 1) if is_wide else values.astype(np.uint32)
     for start in range(0, len(values), chunk):
         part = values[start : start + chunk]
-        assert numbering.ids(part).tolist() == _naive(part.tolist(), known)
+        assert numbering.ids(part).tolist() == _naive(part.tolist(), known)  # pyright: ignore[reportArgumentType]
     assert numbering.num_ids == len(known)
 
 
@@ -47,3 +49,19 @@ def test_memory_per_id_is_bounded() -> None:
     for start in range(0, 300_000, 10_000):
         numbering.ids(np.arange(start, start + 10_000, dtype=np.uint32))
         assert numbering.num_bytes <= 16.1 * numbering.num_ids
+
+
+def test_words_that_share_a_slot_are_told_apart_and_take_at_most_24_bytes() -> None:
+    """Small and large words, such as a modulus leaves or not, keep their ids when the table grows; 0 is a word."""
+    numbering = WordNumbering()
+    words = np.arange(300_000, dtype=np.uint64) * np.where(np.arange(300_000) % 2, 1, 2**40).astype(np.uint64)
+    for part in np.split(words, 30):
+        numbering.ids(part)
+        assert numbering.num_bytes <= 24.1 * numbering.num_ids
+    assert np.array_equal(numbering.ids(words), np.arange(300_000))
+    numbering = WordNumbering()
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    crowd = np.array([(1020 << 54) + place for place in range(500)], np.uint64)
+    crowd *= np.uint64(inverse)  # all start at slot 1020 of 1024
+    assert np.array_equal(numbering.ids(crowd), np.arange(500))
+    assert np.array_equal(numbering.ids(crowd[::-1].copy()), np.arange(500)[::-1])

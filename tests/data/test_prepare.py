@@ -269,7 +269,7 @@ WRONG: list[tuple[bytes | None, dict[str, Any], str]] = [
     *((content, {}, "a: expected at least one row") for content in (b"", gzip.compress(b""))),
     (gzip.compress(b"0\t" * 1_000)[:-9], {}, "a: damaged gzip file"),
     (gzip.compress(b"x")[:5], {}, "a: damaged gzip file"),
-    (b"x" * 100_000, {}, "a:1: expected a row of 40 columns, got over 65536 bytes"),
+    (b"x" * 100_000, {}, "a:1: expected a row and its line end, got over 65536 bytes"),
     (b"\xff\xfe" * 50, {}, "a:1: 1 columns, expected 40"),
     (None, {}, "a: no such file"),
     (None, {"sources": []}, "expected at least one file"),

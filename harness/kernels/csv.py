@@ -1,0 +1,222 @@
+"""Parsing of delimited text and numbering of its values, which are known by their hash.
+
+Shapes: R rows, X bytes, C columns of the file, I dense features, F tables, M words for a missing value, N values,
+S slots of a hash table.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import float64, int64, uint64
+
+from harness.kernels.compiler import compiled_for
+from harness.kernels.native import prefetch
+from harness.kernels.xxh64 import xxh64
+
+SKIPPED, LABEL, DENSE, CATEGORY = range(4)
+"""What a column of the file is."""
+
+EMPTY = 0xEF46DB3751D8E999
+"""XXH64 of no bytes: the value of a missing category."""
+
+_EMPTY = np.uint64(EMPTY)
+_QUOTE, _LF, _CR, _DOT, _MINUS, _PLUS, _ZERO, _E, _e = b'"\n\r.-+0Ee'
+_MOST_DIGITS = 19  # that a uint64 holds
+_MOST_POWER = 400  # beyond the exponents of doubles; larger ones are cut
+_TENS = np.array([10.0**power for power in range(23)])  # exact
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_32 = np.uint64(32)
+_AHEAD = 8  # values whose slots are prefetched
+
+
+@numba.njit(nogil=True)
+def _digit(text_X: Any, x: Any) -> Any:
+    return int64(text_X[x]) - _ZERO
+
+
+@numba.njit(nogil=True)
+def _exponent(text_X: Any, first: Any, end: Any) -> Any:
+    """The exponent that begins at ``first`` with an e or E, 0 if none does, and the position after it."""
+    if first == end or (text_X[first] != _E and text_X[first] != _e):
+        return 0, first
+    x = first + 1
+    is_negative = x < end and text_X[x] == _MINUS
+    x += is_negative or (x < end and text_X[x] == _PLUS)
+    exponent, start = 0, x
+    while x < end and 0 <= _digit(text_X, x) <= 9:
+        exponent = min(exponent * 10 + _digit(text_X, x), 1 << 20)
+        x += 1
+    if x == start:
+        return 0, first
+    return (-exponent if is_negative else exponent), x
+
+
+@numba.njit(nogil=True)
+def number(text_X: Any, first: Any, end: Any) -> Any:
+    """The decimal number in the bytes [first, end), and whether they are one that float32 can hold.
+
+    It is the nearest double if it has up to 15 digits and its last one counts 10^-22 to 10^22; else a few units in the
+    last place of a double may be missing, which a float32 does not show.
+    """
+    x = first
+    is_negative = x < end and text_X[x] == _MINUS
+    x += is_negative or (x < end and text_X[x] == _PLUS)
+    digits, num_digits, power, has_any, is_fraction = uint64(0), 0, 0, False, False
+    while x < end:
+        digit = _digit(text_X, x)
+        if 0 <= digit <= 9:
+            has_any = True
+            if num_digits < _MOST_DIGITS:
+                digits = digits * uint64(10) + uint64(digit)
+                num_digits += digits > 0
+                power -= is_fraction
+            else:
+                power += not is_fraction
+        elif text_X[x] == _DOT and not is_fraction:
+            is_fraction = True
+        else:
+            break
+        x += 1
+    exponent, x = _exponent(text_X, x, end)
+    if not has_any or x != end:
+        return 0.0, False
+    value, power = float64(digits), max(min(power + exponent, _MOST_POWER), -_MOST_POWER)
+    while power > 0:
+        value *= _TENS[min(power, 22)]
+        power -= min(power, 22)
+    while power < 0:
+        value /= _TENS[min(-power, 22)]
+        power += min(-power, 22)
+    return -value if is_negative else value, value <= _FLOAT32_MAX
+
+
+@numba.njit(nogil=True)
+def _unquoted(text_X: Any, first: Any, end: Any) -> Any:
+    """The bytes [first, end) of a quoted field, two quotes as one."""
+    out_Y = np.empty(end - first, np.uint8)
+    y = 0
+    while first < end:
+        out_Y[y] = text_X[first]
+        first += 2 if text_X[first] == _QUOTE else 1
+        y += 1
+    return out_Y[:y]
+
+
+_decode = (
+    'int64(Array(uint8, 1, "C", readonly=True), uint8, int8[::1], int64[::1], uint64[::1], '
+    "uint8[::1], float64[:, ::1], uint64[:, ::1])"
+)
+
+
+@compiled_for(_decode)
+def decode(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functions take values by place
+    text_X: Any,
+    separator: Any,
+    kinds_C: Any,
+    places_C: Any,
+    missing_M: Any,
+    out_labels_R: Any,
+    out_dense_RI: Any,
+    out_hashes_FR: Any,
+) -> Any:
+    """Parse rows of ``harness.data.csv_rows``'s format. Returns how many are sound before the first malformed one.
+
+    ``text_X`` contains R newlines, the last one at its end. ``kinds_C``: what each column is. ``places_C``: its feature
+    or table. ``missing_M``: XXH64 of words that stand for a missing value, beside the empty one. Categories become the
+    XXH64 of their bytes. A missing dense value is 0, a missing category :data:`EMPTY`.
+    """
+    address = text_X.ctypes.data
+    num_columns = len(kinds_C)
+    x = 0
+    for r in range(len(out_labels_R)):
+        for c in range(num_columns):
+            kind, is_last, num_quotes = kinds_C[c], c == num_columns - 1, 0
+            if text_X[x] == _QUOTE:
+                x += 1
+                first = x
+                while text_X[x] != _QUOTE or text_X[x + 1] == _QUOTE:
+                    if text_X[x] == _LF:
+                        return r
+                    num_quotes += text_X[x] == _QUOTE
+                    x += 2 if text_X[x] == _QUOTE else 1
+                end = x
+                x += 1
+                x += is_last and text_X[x] == _CR
+            else:
+                first = x
+                while text_X[x] != separator and text_X[x] != _LF:
+                    x += 1
+                end = x - (is_last and x > first and text_X[x - 1] == _CR)
+            if text_X[x] != (_LF if is_last else separator):
+                return r
+            x += 1
+            if kind == SKIPPED:
+                continue
+            if kind == LABEL:
+                label = _digit(text_X, first)
+                if end != first + 1 or label < 0 or label > 1:
+                    return r
+                out_labels_R[r] = label
+                continue
+            is_missing = end == first
+            hashed = _EMPTY
+            if not is_missing and (kind == CATEGORY or len(missing_M)):
+                if num_quotes:
+                    plain_Y = _unquoted(text_X, first, end)
+                    hashed = xxh64(plain_Y.ctypes.data, len(plain_Y))
+                else:
+                    hashed = xxh64(address + first, end - first)
+                for m in range(len(missing_M)):
+                    is_missing |= missing_M[m] == hashed
+            if kind == CATEGORY:
+                out_hashes_FR[places_C[c], r] = _EMPTY if is_missing else hashed
+            elif is_missing:
+                out_dense_RI[r, places_C[c]] = 0.0
+            else:
+                value, is_number = number(text_X, first, end)
+                if not is_number:
+                    return r
+                out_dense_RI[r, places_C[c]] = value
+    return len(out_labels_R)
+
+
+@compiled_for("UniTuple(int64, 2)(uint64[::1], int64, uint64[::1], int32[::1], int64, int64, int32[::1])")
+def number_words(  # noqa: PLR0917 - compiled functions take values by place
+    words_N: Any, start: int, words_S: Any, ids_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
+) -> Any:
+    """``harness.kernels.tsv.number`` for 64-bit words: ``words_S`` and ``ids_S`` (id + 1; 0: empty) are the table."""
+    num_slots = uint64(len(words_S))
+    for n in range(start, len(words_N)):
+        if n + _AHEAD < len(words_N):
+            ahead = (((words_N[n + _AHEAD] * _GOLDEN) >> _32) * num_slots) >> _32
+            prefetch(words_S.ctypes.data + ahead * uint64(8))
+            prefetch(ids_S.ctypes.data + ahead * uint64(4))
+        word = words_N[n]
+        place = (((word * _GOLDEN) >> _32) * num_slots) >> _32
+        while ids_S[place] != 0 and words_S[place] != word:
+            place += uint64(1)
+            if place == num_slots:
+                place = uint64(0)
+        if ids_S[place] == 0:
+            if num_ids == most_ids:
+                return n, num_ids
+            num_ids += 1
+            words_S[place], ids_S[place] = word, num_ids
+        out_ids_N[n] = ids_S[place] - 1
+    return len(words_N), num_ids
+
+
+@compiled_for("void(uint64[::1], int32[::1], uint64[::1], int32[::1])")
+def move_words(words_S: Any, ids_S: Any, out_words_S: Any, out_ids_S: Any) -> None:
+    """Copy a hash table into an empty one with more slots."""
+    num_slots = uint64(len(out_words_S))
+    for s in range(len(words_S)):
+        if ids_S[s] != 0:
+            place = (((words_S[s] * _GOLDEN) >> _32) * num_slots) >> _32
+            while out_ids_S[place] != 0:
+                place += uint64(1)
+                if place == num_slots:
+                    place = uint64(0)
+            out_words_S[place], out_ids_S[place] = words_S[s], ids_S[s]
