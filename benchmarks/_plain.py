@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from benchmarks._turns import Parts, Tick, chunks
 from harness.config.model import Config
+from harness.core.model_options import CRITEO, ModelOptions, Shape
 from harness.data.dataset import Dataset
 from harness.model.models import make_model
-from harness.model.options import CRITEO, ModelOptions, Shape
 from harness.model.sizes import ModelSize, model_size
 
 

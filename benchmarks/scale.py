@@ -57,9 +57,9 @@ from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Started
 from harness.core.faults import PlannedFault, Strike
+from harness.core.model_options import CRITEO
 from harness.core.plans import is_ps, is_trainer, ps_rank
 from harness.model.compiled_backend import TeamPass
-from harness.model.options import CRITEO
 from harness.model.sizes import SIZES
 from harness.record.event_log import read_events
 from harness.run.assemble import RunStatus, make_world, run

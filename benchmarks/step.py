@@ -51,10 +51,10 @@ from harness.config.model import Config
 from harness.core.choices import CHOICES
 from harness.core.events import Trained
 from harness.core.faults import FaultTime
+from harness.core.model_options import CRITEO
 from harness.core.plans import Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
-from harness.model.options import CRITEO
 from harness.model.sizes import SIZES, model_size
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec

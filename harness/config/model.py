@@ -17,14 +17,13 @@ from pydantic import (
 from harness.config.jobs import JobsConfig
 from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.config.words import STRICT
-from harness.core import strategies
+from harness.core import model_options, strategies
 from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.clock import FailureClock
+from harness.core.model_options import ModelOptions
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
 from harness.core.strategy import StrategyOptions
 from harness.core.whole_strategies import CprVanilla
-from harness.model import options
-from harness.model.options import ModelOptions
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
@@ -315,7 +314,7 @@ class Config(_Model):
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ. `from_trace`: MTBF and
     ranks per failure of the trace, the others as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
     data: DataConfig = DataConfig()
-    model: ModelChoice = options.options_of()
+    model: ModelChoice = model_options.options_of()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
     cluster: ClusterConfig = ClusterConfig()

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 
 Part = TypeVar("Part")
 
@@ -28,10 +27,10 @@ class OneOf:
 
     names: Sequence[str]
 
-    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> Any:
+        return AfterValidator(self._check).__get_pydantic_core_schema__(source, handler)
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {**handler(core), "enum": list(self.names)}
 
     def _check(self, name: str) -> str:

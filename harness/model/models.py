@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.core.choices import CHOICES, enter
-from harness.core.names import PartTable
-from harness.core.seeds import derive, generator
-from harness.model.options import (
+from harness.core.model_options import (
     DcnOptions,
     DeepFmOptions,
     DlrmOptions,
@@ -25,6 +23,8 @@ from harness.model.options import (
     Shape,
     WideDeepOptions,
 )
+from harness.core.names import PartTable
+from harness.core.seeds import generator
 from harness.model.sizes import model_size
 
 F32 = NDArray[np.float32]
@@ -36,8 +36,8 @@ class Model(nn.Module):
     """A dense network with its options. To add one: one class and one entry in :data:`MODELS`.
 
     Its parameters and buffers are what the harness saves, restores and rolls back. ``nn.Linear`` layers get DLRM's
-    initial values; other parameters those that the constructor gives them, under torch's generator with a seed of the
-    run's. A model draws random numbers from the ``draws`` that it gets and from nothing else.
+    initial values, which follow from the run's seed; other parameters keep those of the constructor, which may not be
+    random. A model draws random numbers from the ``draws`` that it gets and from nothing else.
     """
 
     Options: ClassVar[type[ModelOptions]]
@@ -247,9 +247,7 @@ MODELS = _Models([*CHOICES["model"]], {"dlrm": Dlrm, "wide_deep": WideDeep, "dcn
 def make_model(options: ModelOptions, shape: Shape, *, seed: int) -> Model:
     """The model of ``options`` with its initial values, on the CPU. Raises ConfigError for options that do not fit."""
     options.check(shape)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "dense"))
-        model = MODELS[options.name](options.filled(), shape)
+    model = MODELS[options.name](options.filled(), shape)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
             weight_OI, bias_O = initial_layer(seed, name, layer.in_features, layer.out_features)

@@ -8,6 +8,7 @@ from torch import Tensor
 from harness.config.model import TrainerConfig
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan, coalesce
+from harness.core.model_options import DlrmOptions, ModelOptions, Shape
 from harness.core.resumable import Resumable
 from harness.core.seeds import generator
 from harness.core.trainers import ALONE, TrainerGroup
@@ -15,7 +16,6 @@ from harness.model.backends import choose_backend
 from harness.model.dense_optimizers import DENSE_OPTIMIZERS
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.models import make_model
-from harness.model.options import DlrmOptions, ModelOptions, Shape
 from harness.model.sizes import model_size
 from harness.model.torch_backend import cross_entropy
 

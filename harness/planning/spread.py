@@ -11,7 +11,7 @@ from harness.core.plans import Costs
 from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategy import StrategyOptions
-from harness.model.sizes import footprint
+from harness.model.footprint import footprint
 from harness.planning.advisor import Outcomes, Spread, outcomes, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many

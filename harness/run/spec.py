@@ -20,6 +20,7 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.host_map import HostMap
+from harness.core.model_options import ModelOptions, Shape
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, Rank
@@ -30,8 +31,7 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
-from harness.model.options import ModelOptions, Shape
-from harness.model.sizes import Footprint, footprint
+from harness.model.footprint import Footprint, footprint
 from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared

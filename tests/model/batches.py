@@ -9,10 +9,10 @@ from torch import Tensor
 
 from harness.config.model import BackendName
 from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.model_options import CRITEO
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.model import dlrm
-from harness.model.options import CRITEO
 
 BACKENDS: list[BackendName] = sorted(dlrm.BACKENDS)
 """Those that can run on this machine, whatever its processor."""

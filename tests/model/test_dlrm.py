@@ -16,12 +16,12 @@ from torch.nn import functional
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
+from harness.core.model_options import CRITEO
 from harness.core.plans import Rank
 from harness.data.dataset import Batch, Dataset
 from harness.data.prepare import prepare
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
-from harness.model.options import CRITEO
 from harness.model.sizes import SIZES
 from harness.record.event_log import read_events
 from harness.run import assemble

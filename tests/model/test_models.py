@@ -18,14 +18,15 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.events import Finished, Trained
 from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.model_options import CRITEO, ModelOptions, Shape, options_of
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 from harness.model.dlrm import DenseNetwork
+from harness.model.footprint import footprint
 from harness.model.metrics import exact_auc
 from harness.model.models import MODELS, make_model
 from harness.model.network import AutogradNetwork
-from harness.model.options import CRITEO, ModelOptions, Shape, options_of
-from harness.model.sizes import footprint, model_size
+from harness.model.sizes import model_size
 from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.spec import RunSpec

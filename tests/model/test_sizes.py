@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from harness.core.errors import ConfigError
+from harness.core.model_options import options_of
 from harness.model.dlrm import DenseNetwork
-from harness.model.options import options_of
 from harness.model.sizes import ModelSize, model_size
 
 # Written out by hand from the layers 13-512-256-64-16 / 367-512-256-1 and so on, weights and biases.
