@@ -16,6 +16,7 @@ from harness.config.derived import host_map, job_costs
 from harness.config.experiment import Cell
 from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
+from harness.core.choices import DEFAULTS
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
@@ -232,6 +233,8 @@ class RunSpec:
         content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
+        if self.config.model.name == DEFAULTS["model"]:
+            del content["model"]["name"]  # there was no other model: hashes of results from before stay
         return content
 
     @cached_property
