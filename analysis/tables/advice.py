@@ -140,8 +140,9 @@ def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     if margin is not None:
         tested = [each for each in found if each.verdict != "equal by construction"]
         known = [(each.label, sample_equivalent(block, each.loss.mean)) for each in tested]
-        parts = (f"{label} {100 * part:.1f} %".replace("-", "−") for label, part in known if part is not None)
-        yield f"Samples that cost as much AUC if left out: margin {100 * margin:.1f} %; {', '.join(parts)}."
+        parts = [f"{label} {100 * part:.1f} %".replace("-", "−") for label, part in known if part is not None]
+        text = "; ".join([f"margin {100 * margin:.1f} %", *([", ".join(parts)] if parts else [])])
+        yield f"Samples that cost as much AUC if left out: {text}."
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:

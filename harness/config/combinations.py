@@ -19,6 +19,10 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
             "are known when it is written, but failures on the wall clock would have to count them from its start"
         )
+    if config.trainer.batch_size == 1 and getattr(config.model.filled(), "batch_norm", False):
+        raise ConfigError(
+            "trainer.batch_size: expected at least 2 with model.batch_norm=true, got 1; a batch of one has no variance"
+        )
     cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
         raise ConfigError(

@@ -140,6 +140,13 @@ class WideDeepOptions(_DeepOptions):
     features; the MLP reads dense features and embeddings. `embeddings`: all embeddings; the MLP reads dense features
     alone (BagPipe)."""
 
+    def check(self, shape: Shape) -> None:
+        """Raise ConfigError if the MLP would read nothing."""
+        if self.filled().wide == "embeddings" and shape.num_dense == 0:
+            raise ConfigError(
+                "model.wide: expected ids for data without dense features, got embeddings; the MLP would read nothing"
+            )
+
     @property
     def row_values(self) -> int:
         """D, and the first-order weight where ``wide`` is ``ids``."""

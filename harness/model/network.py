@@ -43,6 +43,7 @@ class AutogradNetwork(Resumable):
         if group.size > 1:
             raise ConfigError(f"model {options.name} trains on whole batches, with other bits on parts")
         self._model = make_model(options, shape, seed=seed).to(device, dtype)
+        self._name = options.name
         self._seed, self._learning_rate = seed, learning_rate
         self._num_tables, self._row_values = shape.num_tables, options.row_values
         self._like = torch.empty(0, device=device, dtype=dtype)
@@ -63,11 +64,15 @@ class AutogradNetwork(Resumable):
         rows_BFW = self._rows(rows_SX if slots_N is None else rows_SX[slots_N], plan.inverse_A).requires_grad_()
         draws = generator(self._seed, "dropout", int(self._num_steps))
         logits_B = self._model.train()(dense_BI.to(self._like), rows_BFW, draws)
+        if logits_B.shape != labels_B.shape:
+            found = f"expected logits of shape {tuple(labels_B.shape)}, got {tuple(logits_B.shape)}"
+            raise ConfigError(f"model.name: {self._name}: {found}")
         loss, grad_B1 = cross_entropy(logits_B.detach().unsqueeze(1), labels_B)
         self._model.zero_grad()
         logits_B.backward(grad_B1.squeeze(1))
         self._is_due = True
-        assert rows_BFW.grad is not None, "a model reads its rows"
+        if rows_BFW.grad is None:
+            raise ConfigError(f"model.name: {self._name}: expected logits that depend on the rows, but they do not")
         return loss, coalesce(rows_BFW.grad.cpu(), plan, num_skipped=0)
 
     def step(self, *, is_alone: bool = False) -> None:

@@ -184,6 +184,6 @@ def to_line(event: Event) -> str:
         if (field := next(not_finite(values), None)) is None:
             raise
         raise RunFailed(
-            f"step {event.step}: {field} of a {event.kind} event is not finite; if training has diverged, lower "
+            f"step {event.step}: {field} of event {event.kind} is not finite; if training has diverged, lower "
             "trainer.learning_rate"
         ) from error

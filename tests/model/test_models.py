@@ -259,6 +259,10 @@ def test_dropout_is_of_training_only() -> None:
 def test_bytes_are_those_of_the_state(variant: str, shape: Shape, optimizer: str) -> None:
     """What a save is charged for is what it writes: parameters, buffers, state of the optimizer, number of steps."""
     options = options_for(variant)
+    if variant == "wide_deep-embeddings" and not shape.num_dense:
+        with pytest.raises(ConfigError, match=r"model\.wide: expected ids for data without dense features"):
+            footprint(options, "sgd", optimizer, shape)
+        return
     if options.name == "dlrm" and optimizer != "adam":
         network = DenseNetwork(model_size(options, shape), seed=0, learning_rate=0.1, optimizer=optimizer)  # pyright: ignore[reportArgumentType]
     else:
@@ -268,7 +272,7 @@ def test_bytes_are_those_of_the_state(variant: str, shape: Shape, optimizer: str
     assert sizes.row_width == 16 + (variant.startswith("deepfm") or variant == "wide_deep")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "wide_deep-embeddings"])
 def test_data_of_another_shape_trains(variant: str) -> None:
     """Law: with 22 tables and no dense features, as Avazu's, the loss falls, and predictions are of every sample."""
     options, shape = options_for(variant), Shape(0, 22)
@@ -324,6 +328,10 @@ def test_a_grid_over_models_is_one_group_of_wandb(config: Config) -> None:
     [
         ({"trainer__backend": "compiled"}, "trainer.backend: compiled, but it computes model dlrm only, not dcn"),
         ({"cluster__num_trainers": 2, "engine": "rpc"}, "cluster.num_trainers: expected 1 with backend torch"),
+        (
+            {"model__batch_norm": True, "trainer__batch_size": 1},
+            "trainer.batch_size: expected at least 2 with model.ba",
+        ),
     ],
 )
 def test_what_other_models_lack_is_refused(config: Config, settings: dict[str, Any], words: str) -> None:
@@ -332,6 +340,25 @@ def test_what_other_models_lack_is_refused(config: Config, settings: dict[str, A
         RunSpec(changed(config, model__name="dcn", **settings)).validate()
     assert str(refused.value).startswith(words)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        (lambda dense_BI, rows_BFW: rows_BFW.sum(dim=(1, 2)).unsqueeze(1), "expected logits of shape (8,), got (8, 1)"),
+        (lambda dense_BI, rows_BFW: dense_BI.sum(dim=1).requires_grad_(), "expected logits that depend on the rows"),
+    ],
+)
+def test_a_model_of_ones_own_that_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, logits: Callable[[Tensor, Tensor], Tensor], words: str
+) -> None:
+    """One line that says what a model must return."""
+    monkeypatch.setattr(MODELS["dcn"], "forward", lambda self, dense_BI, rows_BFW, draws: logits(dense_BI, rows_BFW))
+    options = options_for("dcn")
+    network = AutogradNetwork(options, SMALL, seed=0, learning_rate=0.1)
+    with pytest.raises(ConfigError) as refused:
+        network.train(*batch_of(SMALL, 8, options.row_values, 0))
+    assert str(refused.value).startswith(f"model.name: dcn: {words}")
 
 
 def test_every_model_has_its_options() -> None:

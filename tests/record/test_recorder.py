@@ -150,7 +150,7 @@ def test_numbers_json_cannot_say_are_refused(tmp_path: Path, value: float) -> No
     """A loss that is not finite fails the run, names its place, and writes no line."""
     with Recorder(tmp_path / "run", made_config()) as recorder:
         trained = next(event for event in made_events(made_config()) if event.kind == "train")
-        with pytest.raises(RunFailed, match=rf"step {trained.step}: losses\[1\] of a train event is not finite"):
+        with pytest.raises(RunFailed, match=rf"step {trained.step}: losses\[1\] of event train is not finite"):
             recorder.record(altered(trained, losses=[0.5, value]))
     assert read_events(recorder.run.events) == []
 
