@@ -111,7 +111,8 @@ def test_a_command_that_stops_stops_its_cells(head: Head, config: Config, tmp_pa
     view = Acting(stop_at_the_gate, at="status")
     with pytest.raises(RunStopped):
         run([running, waiting], view, stop)
-    assert [what for what, cell in view.lines if cell == running.slug][-1] == "stopped"
+    log = JobFiles(running.run_dir).log.read_text()
+    assert [what for what, cell in view.lines if cell == running.slug][-1] == "stopped", log
     assert [*(running.run_dir / "resume").glob("point-*.json")]
     assert not waiting.run_dir.exists()
     (gate / "open").touch()
