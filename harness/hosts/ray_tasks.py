@@ -44,6 +44,7 @@ def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
 
 def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
     """The Ray task that trains a cell; returns the exit code. Cancelled by KeyboardInterrupt, it waits ``grace_s``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a Ray that a script started with `&` ignores it
     child = start(command, folder=folder, log=Path(log))
     try:
         while child.wait(_TICK_S) is None:  # Ray interrupts between two calls only

@@ -47,7 +47,17 @@ def start_head(
 
 
 def _start(prefix: Sequence[str], options: Sequence[str], **variables: str) -> "subprocess.Popen[bytes]":
-    command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    in_background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # SIGINT is ignored, as a script's `&` has it
+    command = [
+        *prefix,
+        *in_background,
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        "--disable-usage-stats",
+    ]
     null = subprocess.DEVNULL
     patient = {"RAY_health_check_timeout_ms": "60000"}  # of a busy machine
     return subprocess.Popen(
