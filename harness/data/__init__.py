@@ -1,1 +1,1 @@
-"""Click logs: Criteo's text format, packed binary records, deterministic batches, and a synthetic log."""
+"""Click logs: text formats, packed binary records, deterministic batches, and a synthetic log."""

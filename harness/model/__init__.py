@@ -1,1 +1,1 @@
-"""The dense part of DLRM, and the metrics of click prediction."""
+"""The networks on top of the embedding rows: DLRM and other models, their optimizers; metrics of click prediction."""
