@@ -38,11 +38,12 @@ NUM_TOP_IDS = 30
 """Ids of a table of which mutual information is taken, beside all others together."""
 COUNT_BINS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 4), (5, 19), (20, 99), (100, 999), (1000, None))
 """Ids by their number of accesses, from, to."""
+MIN_IDS = 3
+"""Ids that a spread between them needs."""
 
 _GROWTH_ROWS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 _MAX_PAIR_SAMPLES = 1 << 20
-_MIN_IDS = 3  # that a spread between ids needs
 
 
 class _Facts(BaseModel):
@@ -303,7 +304,7 @@ def _count_bin(
         return CountBin(count=(first, last), ids=0, accesses_frac=0.0)
     rate = float(k_N.sum() / c_N.sum())
     spread = None
-    if first > 1 and len(c_N) >= _MIN_IDS:
+    if first > 1 and len(c_N) >= MIN_IDS:
         variance = float((k_N * (k_N - 1) / (c_N - 1)).sum() / c_N.sum()) - rate**2
         spread = math.sqrt(max(variance, 0.0))
     return CountBin(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.criteo_sizes import FULL_LOGS
-from harness.data.facts import COUNT_BINS, CountBin, Facts, TableFacts, mutual_information
+from harness.data.facts import COUNT_BINS, MIN_IDS, CountBin, Facts, TableFacts, mutual_information
 from harness.data.law import Floats, IntegerLaw, Law, TableLaw, Tie, World, buckets, expected_auc, intercept, shares
 from harness.data.records import NUM_TABLES
 from harness.data.sources import Progress
@@ -24,8 +24,9 @@ NUM_LARGE = 8  # tables whose spreads count most: the seven that CPR tracks are 
 HOT_RANKS = 100
 RENEWED_FRAC = 0.25
 """A choice: the aggregates do not tell how many ids are replaced in the course of the log."""
-EFFECTS_SEED = 1
-"""Of 0, 1 and 2 the one that gives Kaggle's spread of click rates between its few hottest ids."""
+EFFECTS_SEEDS = range(1, 17)
+"""Draws of the effects of a table's ids. The first is taken that spreads the click rates of its hottest ids as in the
+facts: as these ids are few, the draw decides."""
 LOAD = 0.75
 """How much integers tell of ids: with it, the losses of AUC that failures cause are those on Kaggle's own rows."""
 DENSE_SCALE = 1.55
@@ -33,6 +34,8 @@ DENSE_SCALE = 1.55
 
 _KNOTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 100_000, 300_000, 10**6, 3 * 10**6)
 _EACH_RANK_BELOW = 70  # ranks of a table that has a knot for each
+_FEW_IDS = 30  # whose numbers are compared as they are, not by their logs
+_SLOPES = (1.0, 0.9, 1.1, 0.8, 1.2, 0.7, 1.3, 0.6, 1.4, 0.5, 1.5)
 _TABLE_ROUNDS = 200
 _COARSE = 256, 250  # buckets: ranks one by one, and wider ones
 _SEEN_OF_FULL = 0.97  # of a table's ids that occur in the whole log
@@ -52,6 +55,7 @@ _EFFECT_ROUNDS = 12
 _USUAL_LOG_EFFECT = -2.5
 _WEIGHT_OF_LARGE = 1.0
 _EFFECT_PULL = 0.01  # towards the usual effect, where few clicks tell
+_HOTTEST_DIFFERENCE = 0.019  # of the spread from that of the facts
 _HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models learn of real ids is little
 
 
@@ -76,9 +80,9 @@ def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) ->
         bayes_auc=0.8,
         hot_ranks=HOT_RANKS,
         renewed_frac=RENEWED_FRAC,
-        effects_seed=EFFECTS_SEED,
     )
     law = _with_ties(law, facts, lambda done: say(NUM_TABLES + done, steps))
+    law = _with_few_ids(law, facts)
     law = _with_effects(law, facts)
     say(steps, steps)
     return law
@@ -111,6 +115,7 @@ def _fit_table(facts: TableFacts, rows: int, size: int, full_rows: int) -> Table
         ranks=knots,
         log_shares=tuple(np.round(log_shares, 5).tolist()),
         effect=0.0,
+        effects_seed=EFFECTS_SEEDS[0],
     )
 
 
@@ -147,9 +152,12 @@ class _TableJudge:
             found.append(3 * weight * math.log(self._distinct(chance_K, number, number / rows) / distinct))
         for part in facts.by_count:
             ids, accesses = self._by_count(chance_K, *part.count)
-            if part.ids >= 30:
+            if part.ids >= _FEW_IDS:
                 found.append(math.sqrt(min(part.ids, 1e3) / 1e3) * math.log(max(ids, 1e-9) / part.ids))
             found.append(2 * (accesses - part.accesses_frac))
+        if facts.distinct < _FEW_IDS:
+            once, _ = self._by_count(chance_K, 1, 1)
+            found.append(2 * (once / facts.distinct - facts.seen_once_frac_of_ids))
         for rank, share in self._shares.items():
             log_share = np.interp(math.log(rank), np.log(self._middle_K), np.log(chance_K))
             found.append(0.5 * min(max(math.sqrt(share * rows) / 30, 0.02), 1) * (log_share - math.log(share)))
@@ -280,9 +288,14 @@ def _replaced(law: Law, number: int, tie: Tie) -> Law:
     if number < len(law.latents):
         return law.model_copy(update={"latents": (*law.latents[:number], tie, *law.latents[number + 1 :])})
     table = number - len(law.latents)
-    tables = [*law.tables]
-    tables[table] = tables[table].model_copy(update={"tie": tie})
-    return law.model_copy(update={"tables": tuple(tables)})
+    return law.model_copy(
+        update={"tables": _with(law.tables, table, law.tables[table].model_copy(update={"tie": tie}))}
+    )
+
+
+def _with(tables: Sequence[TableLaw], number: int, own: TableLaw) -> tuple[TableLaw, ...]:
+    """``tables`` with another one in place of ``number``."""
+    return (*tables[:number], own, *tables[number + 1 :])
 
 
 def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
@@ -294,6 +307,31 @@ def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
     return float(np.mean((found - wanted) ** 2)) + 0.01 * counts
 
 
+def _with_few_ids(law: Law, facts: Facts) -> Law:
+    """``law`` whose tables of few ids have the ids of the facts, and those seen once, in the log of seed 0.
+
+    An id more or less is much of such a table, and samples of one law differ by more. The slope of the logs of shares
+    of the ids that the facts have once, or not at all, is multiplied by the number nearest to 1 that is best.
+    """
+    tables = [*law.tables]
+    for number, (own, its) in enumerate(zip(law.tables, facts.tables, strict=True)):
+        if its.distinct >= _FEW_IDS:
+            continue
+        is_rare_K = np.array(own.ranks) > sum(part.ids for part in its.by_count[1:]) - (own.missing_frac > 0)
+        first, logs_K = int(np.argmax(is_rare_K)) - 1, np.array(own.log_shares)
+        best = math.inf
+        for slope in _SLOPES if is_rare_K.any() else ():
+            bent_K = np.where(is_rare_K, logs_K[first] + slope * (logs_K - logs_K[first]), logs_K)
+            tried = own.model_copy(update={"log_shares": tuple(np.round(bent_K, 5).tolist())})
+            other = law.model_copy(update={"tables": _with(tables, number, tried)})
+            ids_MF = _apart(*World(other, facts.rows, 0).draw_ids(0, facts.rows))
+            counts_N = np.unique(ids_MF[:, number], return_counts=True)[1]
+            difference = abs(len(counts_N) - its.distinct) + abs(int(np.sum(counts_N == 1)) - its.by_count[0].ids)
+            if difference < best:
+                best, tables[number] = difference, tried
+    return law.model_copy(update={"tables": tuple(tables)})
+
+
 def _with_effects(law: Law, facts: Facts) -> Law:
     """``law`` with an effect per table at which click rates are spread between ids as in the facts."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - as above
@@ -302,6 +340,13 @@ def _with_effects(law: Law, facts: Facts) -> Law:
     start = np.full(NUM_TABLES, _USUAL_LOG_EFFECT)
     found = least_squares(judge.residuals, start, bounds=(-7, 1), max_nfev=_EFFECT_ROUNDS, diff_step=0.05)
     effects_F = np.exp(found.x)
+    for table in judge.large:
+        for seed in EFFECTS_SEEDS:
+            if judge.hottest_difference(table, effects_F) <= _HOTTEST_DIFFERENCE:
+                break
+            own = law.tables[table].model_copy(update={"effects_seed": seed})
+            law = law.model_copy(update={"tables": _with(law.tables, table, own)})
+            judge = _EffectJudge(law, facts)
     return law.model_copy(
         update={
             "tables": tuple(
@@ -336,20 +381,32 @@ class _EffectJudge:
         self._wanted = np.array(spreads, dtype=np.float64)  # NaN where the facts have none
         bins = [table.by_count[1:] for table in facts.tables]
         self._weight = np.array([[_weight(part, facts.rows, facts.positives_frac) for part in own] for own in bins])
-        large = np.argsort([table.distinct for table in facts.tables])[-NUM_LARGE:]
-        self._weight[large] = _WEIGHT_OF_LARGE
+        self.large = np.argsort([table.distinct for table in facts.tables])[-NUM_LARGE:].tolist()
+        self._num_hottest_F = [table.by_count[-1].ids for table in facts.tables]
+        self._weight[self.large] = _WEIGHT_OF_LARGE
         self._hot_F = np.array([sum(part.accesses_frac for part in table.by_count[3:]) for table in facts.tables])
-        self._hot_F[large] = 0.0  # the facts decide
+        self._hot_F[self.large] = 0.0  # the facts decide
 
     def residuals(self, log_effects_F: Floats) -> Floats:
         """Weighted differences from the facts, for the logs of the tables' effects."""
         found: list[Floats] = []
         for number in range(len(self._worlds)):
             odds_M = self._odds(number, np.exp(log_effects_F))
-            spreads = np.array([_spreads(odds_M, *group) for group in self._groups[number]])
+            spreads = np.array([_spreads(odds_M, *group, _bins(group[1])) for group in self._groups[number]])
             found.append(np.nan_to_num((spreads - self._wanted) * self._weight).ravel())
         pulls = _EFFECT_PULL * (log_effects_F - _USUAL_LOG_EFFECT), _HOT_PULL * self._hot_F * np.exp(log_effects_F)
         return np.concatenate([*found, *pulls])
+
+    def hottest_difference(self, table: int, effects_F: Floats) -> float:
+        """Difference from the facts of the spread between as many of the hottest ids of ``table`` as the facts have."""
+        if self._num_hottest_F[table] < MIN_IDS:
+            return 0.0
+        found: list[float] = []
+        for number, groups in enumerate(self._groups):
+            place_M, counts_N = groups[table]
+            hottest = np.argsort(-counts_N, kind="stable")[: self._num_hottest_F[table]]
+            found.append(_spreads(self._odds(number, effects_F), place_M, counts_N, [hottest])[0])
+        return abs(float(np.mean(found)) - self._wanted[table, -1])
 
     def bayes_auc(self, effects_F: Floats) -> float:
         """The AUC of the true probabilities."""
@@ -374,16 +431,25 @@ def _weight(part: CountBin, rows: int, positives_frac: float) -> float:
     )
 
 
-def _spreads(odds_M: Floats, place_M: NDArray[np.intp], counts_N: Floats) -> list[float]:
-    """Standard deviation of click rates between ids for each of ``COUNT_BINS`` but the first; NaN for too few ids."""
+def _bins(counts_N: Floats) -> list[NDArray[np.intp]]:
+    """The ids in each of ``COUNT_BINS`` but the first."""
+    return [
+        np.flatnonzero((counts_N >= first) & (counts_N <= (math.inf if last is None else last)))
+        for first, last in COUNT_BINS[1:]
+    ]
+
+
+def _spreads(
+    odds_M: Floats, place_M: NDArray[np.intp], counts_N: Floats, groups: Sequence[NDArray[np.intp]]
+) -> list[float]:
+    """Standard deviation of click rates between the ids of each of ``groups``; NaN for too few ids."""
     sum_N, square_N = np.bincount(place_M, odds_M), np.bincount(place_M, odds_M**2)
     found: list[float] = []
-    for first, last in COUNT_BINS[1:]:
-        is_in_N = (counts_N >= first) & (counts_N <= (math.inf if last is None else last))
-        total = counts_N[is_in_N].sum()
-        if is_in_N.sum() < 3:
+    for ids in groups:
+        if len(ids) < MIN_IDS:
             found.append(math.nan)
             continue
-        square = (sum_N[is_in_N] ** 2 - square_N[is_in_N]) / (counts_N[is_in_N] - 1)
-        found.append(math.sqrt(max(square.sum() / total - (sum_N[is_in_N].sum() / total) ** 2, 0.0)))
+        total = counts_N[ids].sum()
+        square = (sum_N[ids] ** 2 - square_N[ids]) / (counts_N[ids] - 1)
+        found.append(math.sqrt(max(square.sum() / total - (sum_N[ids].sum() / total) ** 2, 0.0)))
     return found

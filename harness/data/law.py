@@ -61,13 +61,15 @@ class TableLaw(_Part):
     """The ids of one table. ``log_shares``: log of the share of accesses at ``ranks`` (ascending from 1), up to a sum.
 
     Between two of these ranks the log share is linear in the log rank. ``effect``: standard deviation of the effects of
-    its ids on the log-odds, before all are scaled.
+    its ids on the log-odds, before all are scaled. ``effects_seed``: of which id has which effect; no file's seed
+    changes it.
     """
 
     missing_frac: Fraction
     ranks: tuple[Annotated[int, Field(ge=1, lt=MAX_TABLE_IDS // 2)], ...]
     log_shares: tuple[float, ...]
     effect: Annotated[float, Field(ge=0)]
+    effects_seed: Annotated[int, Field(ge=0)]
     tie: Tie = Tie()
 
     @model_validator(mode="after")
@@ -98,8 +100,7 @@ class Law(_Part):
     """The whole law. ``bayes_auc``: the AUC of the true probabilities, to which all effects are scaled.
 
     ``renewed_frac``: of the ids above rank ``hot_ranks``, how many are replaced by new ones in the course of the log.
-    ``positives_frac``: of each of its days, in order. ``effects_seed``: of the effects of ids, which no file's seed
-    changes.
+    ``positives_frac``: of each of its days, in order.
     """
 
     tables: Annotated[tuple[TableLaw, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
@@ -110,7 +111,6 @@ class Law(_Part):
     bayes_auc: Annotated[float, Field(gt=0.5, lt=1)]
     hot_ranks: Annotated[int, Field(ge=0)]
     renewed_frac: Fraction
-    effects_seed: int
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -313,7 +313,7 @@ def _nodes(law: Law, tied: bool) -> tuple[Any, NDArray[np.int64], tuple[Any, ...
         node["first_bucket"], node["num_ranks"] = num_buckets, table.ranks[-1]
         node["missing_frac"], node["effect"] = table.missing_frac, table.effect
         node["renewal_key"] = derive(0, "synth", "renewal", number)
-        node["effect_key"] = derive(law.effects_seed, "synth", "effects", number)
+        node["effect_key"] = derive(table.effects_seed, "synth", "effects", number)
         edges.append(edge_K)
         first_ranks.append(np.append(first_K, table.ranks[-1] + 1.0))
         num_buckets += len(edge_K)

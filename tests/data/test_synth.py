@@ -16,6 +16,7 @@ from harness.data.records import Synthetic, read_meta
 from harness.data.synth import synth
 
 LARGE_TABLES = (2, 3, 11, 15, 20, 23, 25)
+MOST_IDS = (2, 3, 9, 11, 15, 20, 23)  # in Kaggle's sample
 
 
 @pytest.fixture(autouse=True)
@@ -36,20 +37,19 @@ def test_a_log_like_kaggles_has_the_facts_of_kaggles(tmp_path: Path) -> None:
     """Law: as many rows as were measured have the same ids, skew, batches and spread of click rates, table by table."""
     found, wanted = _made(tmp_path, "kaggle", 137_139)
     for own, its in zip(found.tables, wanted.tables, strict=True):
-        few = its.distinct < 30  # an id more or less is more than the margins
         assert own.distinct == pytest.approx(its.distinct, rel=0.15), its.column
         assert own.distinct_per_batch_of_128 == pytest.approx(its.distinct_per_batch_of_128, rel=0.15)
         assert own.top_1_percent_share == pytest.approx(its.top_1_percent_share, abs=0.05), its.column
-        assert few or own.seen_once_frac_of_ids == pytest.approx(its.seen_once_frac_of_ids, abs=0.05), its.column
+        assert own.seen_once_frac_of_ids == pytest.approx(its.seen_once_frac_of_ids, abs=0.05), its.column
         for number in (10_000, 30_000, 100_000) if its.distinct > 1_000 else ():
             assert own.distinct_after_rows[number] == pytest.approx(its.distinct_after_rows[number], rel=0.15)
     spreads = [
         (mine.ctr_sd_between_ids, theirs.ctr_sd_between_ids)
-        for table in LARGE_TABLES
+        for table in {*LARGE_TABLES, *MOST_IDS}
         for mine, theirs in zip(found.tables[table].by_count[1:], wanted.tables[table].by_count[1:], strict=True)
     ]
     assert all(abs(mine - theirs) < 0.03 for mine, theirs in spreads if mine is not None and theirs is not None)
-    once = [np.mean([facts.tables[t].accesses_to_seen_once_frac for t in LARGE_TABLES]) for facts in (found, wanted)]
+    once = [np.mean([facts.tables[t].accesses_to_seen_once_frac for t in MOST_IDS]) for facts in (found, wanted)]
     assert once[0] == pytest.approx(once[1], abs=0.03)
     assert found.pairs.frac_above_01 == pytest.approx(wanted.pairs.frac_above_01, abs=0.08)
     assert found.pairs.frac_above_05 == pytest.approx(wanted.pairs.frac_above_05, abs=0.04)
