@@ -94,12 +94,14 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
 
     A pair of seed s and trace t differs by mean + a_s + b_t + e_st. Half of the mean squared difference of two pairs
     estimates var(b) + var(e) where they share the seed, var(a) + var(e) where they share the trace, and the sum of all
-    three where they share neither; in a balanced design these are the moments of the analysis of variance. A negative
-    component counts as 0. The variance of the mean of N pairs is var(a) sum(n_s^2) / N^2 + var(b) sum(n_t^2) / N^2 +
+    three where they share neither; in a balanced design these are the moments of the analysis of variance. A factor
+    whose component is not positive is left out of the model, and its squares join the rest (Thompson 1962, Ann. Math.
+    Statist. 33: 273). The variance of the mean of N pairs is var(a) sum(n_s^2) / N^2 + var(b) sum(n_t^2) / N^2 +
     var(e) / N, where n_s and n_t pairs have a seed and a trace: the interaction e counts once.
 
-    The degrees of freedom are those of the t quantile that is the mean of the components' quantiles, weighted by their
-    shares of the variance (Cochran 1964, Biometrics 20: 191); Satterthwaite's did not hold (docs/log/statistics.md).
+    The degrees of freedom are those of the t quantile that is the mean of the quantiles of the factors and of the rest,
+    weighted by their shares of the variance (Cochran 1964, Biometrics 20: 191). Those of both factors together are
+    Satterthwaite's; of all three his did not hold (docs/log/statistics.md).
 
     If pairs share a seed only or a trace only, as where seeds have traces of their own, the error is that of the mean
     of its means, with their number less 1 as degrees of freedom: exact where each has as many pairs.
@@ -107,33 +109,46 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
     values, num = pairs[column].to_list(), len(pairs)
     groupings = [_by(pairs, key, column) for key in ("seed", "draw")]
     shared = [groups if 1 < len(groups) < num else [] for groups in groupings]
+    factors, rest = _moments(values, shared)
+    if sum(map(bool, shared)) == 1:
+        means = [_mean(group) for group in shared[0] or shared[1]]
+        error = _variance(means) / len(means)
+        seed, trace = (None if each is None else max(0.0, each) for each in factors)
+        return Components(seed, trace, max(0.0, rest), error, len(means) - 1)
+    kept = [groups if factor and factor > 0 else [] for factor, groups in zip(factors, shared, strict=True)]
+    factors, rest = _moments(values, kept)
+    parts = [
+        (max(0.0, factor) * sum(len(group) ** 2 for group in groups) / num**2, len(groups) - 1)
+        for factor, groups in zip(factors, kept, strict=True)
+        if factor is not None
+    ]
+    parts.append((max(0.0, rest) / num, max(1, num - 1 - sum(degrees for _, degrees in parts))))
+    seed, trace = (max(0.0, each or 0.0) if groups else None for each, groups in zip(factors, shared, strict=True))
+    return Components(seed, trace, max(0.0, rest), math.fsum(part for part, _ in parts), _degrees(parts))
+
+
+def _moments(values: Sequence[float], shared: Sequence[list[list[float]]]) -> tuple[list[float | None], float]:
+    """The component of each grouping, None of an empty one, and the rest. Any may be negative."""
+    num = len(values)
     sums = [sum(len(group) * _squares(group) for group in groups) for groups in shared]
     counts = [sum(len(group) * (len(group) - 1) for group in groups) for groups in shared]
     neither = (num * _squares(values) - sum(sums)) / (num * (num - 1) - sum(counts))
     within = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
-    seed, trace = (None if each is None else max(0.0, neither - each) for each in within)
     known = [each for each in within if each is not None]
-    rest = max(0.0, sum(known) - neither * (len(known) - 1))
-    parts = [
-        (factor * sum(len(group) ** 2 for group in groups) / num**2, len(groups) - 1)
-        for factor, groups in zip((seed, trace), shared, strict=True)
-        if factor is not None
-    ]
-    parts.append((rest / num, max(1, num - 1 - sum(degrees for _, degrees in parts))))
-    if len(known) == 1:
-        means = [_mean(group) for group in shared[0] or shared[1]]
-        return Components(seed, trace, rest, _variance(means) / len(means), len(means) - 1)
-    total = math.fsum(part for part, _ in parts)
-    return Components(seed, trace, rest, total, _degrees(parts) if total else num - 1)
+    return [None if each is None else neither - each for each in within], sum(known) - neither * (len(known) - 1)
 
 
 def _degrees(parts: Sequence[tuple[float, int]]) -> float:
-    """The degrees of freedom of a sum of ``parts``, each a variance with its own: :func:`components`."""
-    fewest, most = (function(degrees for part, degrees in parts if part) for function in (min, max))
-    if fewest == most:
-        return fewest
-    wanted = math.fsum(part * _quantile(degrees) for part, degrees in parts) / math.fsum(part for part, _ in parts)
-    low, high = float(fewest), float(most)
+    """The degrees of freedom of a sum of ``parts``, each a variance with its own, the last the rest's."""
+    *factors, rest = parts
+    of_factors = math.fsum(part for part, _ in factors)
+    if not of_factors:
+        return rest[1]
+    own = of_factors**2 / math.fsum(part**2 / degrees for part, degrees in factors)
+    if not rest[0]:
+        return own
+    wanted = (of_factors * _quantile(own) + rest[0] * _quantile(rest[1])) / (of_factors + rest[0])
+    low, high = sorted((own, float(rest[1])))
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if _quantile(middle) <= wanted else (middle, high)

@@ -94,6 +94,11 @@ def test_crossed_components_are_the_moments_of_the_analysis_of_variance() -> Non
     assert (found.seed, found.trace, found.rest) == pytest.approx(((by_seed - rest) / 3, (by_trace - rest) / 4, rest))
     assert found.squared_error == pytest.approx((by_seed + by_trace - rest) / 12)
     assert 2 < found.degrees < 6
+    alike_ST = table_ST - table_ST.mean(1)[:, None]
+    pooled = components(_crossed(4, 3, lambda seed, draw: float(alike_ST[seed, draw])))
+    rest = alike_ST.var(0, ddof=1).mean()
+    assert pooled.seed == 0, "seeds differ less than by the rest: their squares are the rest's"
+    assert (pooled.rest, pooled.squared_error) == pytest.approx((rest, alike_ST.mean(0).var(ddof=1) / 3))
     nested = components(_pairs(range(12), [0, 1, 2] * 4, table_ST.ravel().tolist()))
     assert nested.seed is None
     assert nested.squared_error == pytest.approx(by_trace / 12)
