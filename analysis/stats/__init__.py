@@ -20,6 +20,7 @@ from analysis.stats.estimates import (
     Estimate,
     components,
     conditions,
+    draws,
     estimate,
     estimate_pairs,
     own_options,

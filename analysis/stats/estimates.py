@@ -186,6 +186,11 @@ def setting_keys(cells: Frame) -> list[str]:
     return [*SETTING, *(key for key in cells if "." in key and key not in own)]
 
 
+def draws(cells: Frame) -> Frame:
+    """A number for each cell: equal where the trace, and what it was drawn by, are equal."""
+    return cells.groupby(["trace", *(key for key in DRAWN if key in cells)], dropna=False, sort=False).ngroup()
+
+
 def own_options(cells: Frame) -> list[str]:
     """Keys ``strategy.*`` that have a single value within each strategy, though strategies may differ."""
     keys = [key for key in cells if key.startswith("strategy.")]

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from analysis.load import Frame
-from analysis.stats.estimates import BASELINE, DRAWN, relevant_to_none, setting_keys
+from analysis.stats.estimates import BASELINE, draws, relevant_to_none, setting_keys
 from analysis.stats.measure import AUC, Measure
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
@@ -58,13 +58,12 @@ def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Fr
         column: _difference(cells, found, bases, column, has_replicates=baseline == BASELINE and column == "auc")
         for column in {"auc", measure.column}
     }
-    drawn = ["trace", *(key for key in DRAWN if key in cells)]
     return cells.assign(
         partner=found,
         auc_difference=difference["auc"],
         loss=measure.sign * difference[measure.column],
         group_losses=_group_losses(cells, found, bases),
-        draw=cells.groupby(drawn, dropna=False, sort=False).ngroup(),
+        draw=draws(cells),
     )
 
 

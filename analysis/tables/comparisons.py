@@ -19,7 +19,8 @@ from analysis.stats import (
     Measure,
     cells_text,
     conditions,
-    estimate,
+    draws,
+    estimate_pairs,
     seeds_text,
     setting_text,
     strategy_order,
@@ -48,8 +49,8 @@ _OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³"
 
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
 _LEGEND = (
-    "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
-    "standard errors."
+    "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair), also for new traces where "
+    "there are several; below it the mean in standard errors."
 )
 
 
@@ -291,8 +292,11 @@ def _metrics(found: Sequence[Comparison]) -> list[tuple[str, str, float, int]]:
 
 def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure: Measure) -> Comparison:
     metrics = dict.fromkeys((measure.column, *METRICS))
-    both = {metric: pairs[[metric, f"{metric} base"]].dropna() for metric in metrics}
-    differences = {metric: estimate(own[metric] - own[f"{metric} base"]) for metric, own in both.items()}
+    of_pairs = pairs[["seed"]].assign(draw=draws(pairs))
+    each = {metric: of_pairs.assign(difference=pairs[metric] - pairs[f"{metric} base"]) for metric in metrics}
+    differences = {
+        metric: estimate_pairs(own.dropna(subset="difference"), "difference") for metric, own in each.items()
+    }
     return Comparison(base, other, ", ".join(group), pairs, differences)
 
 

@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import estimate, seeds_text
+from analysis.stats import blocks_of, estimate, seeds_text
 from analysis.tables import comparisons, comparisons_to, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
@@ -190,6 +191,24 @@ def test_draws_of_a_trace_are_compared_together(tmp_path: Path) -> None:
         for folder in ("old", "new"):
             write_run(tmp_path / folder / str(seed), config)
     assert [len(item.pairs) for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
+
+
+def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) -> None:
+    """Each seed under each draw: the interval is that of the table of strategies, which is wider than of 9 values."""
+    values = np.random.default_rng(0).normal(0, 1e-3, (3, 3)) + np.arange(3) * 2e-3
+    for seed, draw in np.ndindex(3, 3):
+        trace = {"path": f"failure_traces/poisson-{draw}.csv"}
+        write_run(tmp_path / f"none-{seed}-{draw}", made_config("none", seed=seed, trace=trace), auc=0.7)
+        made = made_config("cpr_mfu", seed=seed, trace=trace)
+        write_run(tmp_path / f"mfu-{seed}-{draw}", made, auc=0.7 + values[seed, draw])
+    (found,) = comparisons_to(tmp_path, "none")
+    (line,) = (line for line in blocks_of(analysis.load(tmp_path))[0].lines if line.strategy == "cpr_mfu")
+    crossed, independent = found.differences["auc"], estimate(values.ravel().tolist())
+    assert crossed is not None
+    assert line.loss is not None
+    assert independent is not None
+    assert crossed.interval == pytest.approx(line.loss.negated.interval)
+    assert crossed.standard_error > 1.5 * independent.standard_error
 
 
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
