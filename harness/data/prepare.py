@@ -40,7 +40,7 @@ from harness.data.sidecar import read_sidecar
 from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, total_bytes
 from harness.files import fsync_folder
 
-MAX_IND_RANGE_LIMIT = 1 << 31  # row ids are int32
+MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
 
 
 @dataclass(frozen=True)
