@@ -31,9 +31,9 @@ LOSSES = {
     "0 to 4 margins": np.array([0.0, 0.5, 1.0, 1.0, 2.0, 4.0]),
 }
 PROMISE_RANGE = (-2.0, 4.0)  # losses are uniform in it: three margins to either side of the margin
-SHARES = ((0.06, 0.06, 0.88), (0.49, 0.1, 0.41), (0.22, 0.0, 0.78), (0.25, 0.5, 0.25))
-"""Of seeds, traces and the rest: claim `seeds` (8 seeds x 8 traces), `cpr_vanilla` and `cpr_mfu` over 6 x 6
-(docs/STATISTICS.md), and one where traces matter most."""
+SHARES = ((0.12, 0.22, 0.66), (0.06, 0.06, 0.88), (0.49, 0.1, 0.41), (0.22, 0.0, 0.78), (0.25, 0.5, 0.25))
+"""Of seeds, traces and the rest: claim `seeds` (8 seeds x 8 traces) on the log of today and a former one, `cpr_vanilla`
+and `cpr_mfu` over 6 x 6 (docs/STATISTICS.md), and one where traces matter most."""
 SIZES = ((5, 5), (8, 8), (5, 10), (10, 5))  # seeds, traces
 NESTED = ((3, 5), (2, 10))  # seeds of each trace, traces
 NEAR = 0.5  # margins; losses nearer to the margin have a line of their own
