@@ -200,15 +200,17 @@ def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) 
         trace = {"path": f"failure_traces/poisson-{draw}.csv"}
         write_run(tmp_path / f"none-{seed}-{draw}", made_config("none", seed=seed, trace=trace), auc=0.7)
         made = made_config("cpr_mfu", seed=seed, trace=trace)
-        write_run(tmp_path / f"mfu-{seed}-{draw}", made, auc=0.7 + values[seed, draw])
+        write_run(tmp_path / f"mfu-{seed}-{draw}", made, auc=0.7 + float(values[seed, draw]))
     (found,) = comparisons_to(tmp_path, "none")
     (line,) = (line for line in blocks_of(analysis.load(tmp_path))[0].lines if line.strategy == "cpr_mfu")
     crossed, independent = found.differences["auc"], estimate(values.ravel().tolist())
     assert crossed is not None
-    assert line.loss is not None
     assert independent is not None
+    assert line.loss is not None
     assert crossed.interval == pytest.approx(line.loss.negated.interval)
-    assert crossed.standard_error > 1.5 * independent.standard_error
+    assert crossed.half_width is not None
+    assert independent.half_width is not None
+    assert crossed.half_width > 1.5 * independent.half_width
 
 
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
