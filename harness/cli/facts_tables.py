@@ -77,7 +77,8 @@ def facts_tables(facts: Facts, other: Facts | None) -> Iterator[Table]:
             for own, its in _pairs_of_tables(facts, other)
         ],
     )
-    yield _table("strongest pairs of tables", ["pair", "mutual information"], _strongest(facts, other))
+    if len(facts.tables) > 1:
+        yield _table("strongest pairs of tables", ["pair", "mutual information"], _strongest(facts, other))
     yield _table("all tables as one", ["", "value"], _pooled(facts, other))
     if other is not None:
         yield _table("largest differences", ["of", "difference", "in"], _differences(facts, other))
