@@ -100,8 +100,9 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
     var(e) / N, where n_s and n_t pairs have a seed and a trace: the interaction e counts once.
 
     The degrees of freedom are those of the t quantile that is the mean of the quantiles of the factors and of the rest,
-    weighted by their shares of the variance (Cochran 1964, Biometrics 20: 191). Those of both factors together are
-    Satterthwaite's; of all three his did not hold (docs/log/statistics.md).
+    weighted by their shares of the variance (Cochran 1964, Biometrics 20: 191). The quantile of both factors together
+    is halfway from theirs, so weighted, which is too wide, to that of Satterthwaite's degrees, which is too narrow
+    (docs/log/statistics.md).
 
     If pairs share a seed only or a trace only, as where seeds have traces of their own, the error is that of the mean
     of its means, with their number less 1 as degrees of freedom: exact where each has as many pairs.
@@ -144,15 +145,15 @@ def _degrees(parts: Sequence[tuple[float, int]]) -> float:
     of_factors = math.fsum(part for part, _ in factors)
     if not of_factors:
         return rest[1]
-    own = of_factors**2 / math.fsum(part**2 / degrees for part, degrees in factors)
-    if not rest[0]:
-        return own
-    wanted = (of_factors * _quantile(own) + rest[0] * _quantile(rest[1])) / (of_factors + rest[0])
-    low, high = sorted((own, float(rest[1])))
-    while high - low > 1e-6 * high:
+    satterthwaite = of_factors**2 / math.fsum(part**2 / degrees for part, degrees in factors)
+    cochran = math.fsum(part * _quantile(degrees) for part, degrees in factors) / of_factors
+    own = (cochran + _quantile(satterthwaite)) / 2
+    wanted = (of_factors * own + rest[0] * _quantile(rest[1])) / (of_factors + rest[0])
+    low, high = float(min(degrees for part, degrees in parts if part)), max(satterthwaite, float(rest[1]))
+    while high - low > 1e-6 * high and _quantile(low) > wanted:
         middle = (low + high) / 2
         low, high = (low, middle) if _quantile(middle) <= wanted else (middle, high)
-    return high
+    return low
 
 
 def _by(pairs: Frame, key: str, column: str) -> list[list[float]]:
