@@ -31,7 +31,7 @@ from harness.traces.importers.findings import LogFormat
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
 from tests.damage import Rng
-from tests.data import folders, logs
+from tests.data import logs
 from tests.made_runs import made_config
 from tests.parser import Parser, same
 from tests.record_parsers import RECORD_PARSERS, drawn_config
@@ -157,7 +157,7 @@ def _data() -> dict[str, bytes]:
     """The files of a prepared folder, by name."""
     with TemporaryDirectory() as name:
         folder = Path(name) / "data"
-        folders.write_folder(folder, _NUM_ROWS)
+        logs.write_folder(folder, _NUM_ROWS)
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -1,3 +1,5 @@
+"""Laws of Criteo's text: what is read, what is written, how categories are numbered."""
+
 import random
 
 import numpy as np
@@ -5,92 +7,59 @@ import pytest
 
 from harness.core.errors import DataError
 from harness.data.criteo import parse_rows
+from harness.data.numbering import Numbering, WordNumbering
+from harness.data.text import MAX_INTEGER, format_rows
 from tests.data.logs import naive_values, random_rows, to_text
 
 
-@pytest.mark.parametrize("newlines", [("\n", "\n"), ("\r\n", "\r\n"), ("\n", "\r\n")])
-def test_equals_the_plainest_reading(newlines: tuple[str, str]) -> None:
-    """Every field decodes to what int() makes of it, missing to 0, whichever way lines end, both ways in one file."""
-    rows = random_rows(3_000, seed=1)
-    labels, integers, categories = naive_values(rows)
-    text = b"".join(to_text([row], newlines[number % 2]) for number, row in enumerate(rows))
+def test_equals_the_plainest_reading() -> None:
+    """Every field decodes to what int() makes of it, missing to 0, also the extremes, with both line ends in a file."""
+    extremes = ["1", "9999999999999999", "-9999999999999999", "0", "-0", "00000000", "0000000000000000", *[""] * 7]
+    extremes += ["ffffffff", "FFFFFFFF", "0", "00000000", "f", "F", *[""] * 20]
+    rows = [*random_rows(3_000, seed=1), extremes, ["0"] + [""] * 39]
+    text = b"".join(to_text([row], ("\n", "\r\n")[number % 2]) for number, row in enumerate(rows))
     parsed = parse_rows(text, name="x", first_line=1)
+    labels, integers, categories = naive_values(rows)
     assert parsed.labels_R.tolist() == labels
     assert parsed.integers_RI.tolist() == integers
     assert parsed.categories_RF.tolist() == categories
 
 
-def test_the_extremes_of_each_type_decode() -> None:
-    """The largest hex value, 16 digits with and without a sign, zeros of any length, a row of nothing but missing."""
-    row = ["1", "9999999999999999", "-9999999999999999", "0", "-0", "00000000", "0000000000000000", *[""] * 7]
-    row += ["ffffffff", "FFFFFFFF", "0", "00000000", "f", "F", *[""] * 20]
-    parsed = parse_rows(to_text([row, ["0"] + [""] * 39]), name="x", first_line=1)
-    assert parsed.integers_RI[0, :6].tolist() == [9999999999999999, -9999999999999999, 0, 0, 0, 0]
-    assert parsed.categories_RF[0, :6].tolist() == [2**32 - 1, 2**32 - 1, 0, 0, 15, 15]
-    assert not parsed.integers_RI[1].any()
-    assert not parsed.categories_RF[1].any()
-
-
-def _with(column: int, value: str) -> bytes:
-    """Sixty good rows, the 41st of them with ``value`` in ``column``."""
-    rows = random_rows(60, seed=3)
-    rows[40][column] = value
-    return to_text(rows)
-
-
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        (0, "2", "bad label '2', expected 0 or 1"),
-        (0, "", "bad label '', expected 0 or 1"),
-        (0, "01", "bad label '01', expected 0 or 1"),
-        (0, "label", "bad label 'label', expected 0 or 1"),
+        *((0, value, f"bad label '{value}', expected 0 or 1") for value in ("2", "", "01")),
         (1, "1.5", "I1: bad integer '1.5', expected up to 16 digits"),
-        (13, "x", "I13: bad integer 'x', expected up to 16 digits"),
-        (5, "-", "I5: bad integer '-', expected up to 16 digits"),
-        (5, "--1", "I5: bad integer '--1', expected up to 16 digits"),
-        (5, "+1", "I5: bad integer '+1', expected up to 16 digits"),
-        (5, " 1", "I5: bad integer ' 1', expected up to 16 digits"),
-        (5, "1-", "I5: bad integer '1-', expected up to 16 digits"),
-        (5, "x23456789", "I5: bad integer 'x23456789', expected up to 16 digits"),
-        (5, "12345678901234567", "I5: bad integer '12345678901234567', expected up to 16 digits"),
+        *(
+            (13, value, f"I13: bad integer '{value}', expected up to 16 digits")
+            for value in ("-", "--1", "+1", " 1", "1-", "12345678901234567")
+        ),
         (14, "68fd1e6g", "C1: bad hex '68fd1e6g', expected up to 8 hexadecimal digits"),
         (39, "-1", "C26: bad hex '-1', expected up to 8 hexadecimal digits"),
         (20, "068fd1e64", "C7: bad hex '068fd1e64', expected up to 8 hexadecimal digits"),
-        (20, "0x12", "C7: bad hex '0x12', expected up to 8 hexadecimal digits"),
         (20, "ab\0", "C7: bad hex 'ab\\x00', expected up to 8 hexadecimal digits"),
-        (20, "é", "C7: bad hex 'é', expected up to 8 hexadecimal digits"),
         (20, "a\rb", "C7: bad hex 'a\\rb', expected up to 8 hexadecimal digits"),
         (3, "1\t2", "41 columns, expected 40"),
         (3, "1\n2", "4 columns, expected 40"),
         (39, "1\n\n", "1 columns, expected 40"),
     ],
 )
-def test_a_bad_field_is_named_with_its_line(column: int, value: str, message: str) -> None:
-    """File, line, column, what it holds and what would be right."""
+def test_the_first_bad_field_is_named_with_its_line(column: int, value: str, message: str) -> None:
+    """File, line, column, what it holds and what would be right; faults after it do not matter."""
+    rows = random_rows(60, seed=3)
+    rows[40][column] = value
+    rows[50] = ["x", *rows[50][:-2]]
     with pytest.raises(DataError) as caught:
-        parse_rows(_with(column, value), name="logs/day_0", first_line=1_001)
+        parse_rows(to_text(rows), name="logs/day_0", first_line=1_001)
     line = 1042 if value.endswith("\n") else 1041
     assert str(caught.value) == f"logs/day_0:{line}: {message}"
 
 
-def test_the_first_of_several_faults_is_reported() -> None:
-    """Faults of different kinds are reported in the order of the file."""
-    rows = random_rows(50, seed=6)
-    rows[30][20] = "zz"
-    rows[20][4] = "zz"
-    rows[40] = rows[40][:-2]
-    with pytest.raises(DataError, match=r"^f:21: I4: "):
-        parse_rows(to_text(rows), name="f", first_line=1)
-
-
-def test_any_single_corrupted_byte_is_judged_alike_by_both_decoders() -> None:
-    """A byte changed anywhere is either refused with a message or read as int() reads it; never misread."""
+def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
     chance = random.Random(7)
-    rows = random_rows(4, seed=7)
-    good = to_text(rows)
+    good = to_text(random_rows(4, seed=7))
     refused = 0
-    for _ in range(3_000):
+    for _ in range(1_000):
         text = bytearray(good)
         text[chance.randrange(len(text) - 1)] = chance.randrange(256)
         try:
@@ -98,9 +67,60 @@ def test_any_single_corrupted_byte_is_judged_alike_by_both_decoders() -> None:
         except DataError:
             refused += 1
             continue
-        read = [line.split("\t") for line in text.decode().replace("\r\n", "\n").split("\n")[:-1]]
-        labels, integers, categories = naive_values(read)
+        labels, integers, categories = naive_values(
+            [line.split("\t") for line in text.decode().replace("\r\n", "\n").split("\n")[:-1]]
+        )
         assert parsed.labels_R.tolist() == labels
         assert np.array_equal(parsed.integers_RI, integers)
         assert np.array_equal(parsed.categories_RF, categories)
-    assert 1_000 < refused < 2_990
+    assert 300 < refused < 997
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    """Rows come back from their text, which looks like Criteo's; missing values are empty, and come back as 0."""
+    generator = np.random.default_rng(0)
+    num_rows = 2_000
+    labels = generator.random(num_rows) < 0.5
+    integers = generator.integers(-50, 10 ** generator.integers(0, 9, (num_rows, 13)))
+    integers[0] = MAX_INTEGER, -MAX_INTEGER, 0, -1, 120, 0, 10, 7, 0, 1_000_000, 3, 0, 2
+    categories = generator.integers(0, 2**32, (num_rows, 26), dtype=np.uint64).astype(np.uint32)
+    categories[0, :3] = 0, 2**32 - 1, 0x9ABCDEF
+    missing = generator.random((num_rows, 39)) < 0.3
+    missing[0] = np.arange(39) == 5
+    text = format_rows(labels, integers, missing[:, :13], categories, missing[:, 13:])
+    columns = text.decode().split("\t")[1:17]
+    assert columns[:13] == ["99999999", "-99999999", "0", "-1", "120", "", "10", "7", "0", "1000000", "3", "0", "2"]
+    assert columns[13:] == ["00000000", "ffffffff", "09abcdef"]
+    rows = parse_rows(text, name="f", first_line=1)
+    assert np.array_equal(rows.labels_R, labels)
+    assert np.array_equal(rows.integers_RI, np.where(missing[:, :13], 0, integers))
+    assert np.array_equal(rows.categories_RF, np.where(missing[:, 13:], 0, categories))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_numbering_equals_a_dict(is_wide: bool) -> None:
+    """Ids are those of a dict filled value by value, in whatever chunks, as the table grows; few bytes hold an id."""
+    generator = np.random.default_rng(0)
+    for spread, chunk in ((5, 1), (1_000, 17), (2**32, 5_000)):
+        values = generator.integers(0, spread, 60 * chunk, dtype=np.uint64)
+        values = values * np.uint64(2**32 + 1) if is_wide else values.astype(np.uint32)
+        numbering, known = WordNumbering() if is_wide else Numbering(), dict[int, int]()
+        for part in np.split(values, 60):
+            expected = [known.setdefault(value, len(known)) for value in part.tolist()]
+            assert numbering.ids(part).tolist() == expected  # pyright: ignore[reportArgumentType]
+            assert numbering.num_ids == len(known)
+            assert len(known) < 1000 or numbering.num_bytes <= (24.1 if is_wide else 16.1) * len(known)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_values_that_share_a_slot_are_told_apart(is_wide: bool) -> None:
+    """Hundreds of values whose search starts at one slot, near the end of the table, all keep their own id."""
+    if is_wide:
+        inverse = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
+        numbering, crowd = WordNumbering(), np.array([(1020 << 54) + n for n in range(500)], np.uint64) * inverse
+    else:
+        candidates = np.arange(1 << 22, dtype=np.uint64)
+        home = (candidates * 0x9E3779B1 & 0xFFFFFFFF) * 1024 >> 32
+        numbering, crowd = Numbering(), candidates[home == 1020][:500].astype(np.uint32)
+    for values, expected in ((crowd, range(500)), (crowd[::-1], range(499, -1, -1)), (crowd[:1] * 0, [500])):
+        assert numbering.ids(values).tolist() == [*expected]  # pyright: ignore[reportArgumentType]

@@ -9,8 +9,7 @@ import pytest
 from harness.core.errors import DataError
 from harness.data.facts import BATCH_SIZE, COUNT_BINS, WINDOW, measure, mutual_information, read_facts, write_facts
 from harness.data.prepare import prepare
-from tests.data.folders import write_folder
-from tests.data.logs import naive_values, random_rows, to_text
+from tests.data.logs import naive_values, random_rows, to_text, write_folder
 
 NUM_ROWS = 1_500
 
@@ -28,20 +27,18 @@ def _spread(counts: dict[int, int], clicks: dict[int, int], first: int, last: fl
     return math.sqrt(max(squares - (sum(click for _, click in own) / total) ** 2, 0))
 
 
-@pytest.mark.parametrize("hashed", [False, True])
-def test_facts_are_those_of_counting(tmp_path: Path, hashed: bool) -> None:
-    """Law: every fact of a table equals what a plain loop over the samples counts; so do those of all tables as one."""
+def test_facts_are_those_of_counting(tmp_path: Path) -> None:
+    """Every fact of a table equals what a plain loop over the samples counts; so do those of all tables as one."""
     rows = random_rows(NUM_ROWS, seed=5, num_values=400)
     (tmp_path / "a").write_bytes(to_text(rows))
-    options = {"categories": "hash", "max_ind_range": 997} if hashed else {}
-    prepare([tmp_path / "a"], tmp_path / "out", **options)  # pyright: ignore[reportArgumentType]
+    prepare([tmp_path / "a"], tmp_path / "out", categories="hash", max_ind_range=997)
     facts = measure(tmp_path / "out", growth_rows=(7, 700))
     labels, _, values = naive_values(rows)
     assert (facts.rows, facts.positives_frac) == (NUM_ROWS, sum(labels) / NUM_ROWS)
     every: list[int] = []
     in_batches = 0
     for table, column in zip(facts.tables, zip(*values, strict=True), strict=True):
-        ids = [value % 997 if hashed else value for value in column]
+        ids = [value % 997 for value in column]
         counts, clicks = Counter(ids), defaultdict(int)
         for value, label in zip(ids, labels, strict=True):
             clicks[value] += label
@@ -87,48 +84,27 @@ def test_mutual_information_is_that_of_its_definition() -> None:
 
 
 def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """A file of facts gives them again; one with a fact missing, or of other content, is one line."""
-    (tmp_path / "a").write_bytes(to_text(random_rows(300, seed=1)))
+    """Facts of a few rows too; one missing, or other content, is one line, and so are records of another digest."""
+    (tmp_path / "a").write_bytes(to_text(random_rows(6, seed=1)))
     prepare([tmp_path / "a"], tmp_path / "out")
     facts = measure(tmp_path / "out")
+    assert facts.tables[0].distinct_per_batch_of_128 == facts.tables[0].distinct
     path = tmp_path / "facts.json"
     write_facts(path, facts)
     assert read_facts(path) == facts
     content = json.loads(path.read_text())
-    del content["tables"][3]["distinct"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(
-        DataError, match=r"facts\.json: expected what `run.py data info DIR --facts FILE` writes, got .*3"
-    ):
-        read_facts(path)
-    for name, value in (("rows", 0), ("positives_frac", 7), ("tables", [])):
-        path.write_text(json.dumps({**json.loads(facts.model_dump_json(by_alias=True)), name: value}))
-        with pytest.raises(DataError, match=rf"facts\.json: expected what .*{name}"):
+    for name, value in (("rows", 0), ("positives_frac", 7), ("tables", []), ("tables", [{}, *content["tables"][1:]])):
+        path.write_text(json.dumps({**content, name: value}))
+        with pytest.raises(DataError, match=rf"facts\.json: expected what `run.py data info .*{name}"):
             read_facts(path)
     path.write_text("[]")
     with pytest.raises(DataError, match=r"facts\.json: expected what"):
         read_facts(path)
-
-
-def test_any_flipped_bit_is_found(tmp_path: Path) -> None:
-    """Law: records that are possible but not those that were prepared are one line that names the file."""
-    (tmp_path / "a").write_bytes(to_text(random_rows(500, seed=6)))
-    prepare([tmp_path / "a"], tmp_path / "out")
-    measure(tmp_path / "out")
     records = bytearray((tmp_path / "out" / "records.bin").read_bytes())
-    records[160 * 123 + 4] ^= 1  # a feature: no value of it is impossible
+    records[160 * 2 + 4] ^= 1  # a feature: no value of it is impossible
     (tmp_path / "out" / "records.bin").write_bytes(records)
-    with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest .* of meta\.json, got [0-9a-f]{32};"):
+    with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest"):
         measure(tmp_path / "out")
-
-
-def test_a_log_of_a_few_rows_has_facts(tmp_path: Path) -> None:
-    """Six rows, fewer than the sevenths of a file and than a batch, are described."""
-    (tmp_path / "a").write_bytes(to_text(random_rows(6, seed=6)))
-    prepare([tmp_path / "a"], tmp_path / "out")
-    facts = measure(tmp_path / "out")
-    assert facts.tables[0].distinct_per_batch_of_128 == facts.tables[0].distinct
-    assert len(facts.positives_frac_by_seventh_in_file_order) == 7
 
 
 @pytest.mark.parametrize(("num_dense", "num_tables"), [(0, 22), (5, 1)])

@@ -14,12 +14,14 @@ import pytest
 import xxhash
 
 from harness.core.errors import ConfigError, DataError
+from harness.data.csv_rows import CsvReader
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
-from harness.data.records import Meta, map_records, read_meta
+from harness.data.records import map_records, read_meta
 from harness.data.schema import AVAZU, Schema, read_schema
+from harness.data.sources import Chunk
 
-NUM_ROWS = 10_000
+NUM_ROWS = 3_000
 HEADER = ["id", "click", *AVAZU.categories]
 OWN = Schema(
     separator="|",
@@ -30,18 +32,16 @@ OWN = Schema(
 )
 
 
-def _avazu_rows(num_rows: int = NUM_ROWS) -> list[list[str]]:
+def _avazu_rows(num_rows: int) -> list[list[str]]:
     """Rows as Kaggle's: hexadecimal ids, numbers, -1 for unknown; some values missing."""
     chance = random.Random(5)
 
     def value(column: str) -> str:
         if chance.random() < 0.02:
             return ""
-        if column == "hour":
-            return f"1410{chance.randrange(21, 31)}{chance.randrange(24):02}"
         if column.startswith(("site", "app", "device_i", "device_m")):
             return f"{int(chance.paretovariate(0.4)) % 50_000 * 2654435761 % 2**32:08x}"
-        return str(chance.choice([-1, 0, 1, 2, 15706, 320, 100084]))
+        return str(chance.choice([-1, 0, 1, 2, 15706, 320, 14102100]))
 
     return [
         [str(chance.randrange(2**63)), str(int(chance.random() < 0.17)), *(value(name) for name in AVAZU.categories)]
@@ -65,16 +65,14 @@ def _words(folder: Path) -> np.ndarray:
     return np.array(map_records(folder, read_meta(folder)))
 
 
-@pytest.mark.parametrize("label_first", [False, True])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("quote", [False, True])
-def test_avazu_rows_are_those_that_pandas_reads(tmp_path: Path, label_first: bool, newline: str, quote: bool) -> None:
-    """Law: labels, and ids of 22 categories in order of first appearance; ``id`` is ignored, no feature is dense.
+@pytest.mark.parametrize(("newline", "quote"), [("\n", False), ("\r\n", True)])
+def test_avazu_rows_are_those_that_pandas_reads(tmp_path: Path, newline: str, quote: bool) -> None:
+    """Labels, and ids of 22 categories in order of first appearance; ``id`` is ignored, no feature is dense.
 
     The file may be BARS' (``click`` first) or Kaggle's, be cut anywhere, have a byte order mark and no last line end.
     """
-    rows = [HEADER, *_avazu_rows()]
-    if label_first:
+    rows = [HEADER, *_avazu_rows(NUM_ROWS)]
+    if quote:
         rows = [[row[1], row[0], *row[2:]] for row in rows]
     text = b"\xef\xbb\xbf" * quote + _text(rows, newline=newline, quote=quote).removesuffix(newline.encode())
     (tmp_path / "train.csv").write_bytes(text)
@@ -91,7 +89,7 @@ def test_avazu_rows_are_those_that_pandas_reads(tmp_path: Path, label_first: boo
 
 
 def test_hashed_text_is_the_xxh64_of_its_bytes(tmp_path: Path) -> None:
-    """Law: modulo the size of the table; with a modulus, numbering counts what the modulus leaves apart."""
+    """Modulo the size of the table; with a modulus, numbering counts what the modulus leaves apart."""
     rows = _avazu_rows(500)
     rows[3][4] = "ü" * 40 + ","  # longer than the hash's block, and quoted
     rows[4][4] = 'says "no"'
@@ -106,7 +104,7 @@ def test_hashed_text_is_the_xxh64_of_its_bytes(tmp_path: Path) -> None:
 
 
 def test_files_are_read_one_after_the_other_each_by_its_header(tmp_path: Path) -> None:
-    """Law: gzip, and another order of columns, change nothing; the digest is that of one file."""
+    """Gzip, and another order of columns, change nothing; the digest is that of one file."""
     rows = _avazu_rows(600)
     (tmp_path / "whole").write_bytes(_text([HEADER, *rows]))
     (tmp_path / "a.gz").write_bytes(gzip.compress(_text([HEADER, *rows[:200]])))
@@ -121,38 +119,28 @@ def _bad(row: int, column: str, value: str) -> bytes:
     return _text([HEADER, *rows])
 
 
-def _good(num_rows: int = 60) -> bytes:
-    return _text([HEADER, *_avazu_rows(num_rows)])
-
-
+GOOD = _text([HEADER, *_avazu_rows(60)])
 FAULTS: list[tuple[bytes, str]] = [
     (_bad(40, "click", "2"), ":42: click: bad label '2', expected 0 or 1"),
-    (_bad(40, "click", ""), ":42: click: bad label '', expected 0 or 1"),
-    (_bad(0, "click", "0.0"), ":2: click: bad label '0.0', expected 0 or 1"),
-    (_good() + b"1,2,3\n", ":62: 3 columns, expected 24"),
-    (_good() + b"1,0" + b",x" * 23, ":62: 25 columns, expected 24"),
-    (_good() + b"\n", ":62: 1 columns, expected 24"),
+    (_bad(0, "click", ""), ":2: click: bad label '', expected 0 or 1"),
+    (GOOD + b"1,2,3\n", ":62: 3 columns, expected 24"),
+    (GOOD + b"1,0" + b",x" * 23, ":62: 25 columns, expected 24"),
     (_bad(5, "site_id", "a\nb"), ':7: bad quotes \'"a\', expected "TEXT" in one line, and a separator after it'),
-    (_good() + b'1,0,"a"b' + b",x" * 21, ":62: bad quotes 'b,x,x"),
-    (_good().replace(b"click", b"clicks"), ":1: expected a header with the column click, got 'id, clicks, hour, C1, "),
-    (_good().replace(b"click", b"clicks"), "; is it clicks?"),
-    (_good().replace(b"C14", b"C15"), ":1: expected a header with the column C14, got"),
-    (_good().replace(b"C14", b"C1"), ":1: expected the column C1 once in the header, got it 2 times"),
-    (_good().partition(b"\n")[2], ":1: expected a header with the column click, got"),
+    (GOOD + b'1,0,"a"b' + b",x" * 21, ":62: bad quotes 'b,x,x"),
+    (GOOD.replace(b"click", b"clicks"), ":1: expected a header with the column click, got 'id, clicks, hour, C1, "),
+    (GOOD.replace(b"click", b"clicks"), "; is it clicks?"),
+    (GOOD.replace(b"C14", b"C1"), ":1: expected the column C1 once in the header, got it 2 times"),
     (b"", ": expected at least one row, got none"),
     (_text([HEADER]), ": expected at least one row, got none"),
-    (gzip.compress(_good())[:-9], ": damaged gzip file"),
-    (b"x" * 100_000, ":1: expected a row and its line end, got over 65536 bytes"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), FAULTS, ids=range(len(FAULTS)))  # gzip holds the time
-@pytest.mark.parametrize("chunk_bytes", [700, 1 << 22])
-def test_a_blemish_is_one_line_and_nothing_is_left(tmp_path: Path, text: bytes, message: str, chunk_bytes: int) -> None:
+@pytest.mark.parametrize(("text", "message"), FAULTS)
+def test_a_blemish_is_one_line_and_nothing_is_left(tmp_path: Path, text: bytes, message: str) -> None:
     """File, line, column, what it holds and what would be right."""
     (tmp_path / "a.csv").write_bytes(text)
     with pytest.raises(DataError) as caught:
-        prepare([tmp_path / "a.csv"], tmp_path / "out", columns=AVAZU, chunk_bytes=chunk_bytes)
+        prepare([tmp_path / "a.csv"], tmp_path / "out", columns=AVAZU, chunk_bytes=700)
     assert str(caught.value).startswith(f"{tmp_path / 'a.csv'}:")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -186,22 +174,14 @@ OWN_HEADER = ["age", "shop", "bought", "note", "item", "price"]
 
 @pytest.mark.parametrize("header", [True, False])
 def test_rows_of_a_schema_are_those_that_pandas_reads(tmp_path: Path, header: bool) -> None:
-    """Law: floats to float32, transformed or not; missing words 0, or one id; columns by name or by number from 1."""
+    """Floats to float32, transformed or not; missing words 0, or one id; columns by name or by number from 1."""
     rows = _own_rows(NUM_ROWS)
     (tmp_path / "a.csv").write_bytes(_text([*([OWN_HEADER] * header), *rows], separator="|"))
-    schema = OWN
-    if not header:
-        dense = {"1": "none", "6": "log1p"}
-        schema = Schema.model_validate(
-            {
-                "separator": "|",
-                "header": False,
-                "label": 3,
-                "dense": dense,
-                "categories": [2, 5],
-                "missing": ["NA", -99],
-            }
-        )
+    if header:
+        schema = OWN
+    else:
+        numbers = {"label": 3, "dense": {"1": "none", "6": "log1p"}, "categories": [2, 5], "missing": ["NA", -99]}
+        schema = Schema.model_validate({"separator": "|", "header": False, **numbers})
     meta = prepare([tmp_path / "a.csv"], tmp_path / "out", columns=schema, chunk_bytes=30_000)
     frame = pd.read_csv(
         tmp_path / "a.csv", sep="|", dtype=str, keep_default_na=False, header=0 if header else None, names=OWN_HEADER
@@ -214,7 +194,7 @@ def test_rows_of_a_schema_are_those_that_pandas_reads(tmp_path: Path, header: bo
     assert meta.num_dense == 2
     assert floats[:, 0].tolist() == frame["bought"].map(float).tolist()
     assert np.array_equal(floats[:, 1], age.astype(np.float32))
-    assert (floats[:, 1] < 0).sum() > 100
+    assert (floats[:, 1] < 0).any()
     assert np.array_equal(floats[:, 2], np.log(np.maximum(price, 0) + 1).astype(np.float32))
     for table, column in enumerate(("shop", "item")):
         assert words[:, 3 + table].tolist() == _ids(frame[column].replace({"NA": "", "-99": ""}))
@@ -225,85 +205,67 @@ def test_rows_of_a_schema_are_those_that_pandas_reads(tmp_path: Path, header: bo
     assert np.array_equal(batch.ids_BF, words[300:400, 3:])
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        *(
-            (column, value, f":42: {name}: bad number '{value}', expected a decimal number of magnitude below 3.4e38")
-            for column, name in ((0, "age"), (5, "price"))
-            for value in ("x", "1,5", "nan", "inf", "1e39", "0x10", "1_000", " 1", "1e", "-", ".", "--1", "-1e400")
-        ),
-        (2, "true", ":42: bought: bad label 'true', expected 0 or 1"),
-        (2, "NA", ":42: bought: bad label 'NA', expected 0 or 1"),
-    ],
-)
-def test_a_bad_value_of_a_schema_is_named(tmp_path: Path, column: int, value: str, message: str) -> None:
-    """Law: its line and column, also where the value is no number that float32 holds."""
-    rows = _own_rows(60)
-    rows[40][column] = value
-    (tmp_path / "a.csv").write_bytes(_text([OWN_HEADER, *rows], separator="|"))
-    with pytest.raises(DataError) as caught:
-        prepare([tmp_path / "a.csv"], tmp_path / "out", columns=OWN)
-    assert str(caught.value) == f"{tmp_path / 'a.csv'}{message}"
+def test_a_bad_value_of_a_schema_is_named_with_its_column() -> None:
+    numbers = ("x", "1,5", "nan", "inf", "1e39", "0x10", "1_000", " 1", "1e", "-", ".", "--1", "-1e400")
+    number = "bad number '{}', expected a decimal number of magnitude below 3.4e38"
+    faults = [(column, value, number) for column in (0, 5) for value in numbers]
+    faults += [(2, value, "bad label '{}', expected 0 or 1") for value in ("true", "NA")]
+    for column, value, what in faults:
+        rows = _own_rows(60)
+        rows[40][column] = value
+        with pytest.raises(DataError) as caught:
+            CsvReader(OWN, "a.csv").rows(Chunk(_text([OWN_HEADER, *rows], separator="|"), 1))
+        assert str(caught.value) == f"a.csv:42: {OWN_HEADER[column]}: {what.format(value)}"
 
 
-def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands(tmp_path: Path) -> None:
-    """Law: the fast decoder and Python's readers agree on any byte of a row."""
+def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
+    """The fast decoder and Python's readers agree on any byte of a row."""
     chance = random.Random(3)
     good = _text([OWN_HEADER, *_own_rows(6)], separator="|")
     start, refused = good.index(b"\n") + 1, 0
     schema = OWN.model_copy(update={"dense": {"age": "none", "price": "none"}})
-    for turn in range(600):
+    for _ in range(600):
         text = bytearray(good)
         text[chance.randrange(start, len(text) - 1)] = chance.randrange(256)
-        (tmp_path / f"{turn}.csv").write_bytes(text)
-        out = tmp_path / f"{turn}"
         try:
-            prepare([tmp_path / f"{turn}.csv"], out, columns=schema)
+            found = CsvReader(schema, "a").rows(Chunk(bytes(text), 1))
         except DataError:
             refused += 1
             continue
         lines = bytes(text).decode("latin-1").replace("\r\n", "\n").split("\n")[1:-1]
         rows = [next(csv.reader([line.replace("\r", "\0")], delimiter="|")) for line in lines]
         ages = [0.0 if row[0] in ("", "NA", "-99") else float(row[0]) for row in rows]
-        words = _words(out)
-        assert words[:, 1].view(np.float32).tolist() == np.array(ages, np.float32).tolist()
-        shops = ["" if row[1] in ("NA", "-99") else row[1] for row in rows]
-        assert words[:, 3].tolist() == _ids(shops)
+        assert found.dense_RI[:, 0].astype(np.float32).tolist() == np.array(ages, np.float32).tolist()
+        shops = ["" if row[1] in ("NA", "-99") else row[1].replace("\0", "\r").encode("latin-1") for row in rows]
+        assert found.hashes_FR[0].tolist() == [xxhash.xxh64_intdigest(shop) for shop in shops]
     assert 100 < refused < 500
 
 
 def test_a_folder_of_another_schema_is_refused(tmp_path: Path) -> None:
-    """Law: the same file and schema are a no-op; another schema, order of columns, or format is refused."""
+    """The same file and schema are a no-op; another schema, order of columns, or format is refused."""
     (tmp_path / "a.csv").write_bytes(_text([OWN_HEADER, *_own_rows(50)], separator="|"))
     meta = prepare([tmp_path / "a.csv"], tmp_path / "out", columns=OWN)
     assert meta.columns == OWN
     assert prepare([tmp_path / "a.csv"], tmp_path / "out", columns=OWN.model_copy()) == meta
-    others = (
-        None,
-        AVAZU,
-        OWN.model_copy(update={"missing": ("NA",)}),
-        OWN.model_copy(update={"dense": dict(reversed(OWN.dense.items()))}),
-    )
-    for other in others:
+    changes = {"missing": ("NA",)}, {"dense": dict(reversed(OWN.dense.items()))}
+    for other in (None, AVAZU, *(OWN.model_copy(update=change) for change in changes)):
         with pytest.raises(DataError, match="out: exists and is not this preparation"):
             prepare([tmp_path / "a.csv"], tmp_path / "out", columns=other)
 
 
 def test_a_feature_without_a_transform_may_be_negative_and_is_finite(tmp_path: Path) -> None:
-    """Law: of a feature that is not transformed, infinity and NaN of either sign are damage; of others, -1 is too."""
+    """Of a feature that is not transformed, infinity and NaN of either sign are damage; of others, -1 is too."""
     (tmp_path / "a.csv").write_bytes(_text([OWN_HEADER, *_own_rows(50)], separator="|"))
     prepare([tmp_path / "a.csv"], tmp_path / "out", columns=OWN)
+    dataset = Dataset.open(tmp_path / "out", split="chronological", seed=0)
     words = np.memmap(tmp_path / "out" / "records.bin", np.float32, mode="r+").reshape(50, 5)
-    good = words[7].copy()
-    for column, value, expected in [
-        *((1, value, "that is finite; ") for value in (math.inf, -math.inf, math.nan, -math.nan)),
-        *((2, value, "that is finite and not negative; ") for value in (math.inf, -1.0, -math.inf)),
-    ]:
-        words[7] = good
-        words[7, column] = value
-        with pytest.raises(DataError, match=rf"sample 7: feature {column} .*, expected a number {expected}"):
-            Dataset.open(tmp_path / "out", split="chronological", seed=0).train_batch(0, 10)
+    values, positive = (math.inf, -math.inf, math.nan, -math.nan), (math.inf, -1.0, -math.inf)
+    for column, value in [*((1, value) for value in values), *((2, value) for value in positive)]:
+        good, words[7, column] = words[7, column], value
+        number = "a number that is finite" + " and not negative" * (column == 2)
+        with pytest.raises(DataError, match=rf"sample 7: feature {column} .*, expected {number}; "):
+            dataset.train_batch(0, 10)
+        words[7, column] = good
 
 
 SCHEMA = "label: bought\ndense: [price, age]\ncategories: [shop]\n"
@@ -329,21 +291,15 @@ def test_a_schema_is_read_from_yaml(tmp_path: Path) -> None:
         (SCHEMA.replace("[shop]", "[]"), "s.yaml:3: categories: "),
         (SCHEMA.replace("shop", "age"), "s.yaml: expected each column once, got age twice"),
         (SCHEMA.replace("price", "age"), "s.yaml:2: dense: expected each column once, got age twice"),
-        (
-            SCHEMA.replace("[price, age]", "{price: log}"),
-            "s.yaml:2: dense.price: expected 'log1p' or 'none', got 'log'",
-        ),
-        (SCHEMA + "separator: ab\n", "s.yaml:4: separator: "),
-        (SCHEMA + "separator: é\n", "s.yaml:4: separator: expected one ASCII character"),
-        (SCHEMA + "separator: '-'\n", "s.yaml:4: separator: expected one ASCII character"),
+        (SCHEMA.replace("[price, age]", "{price: log}"), "s.yaml:2: dense.price: expected 'log1p' or 'none', got"),
+        *((SCHEMA + f"separator: {x!r}\n", "s.yaml:4: separator: expected one ASCII character") for x in "é-"),
         (SCHEMA + "header: false\n", "s.yaml: expected columns by number, from 1, where header is false, got 'bought'"),
         (SCHEMA + "grids: [{seed: [1]}]\n", "grids"),
         ("", "s.yaml: expected a mapping of keys to values, got an empty file"),
-        ("a: [\n", "s.yaml:2: not YAML"),
     ],
 )
 def test_a_schema_that_cannot_be_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    """Law: file, line, key, and what was expected."""
+    """File, line, key, and what was expected."""
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises((DataError, ConfigError)) as caught:
         read_schema(tmp_path / "s.yaml")
@@ -351,16 +307,12 @@ def test_a_schema_that_cannot_be_is_one_line(tmp_path: Path, text: str, message:
     assert "\n" not in str(caught.value)
 
 
-def _meta_of(text: bytes, schema: Schema, folder: Path) -> Meta:
-    (folder / "a.csv").write_bytes(text)
-    return prepare([folder / "a.csv"], folder / "out", columns=schema)
-
-
-def test_a_file_without_a_header_has_as_many_columns_as_it_is_asked_for(tmp_path: Path) -> None:
-    """Law: a number beyond the columns of the first row is refused; every row has as many as the first one."""
+def test_a_file_without_a_header_has_as_many_columns_as_it_is_asked_for() -> None:
+    """A number beyond the columns of the first row is refused; every row has as many as the first one."""
     schema = Schema(header=False, label="1", categories=("4",))
-    with pytest.raises(DataError, match=r"a\.csv:1: 3 columns, expected at least 4"):
-        _meta_of(b"1,a,b\n", schema, tmp_path)
-    with pytest.raises(DataError, match=r"a\.csv:2: 5 columns, expected 4"):
-        _meta_of(b"1,a,b,c\n0,a,b,c,d\n", schema, tmp_path)
-    assert _meta_of(b"1,a,b,c\n0,a,b,d", schema, tmp_path).cardinalities == (2,)
+    for text, message in (
+        (b"1,a,b\n", "a:1: 3 columns, expected at least 4"),
+        (b"1,a,b,c\n0,a,b,c,d\n", "a:2: 5 columns, expected 4"),
+    ):
+        with pytest.raises(DataError, match=message):
+            CsvReader(schema, "a").rows(Chunk(text, 1))

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,8 @@ import pytest
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
 from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
-from harness.data.criteo import parse_rows
 from harness.data.facts import mutual_information, read_facts
 from harness.data.law import (
-    LAWS,
     Law,
     World,
     buckets,
@@ -23,7 +22,6 @@ from harness.data.law import (
     shares,
     write_law,
 )
-from harness.data.text import format_rows
 
 LARGE_TABLES = (2, 3, 11, 15, 20, 23, 25)
 
@@ -43,20 +41,22 @@ def test_the_tracked_tables_are_kaggles_seven_largest() -> None:
 
 
 def test_every_id_of_every_table_has_a_value_of_its_own() -> None:
-    """No two ids share a value, and none has the value that stands for missing."""
+    """None has the value that stands for missing."""
     values = category_values(np.arange(20_000)[:, None] * np.ones(26, dtype=np.int64))
     assert len(np.unique(values)) == values.size
     assert values.min() > 0
 
 
 def test_expected_auc_is_the_mean_over_drawn_labels() -> None:
-    """The AUC of true probabilities, computed without drawing, equals the mean AUC over many draws of the labels."""
+    """Scores of any spread get the mean probability that is asked for, and labels drawn by them the expected AUC."""
     random = np.random.default_rng(0)
-    logits = random.standard_normal(3_000) * 1.3 - 1
-    odds = 1 / (1 + np.exp(-logits))
-    drawn = [_pairwise_auc(logits, random.random(3_000) < odds) for _ in range(60)]
-    standard_error = np.std(drawn) / np.sqrt(len(drawn))
-    assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=4 * standard_error)
+    for spread in (0.1, 1.3, 3.0):
+        logits = random.standard_normal(3_000) * spread
+        logits += intercept(logits, 0.25)
+        odds = 1 / (1 + np.exp(-logits))
+        assert odds.mean() == pytest.approx(0.25, abs=1e-6)
+        drawn = [_pairwise_auc(logits, random.random(3_000) < odds) for _ in range(40)]
+        assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / math.sqrt(len(drawn)))
 
 
 def _pairwise_auc(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -66,13 +66,6 @@ def _pairwise_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     num_positives = labels.sum()
     wins = ranks[labels].sum() - num_positives * (num_positives + 1) / 2
     return float(wins / (num_positives * (len(labels) - num_positives)))
-
-
-def test_the_intercept_gives_the_mean_probability() -> None:
-    """Scores of any spread get the mean that is asked for."""
-    for spread in (0.1, 1.0, 3.0):
-        score = spread * np.random.default_rng(1).standard_normal(10_000)
-        assert (1 / (1 + np.exp(-(score + intercept(score, 0.25))))).mean() == pytest.approx(0.25, abs=1e-6)
 
 
 @pytest.mark.parametrize("num_ranks", [5, 500, 4_097, 2_000_000])
@@ -87,14 +80,18 @@ def test_buckets_cover_each_rank_once(num_ranks: int) -> None:
 
 
 def test_ids_follow_the_law_of_their_table(kaggle: Law) -> None:
-    """Law: of a table drawn on its own, ranks and missing values have the chances of its law, bucket by bucket."""
-    num = 300_000
+    """Of a table drawn on its own, ranks and missing values have the chances of its law, bucket by bucket.
+
+    Tables drawn on their own tell nothing of each other.
+    """
+    num = 100_000
     world = World(kaggle.model_copy(update={"renewed_frac": 0.0}), num, 3, tied=False)
     ids_MF, missing_MF = world.draw_ids(0, num)
+    assert mutual_information(np.where(missing_MF, -1, ids_MF)).max() < 0.03
     for table in (2, 9, 13, 24):
         law = kaggle.tables[table]
         _, width, each = shares(law.ranks, law.log_shares)
-        assert missing_MF[:, table].mean() == pytest.approx(law.missing_frac, abs=0.004)
+        assert missing_MF[:, table].mean() == pytest.approx(law.missing_frac, abs=0.007)
         ranks = ids_MF[~missing_MF[:, table], table] + 1
         edges = np.unique(np.concatenate([[1], np.geomspace(1, law.ranks[-1] + 1, 12).astype(int)]))
         found = np.histogram(ranks, edges)[0] / len(ranks)
@@ -104,30 +101,13 @@ def test_ids_follow_the_law_of_their_table(kaggle: Law) -> None:
 
 
 def test_samples_do_not_depend_on_how_they_are_cut(kaggle: Law) -> None:
-    """Law: a sample is a function of (law, rows, seed, number), whichever samples are drawn with it; seeds differ."""
+    """a sample is a function of (law, rows, seed, number), whichever samples are drawn with it; seeds differ."""
     world = World(kaggle, 5_000, 1)
     whole, part = world.draw(0, 1_000), world.draw(317, 200)
     for field in dataclasses.fields(whole):
         assert np.array_equal(getattr(whole, field.name)[317:517], getattr(part, field.name)), field.name
     assert np.array_equal(world.label_uniforms(0, 1_000)[317:517], world.label_uniforms(317, 200))
     assert not np.array_equal(whole.ids_MF, World(kaggle, 5_000, 2).draw(0, 1_000).ids_MF)
-
-
-def _drawn(world: World) -> np.ndarray:
-    ids_MF, missing_MF = world.draw_ids(0, 60_000)
-    return np.where(missing_MF, -1, ids_MF)
-
-
-def test_tables_are_tied_as_in_the_facts(kaggle: Law) -> None:
-    """Mutual information is that of the facts within the margins of the fit; without ties there is next to none."""
-    wanted = np.array(read_facts(Path("kaggle")).pairs.matrix)
-    pairs = np.triu_indices(26, 1)
-    found = mutual_information(_drawn(World(kaggle, 60_000, 5)))[pairs]
-    assert np.sqrt(np.mean((found - wanted[pairs]) ** 2)) < 0.07
-    for bound, margin in ((0.1, 0.08), (0.5, 0.04)):
-        assert abs(np.mean(found > bound) - np.mean(wanted[pairs] > bound)) < margin
-    flat = _drawn(World(kaggle, 60_000, 5, tied=False))
-    assert mutual_information(flat)[pairs].max() < 0.03
 
 
 def test_new_ids_come_every_day(kaggle: Law) -> None:
@@ -145,7 +125,7 @@ def test_new_ids_come_every_day(kaggle: Law) -> None:
 
 
 def test_the_taper_shrinks_the_effects_of_rare_ids(kaggle: Law) -> None:
-    """Law: with a taper, an id of rank r adds (1 + r / 100) ** -taper of what it adds without to the log-odds."""
+    """with a taper, an id of rank r adds (1 + r / 100) ** -taper of what it adds without to the log-odds."""
     world = World(kaggle, 20_000, 0)
     plain, tapered = world.draw(0, 20_000), World(kaggle, 20_000, 0, taper=2.0).draw(0, 20_000)
     each_MF = world.unit_effects(plain) * [table.effect for table in kaggle.tables]
@@ -156,7 +136,7 @@ def test_the_taper_shrinks_the_effects_of_rare_ids(kaggle: Law) -> None:
 
 
 def test_integers_have_the_quantiles_of_the_facts(kaggle: Law) -> None:
-    """Law: medians and tails of each integer are those of the facts, missing values too; the text gives them again."""
+    """Medians and tails of each integer are those of the facts, missing values too."""
     samples = World(kaggle, 30_000, 0).draw(0, 30_000)
     for place, facts in enumerate(read_facts(Path("kaggle")).integers):
         missing = samples.integers_missing_MI[:, place]
@@ -165,52 +145,36 @@ def test_integers_have_the_quantiles_of_the_facts(kaggle: Law) -> None:
         for chance in (0.25, 0.5, 0.95):
             found, wanted = np.log1p(np.abs([np.quantile(values, chance), facts.quantiles[chance]]))
             assert found == pytest.approx(wanted, abs=0.35), (facts.column, chance)
-    missing_MI = samples.integers_missing_MI
-    text = format_rows(
-        np.ones(30_000, dtype=np.bool_),
-        samples.integers_MI,
-        missing_MI,
-        category_values(samples.ids_MF),
-        samples.ids_missing_MF,
-    )
-    read = parse_rows(text, name="f", first_line=1)
-    assert np.array_equal(read.integers_RI, np.where(missing_MI, 0, samples.integers_MI))
 
 
 def test_laws_are_read_as_they_were_written(tmp_path: Path, kaggle: Law) -> None:
-    """Law: a file gives its law and its facts again; other files are one line that says what was expected."""
-    facts = read_facts(Path("kaggle"))
-    write_law(tmp_path / "mine.json", kaggle, facts)
-    assert read_law(str(tmp_path / "mine.json")) == kaggle
-    assert read_facts(tmp_path / "mine.json") == facts
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(DataError, match=r"other\.json: expected the law that `run.py data fit` writes"):
-        read_law(str(tmp_path / "other.json"))
+    """A file gives its law and its facts again."""
+    facts, path = read_facts(Path("kaggle")), tmp_path / "mine.json"
+    write_law(path, kaggle, facts)
+    assert read_law(str(path)) == kaggle
+    assert read_facts(path) == facts
+    assert read_law("terabyte").digest != kaggle.digest
     with pytest.raises(DataError, match=r"--like: avazu: expected kaggle, terabyte or a file"):
         read_law("avazu")
-    assert len({read_law(name).digest for name in LAWS}) == len(LAWS)
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "expected"),
+    ("change", "expected"),
     [
-        ("tables", lambda own: own[0].update(ranks=[]), "ranks"),
-        ("tables", lambda own: own[0].update(log_shares=[0.0]), "log_shares"),
-        ("tables", lambda own: own[0].update(tie={"parent": 99, "frac": 0.5}), "latents"),
-        ("latents", lambda own: own[0].update(parent=3), "before"),
-        ("integers", lambda own: own[0].update(quantiles=[]), "quantiles"),
-        ("positives_frac", lambda own: own.clear(), "positives_frac"),
-        ("normals", lambda own: own.reverse(), "ascending"),
+        (lambda law: law.clear(), ""),
+        (lambda law: law["tables"][0].update(ranks=[]), "ranks"),
+        (lambda law: law["tables"][0].update(log_shares=[0.0]), "log_shares"),
+        (lambda law: law["tables"][0].update(tie={"parent": 99, "frac": 0.5}), "latents"),
+        (lambda law: law["latents"][0].update(parent=3), "before"),
+        (lambda law: law["integers"][0].update(quantiles=[]), "quantiles"),
+        (lambda law: law["normals"].reverse(), "ascending"),
     ],
 )
-def test_a_law_that_contradicts_itself_is_refused(
-    tmp_path: Path, kaggle: Law, part: str, change: Any, expected: str
-) -> None:
-    """It is one line that names the part, before anything is written."""
+def test_a_law_that_contradicts_itself_is_refused(tmp_path: Path, kaggle: Law, change: Any, expected: str) -> None:
     content = json.loads(kaggle.model_dump_json())
-    change(content[part])
-    (tmp_path / "law.json").write_text(json.dumps({"law": content}))
-    with pytest.raises(
-        DataError, match=rf"law\.json: expected the law that `run.py data fit` writes, got .*{expected}"
-    ):
-        read_law(str(tmp_path / "law.json"))
+    change(content)
+    path = tmp_path / "law.json"
+    path.write_text(json.dumps({"law": content}))
+    message = rf"law\.json: expected the law that `run.py data fit` writes, got .*{expected}"
+    with pytest.raises(DataError, match=message):
+        read_law(str(path))
