@@ -1,4 +1,4 @@
-"""The road on real rows: Criteo's Terabyte log, if it is at hand."""
+"""Criteo's Terabyte log, if it is at hand: real rows train through two kills."""
 
 from pathlib import Path
 
@@ -11,28 +11,19 @@ from tests.runs import changed, run, small_config
 
 SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "terabyte_day0_first10000.tsv"
 
-pytestmark = pytest.mark.skipif(not SAMPLE.exists(), reason=f"no Terabyte rows at {SAMPLE}")
 
-
+@pytest.mark.skipif(not SAMPLE.exists(), reason=f"no Terabyte rows at {SAMPLE}")
 def test_real_rows_train_through_two_kills(tmp_path: Path) -> None:
     """On rpc with 4 PS ranks, two of them killed after at least one save each; the record adds up."""
     prepare([SAMPLE], tmp_path / "data")  # 10,000 rows
     trace = tmp_path / "two.csv"
     trace.write_text("hour,rank\n20.5,ps1\n45.3,ps2\n")
-    config = changed(
-        small_config(tmp_path / "data"),
-        engine="rpc",
-        data__max_train_samples=None,
-        trainer__batch_size=128,
-        trace__path=str(trace),
-        strategy__name="cpr_ssu",
-    )
-    _, events = run(config, tmp_path / "run")
+    settings = {"engine": "rpc", "strategy__name": "cpr_ssu", "trace__path": str(trace)}
+    settings |= {"data__max_train_samples": None, "trainer__batch_size": 128}
+    _, events = run(changed(small_config(tmp_path / "data"), **settings), tmp_path / "run")
     kills = [event for event in events if is_loss(event)]
-    assert [(event.rank, event.machine["signal"], event.machine["exitcode"]) for event in kills] == [
-        ("ps1", 9, -9),
-        ("ps2", 9, -9),
-    ]
+    told = [(event.rank, event.machine["signal"], event.machine["exitcode"]) for event in kills]
+    assert told == [("ps1", 9, -9), ("ps2", 9, -9)]
     saves = [event.step for event in events if isinstance(event, Saved) and event.charged]
     assert min(saves) < kills[0].step
     assert any(kills[0].step < step <= kills[1].step for step in saves)

@@ -189,14 +189,12 @@ class _TableJudge:
         mean_K, width_K = chance_K * self._rows, self._width_K
         ids_K, accesses_K = between(mean_K, first, end), chance_K * between(mean_K, first - 1, end - 1)
         is_renewed = self._renewed_K > 0
+        ids_R, accesses_R = ids_K[is_renewed], accesses_K[is_renewed]  # if none were replaced
         for split, weight in _SPLITS if is_renewed.any() else ():
-            share_K = 2 * weight * self._renewed_K[is_renewed]
-            part_K = split * mean_K[is_renewed]
-            ids_K[is_renewed] += share_K * (between(part_K, first, end) - between(mean_K[is_renewed], first, end) / 2)
-            accesses_K[is_renewed] += share_K * (
-                split * chance_K[is_renewed] * between(part_K, first - 1, end - 1)
-                - chance_K[is_renewed] * between(mean_K[is_renewed], first - 1, end - 1) / 2
-            )
+            share_R, part_R = 2 * weight * self._renewed_K[is_renewed], split * mean_K[is_renewed]
+            accesses = split * chance_K[is_renewed] * between(part_R, first - 1, end - 1)
+            ids_K[is_renewed] += share_R * (between(part_R, first, end) - ids_R / 2)
+            accesses_K[is_renewed] += share_R * (accesses - accesses_R / 2)
         has_missing = first <= self._missing * self._rows <= end
         return float(width_K @ ids_K) + has_missing, float(width_K @ accesses_K) + has_missing * self._missing
 

@@ -13,13 +13,13 @@ from harness.data.synth import synth
 
 def test_a_law_fitted_to_a_log_gives_logs_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: facts of a log → law → log: ids and mutual information are those of the first log. A small one, quickly."""
-    monkeypatch.setattr(fit, "FULL_LOGS", {"small": FullLog(100_000, (400,) * 26)})
-    monkeypatch.setattr(fit, "_TABLE_ROUNDS", 12)
+    monkeypatch.setattr(fit, "FULL_LOGS", {"small": FullLog(100_000, (150,) * 26)})
+    monkeypatch.setattr(fit, "_TABLE_ROUNDS", 6)
     monkeypatch.setattr(fit, "_TIE_SWEEPS", 1)
     monkeypatch.setattr(fit, "_BLOCKS", (1, 16))
     monkeypatch.setattr(fit, "_EFFECT_ROUNDS", 1)
     synth(6_000, tmp_path / "first.tsv", seed=0)
-    prepare([tmp_path / "first.tsv"], tmp_path / "first", categories="hash", max_ind_range=400)
+    prepare([tmp_path / "first.tsv"], tmp_path / "first", categories="hash", max_ind_range=150)
     first = measure(tmp_path / "first").model_copy(update={"integers": read_facts(Path("kaggle")).integers})
     done: list[tuple[int, int]] = []
     law = fit.fit_law(first, "small", progress=lambda part, parts: done.append((part, parts)))

@@ -12,22 +12,11 @@ import torch
 from harness.core.seeds import words
 from harness.kernels import compiler, row_loops, sorted_keys
 from harness.kernels.initial_rows import draw_rows
-from tests import started
-from tests.forked import import_from, ran, said_by
-
-
-def test_sums_before_edges() -> None:
-    """For every edge the counts of the keys below it; they may meet, and lie outside all keys."""
-    keys_N = np.array([3, 4, 9, 20], dtype=np.int64)
-    counts_N = np.array([1, 10, 100, 1000], dtype=np.int32)
-    edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
-    expected = [int(counts_N[keys_N < edge].sum()) for edge in edges_E]
-    assert sorted_keys.sums_before(keys_N, counts_N, edges_E).tolist() == expected
-    assert sorted_keys.sums_before(keys_N[:0], counts_N[:0], edges_E).tolist() == [0] * len(edges_E)
+from tests.forked import import_from, said_by
 
 
 def test_sorted_keys_are_joined_as_by_numpy() -> None:
-    """``places`` is np.searchsorted; ``merge`` is np.unique with the counts of equal keys added up."""
+    """``places`` is np.searchsorted; ``merge`` is np.unique, counts of equal keys added up; edges of sums may meet."""
     rng = np.random.default_rng(0)
     held_H, keys_N = np.unique(rng.integers(0, 300, 100)), np.unique(rng.integers(0, 300, 60))
     assert np.array_equal(sorted_keys.places(held_H, keys_N), np.searchsorted(held_H, keys_N))
@@ -38,6 +27,10 @@ def test_sorted_keys_are_joined_as_by_numpy() -> None:
     sums_U = np.bincount(inverse_A, weights=counts_A)
     for actual, expected in zip(merged, (expected_U, sums_U, inverse_A, firsts_U), strict=True):
         assert np.array_equal(actual, expected)
+    edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
+    for keys in (expected_U, expected_U[:0]):
+        below = [int(merged[1][: len(keys)][keys < edge].sum()) for edge in edges_E]
+        assert sorted_keys.sums_before(keys, merged[1][: len(keys)], edges_E).tolist() == below
 
 
 def test_rows_move_as_by_torch() -> None:
@@ -61,28 +54,23 @@ def test_initial_rows_are_those_of_their_stream() -> None:
     assert np.isnan(rows_KX[:, dim]).all()
 
 
-def test_only_the_dense_network_loads_the_products() -> None:
-    """Importing what PS ranks, caches and data need compiles no matrix product."""
-    script = (
-        "import sys, harness.client.clients, harness.cluster.server, harness.core.shard, harness.data.dataset\n"
-        "assert 'harness.kernels.row_loops' in sys.modules and 'harness.kernels.products' not in sys.modules"
-    )
-    done = ran(started.fresh_program, script)
-    assert done.returncode == 0, done.stderr
-
-
-def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a cache folder a function is compiled in memory."""
+def test_a_function_compiles_in_memory_and_its_mistakes_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder for a cache is needed, and an error of the compiler is not taken for a damaged cache."""
+    signature = numba.int64(numba.int64)
     monkeypatch.setattr(compiler, "CACHE_FOLDER", None)
-    twice = compiler.compiled_for(numba.int64(numba.int64))(lambda number: 2 * number)
-    assert twice(21) == 42
-
-
-def test_a_mistake_in_a_function_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the compiler is not taken for a damaged cache."""
+    assert compiler.compiled_for(signature)(lambda number: 2 * number)(21) == 42
     monkeypatch.setattr(compiler, "CACHE_FOLDER", tmp_path / "kernels")
     with pytest.raises(numba.TypingError):
-        compiler.compiled_for(numba.int64(numba.int64))(lambda number: number.missing)
+        compiler.compiled_for(signature)(lambda number: number.missing)
+
+
+LOOP = """
+@compiled_for(numba.int64(numba.int64))
+def scaled(number): return factor() * number
+print(scaled(21), sum(scaled.stats.cache_hits.values()))
+"""
 
 
 @pytest.fixture
@@ -93,33 +81,14 @@ def kernels(tmp_path: Path) -> Path:
     (folder / "__init__.py").write_text("from numba.core import config\nconfig.CACHE_DIR = ''\n")
     shutil.copy(compiler.__file__, folder)
     (folder / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 2\n")
-    (folder / "loops.py").write_text(
-        "import numba\n"
-        "from copied.compiler import compiled_for\n"
-        "from copied.inner import factor\n"
-        "@compiled_for(numba.int64(numba.int64))\n"
-        "def scaled(number): return factor() * number\n"
-        "print(scaled(21), sum(scaled.stats.cache_hits.values()))\n"
-    )
+    imports = "import numba\nfrom copied.compiler import compiled_for\nfrom copied.inner import factor\n"
+    (folder / "loops.py").write_text(imports + LOOP)
     return folder
 
 
-def run_loops(kernels: Path) -> str:
-    """The loop's result, and how many functions came from the cache, in a new process."""
-    return said_by(import_from, kernels.parent, "copied.loops").strip()
-
-
-def test_a_change_in_any_file_compiles_anew(kernels: Path) -> None:
-    """Machine code is read by the next process, and compiled anew when a file changes that the loop's file imports."""
-    assert [run_loops(kernels), run_loops(kernels)] == ["42 0", "42 1"]
-    # Of another length: Python takes a file of equal length and second for the one that it has bytecode of.
-    (kernels / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 30\n")
-    assert [run_loops(kernels), run_loops(kernels)] == ["630 0", "630 1"]
-    assert len(list((kernels / "__pycache__").glob("kernels-*"))) == 1, "machine code of older sources is removed"
-
-
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
+def run_loops(kernels: Path, times: int = 2) -> list[str]:
+    """The loop's result, and how many functions came from the cache, in new processes."""
+    return [said_by(import_from, kernels.parent, "copied.loops").strip() for _ in range(times)]
 
 
 def flipped(content: bytes) -> bytes:
@@ -128,33 +97,34 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize(("damage", "suffix"), [(cut, "nbi"), (flipped, "nbc"), (lambda c: bytes(len(c)), "nbc")])
-def test_a_damaged_cache_file_is_made_anew(kernels: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
-    """A cached file that was cut short, zeroed or changed by a bit is not run: it is removed, and compiled again."""
-    run_loops(kernels)
-    (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
-    file.write_bytes(damage(file.read_bytes()))
-    assert [run_loops(kernels), run_loops(kernels)] == ["42 0", "42 1"]
+def test_machine_code_is_run_again_unless_it_is_damaged(kernels: Path) -> None:
+    """A cached file that was cut short or changed by a bit is removed, and compiled again.
 
-
-def test_machine_code_of_another_function_is_made_anew(kernels: Path) -> None:
-    """A cached file that was replaced by another one, digest and all, is not run."""
-    run_loops(kernels)
-    loops = kernels / "loops.py"
-    other = loops.read_text().replace("scaled(number): return", "negated(number): return -")
-    loops.write_text(f"{loops.read_text()}{other.replace('scaled', 'negated')}")
-    assert run_loops(kernels) == "42 0\n-42 0"
-    files = sorted((kernels / "__pycache__").rglob("*.nbc"))
-    shutil.copy(files[0], files[1])
-    shutil.copy(f"{files[0]}.digest", f"{files[1]}.digest")
-    assert [run_loops(kernels), run_loops(kernels)] == ["42 0\n-42 0", "42 1\n-42 1"]
-
-
-def test_a_torn_cache_file_without_a_digest_is_made_anew(kernels: Path) -> None:
-    """As of a process that ended between the two: loading fails, and all are compiled again."""
-    run_loops(kernels)
+    So are all where a file lacks its digest, as of a process that ended between the two.
+    """
+    assert run_loops(kernels) == ["42 0", "42 1"]
+    cut: Callable[[bytes], bytes] = lambda content: content[: len(content) // 2]  # noqa: E731
+    for suffix, damage in (("nbi", cut), ("nbc", flipped)):
+        (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
+        file.write_bytes(damage(file.read_bytes()))
+        assert run_loops(kernels) == ["42 0", "42 1"]
     for seal in (kernels / "__pycache__").rglob("*.digest"):
         seal.unlink()
     (file,) = (kernels / "__pycache__").rglob("*.nbi")
     file.write_bytes(cut(file.read_bytes()))
-    assert [run_loops(kernels), run_loops(kernels), run_loops(kernels)] == ["42 0", "42 0", "42 1"]
+    assert run_loops(kernels, 3) == ["42 0", "42 0", "42 1"]
+
+
+def test_machine_code_is_that_of_its_sources(kernels: Path) -> None:
+    """It is compiled anew when a file that the loop imports changes, or was replaced by another one, digest and all."""
+    run_loops(kernels, 1)
+    # Of another length: Python takes a file of equal length and second for the one that it has bytecode of.
+    (kernels / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 30\n")
+    loops = kernels / "loops.py"
+    loops.write_text(loops.read_text() + LOOP.replace("return ", "return -").replace("scaled", "negated"))
+    assert run_loops(kernels, 1) == ["630 0\n-630 0"]
+    assert len(list((kernels / "__pycache__").glob("kernels-*"))) == 1, "machine code of older sources is removed"
+    files = sorted((kernels / "__pycache__").rglob("*.nbc"))
+    shutil.copy(files[0], files[1])
+    shutil.copy(f"{files[0]}.digest", f"{files[1]}.digest")
+    assert run_loops(kernels) == ["630 0\n-630 0", "630 1\n-630 1"]

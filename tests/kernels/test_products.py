@@ -61,8 +61,7 @@ def operands(m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray,
 
 
 @pytest.mark.parametrize("name", TILES)
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 40), (9, 35, 7), (2, 1, 100), (13, 17, 16)])
+@pytest.mark.parametrize(("sizes", "adds"), [((1, 1, 1), True), ((3, 5, 40), False), ((9, 35, 7), True)])
 def test_an_element_is_one_chain_of_fused_multiply_adds(
     tiles: dict[str, Any], name: str, adds: bool, sizes: tuple[int, int, int]
 ) -> None:
