@@ -99,28 +99,20 @@ def test_what_is_written_is_what_is_read() -> None:
 
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_numbering_equals_a_dict(is_wide: bool) -> None:
-    """Ids are those of a dict filled value by value, in whatever chunks, as the table grows; few bytes hold an id."""
+    """Ids are those of a dict filled value by value, in whatever chunks, as the table grows; few bytes hold an id.
+
+    So are those of values whose search starts at one slot, near the end of the table.
+    """
     generator = np.random.default_rng(0)
-    for spread, chunk in ((5, 1), (1_000, 17), (2**32, 5_000)):
-        values = generator.integers(0, spread, 60 * chunk, dtype=np.uint64)
-        values = values * np.uint64(2**32 + 1) if is_wide else values.astype(np.uint32)
+    factor, home, golden = (2**32 + 1, 54, 0x9E3779B97F4A7C15) if is_wide else (1, 22, 0x9E3779B1)
+    crowd = ((1020 << home) + np.arange(500, dtype=np.uint64)) * np.uint64(pow(golden, -1, 2 ** (home + 10)))
+    cases = [
+        generator.integers(0, spread, num, dtype=np.uint64) * factor for spread, num in ((5, 60), (2**32, 300_000))
+    ]
+    for values in (*cases, np.concatenate([crowd, crowd[::-1], crowd[:1] * 0])):
         numbering, known = WordNumbering() if is_wide else Numbering(), dict[int, int]()
-        for part in np.split(values, 60):
+        for part in np.array_split(values.astype(np.uint64 if is_wide else np.uint32), 60):
             expected = [known.setdefault(value, len(known)) for value in part.tolist()]
             assert numbering.ids(part).tolist() == expected  # pyright: ignore[reportArgumentType]
             assert numbering.num_ids == len(known)
             assert len(known) < 1000 or numbering.num_bytes <= (24.1 if is_wide else 16.1) * len(known)
-
-
-@pytest.mark.parametrize("is_wide", [False, True])
-def test_values_that_share_a_slot_are_told_apart(is_wide: bool) -> None:
-    """Hundreds of values whose search starts at one slot, near the end of the table, all keep their own id."""
-    if is_wide:
-        inverse = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
-        numbering, crowd = WordNumbering(), np.array([(1020 << 54) + n for n in range(500)], np.uint64) * inverse
-    else:
-        candidates = np.arange(1 << 22, dtype=np.uint64)
-        home = (candidates * 0x9E3779B1 & 0xFFFFFFFF) * 1024 >> 32
-        numbering, crowd = Numbering(), candidates[home == 1020][:500].astype(np.uint32)
-    for values, expected in ((crowd, range(500)), (crowd[::-1], range(499, -1, -1)), (crowd[:1] * 0, [500])):
-        assert numbering.ids(values).tolist() == [*expected]  # pyright: ignore[reportArgumentType]

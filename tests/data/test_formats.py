@@ -5,8 +5,9 @@ import gzip
 import io
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,27 +66,69 @@ def _words(folder: Path) -> np.ndarray:
     return np.array(map_records(folder, read_meta(folder)))
 
 
-@pytest.mark.parametrize(("newline", "quote"), [("\n", False), ("\r\n", True)])
-def test_avazu_rows_are_those_that_pandas_reads(tmp_path: Path, newline: str, quote: bool) -> None:
-    """Labels, and ids of 22 categories in order of first appearance; ``id`` is ignored, no feature is dense.
+def _own_rows(num_rows: int) -> list[list[str]]:
+    chance = random.Random(8)
 
-    The file may be BARS' (``click`` first) or Kaggle's, be cut anywhere, have a byte order mark and no last line end.
+    def number() -> str:
+        value = chance.gauss(0, 1) * 10 ** chance.randint(-8, 8)
+        texts = "", "NA", "-99", repr(value), f"{value:.3e}", str(round(value)), f"+{abs(value):.2f}", ".5"
+        return chance.choice(texts)
+
+    def row() -> Iterator[str]:
+        yield number()
+        yield chance.choice(["a|b", 'say "x"', "NA", "", "ü", "-99", *"cdefg"])
+        yield chance.choice("01")
+        yield "ignored"
+        yield chance.choice(["", "NA", *map(str, range(300))])
+        yield number()
+
+    return [[*row()] for _ in range(num_rows)]
+
+
+OWN_HEADER = ["age", "shop", "bought", "note", "item", "price"]
+BY_NUMBER: dict[str, Any] = {"separator": "|", "header": False, "label": 3, "missing": ["NA", -99]}
+BY_NUMBER |= {"dense": {"1": "none", "6": "log1p"}, "categories": [2, 5]}
+LOGS = {
+    "avazu": (AVAZU, [HEADER, *_avazu_rows(NUM_ROWS)], "\n"),
+    "bars": (AVAZU, [[row[1], row[0], *row[2:]] for row in [HEADER, *_avazu_rows(NUM_ROWS)]], "\r\n"),
+    "own": (OWN, [OWN_HEADER, *_own_rows(NUM_ROWS)], "\n"),
+    "by number": (Schema.model_validate(BY_NUMBER), _own_rows(NUM_ROWS), "\n"),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_rows_are_those_that_pandas_reads(tmp_path: Path, name: str) -> None:
+    """Labels; floats to float32, transformed or not; ids in order of first appearance; missing words 0, or one id.
+
+    Columns have names or numbers from 1; others are ignored. The file may be BARS' (``click`` first, all in quotes, a
+    byte order mark) or Kaggle's, be cut anywhere and have no last line end.
     """
-    rows = [HEADER, *_avazu_rows(NUM_ROWS)]
-    if quote:
-        rows = [[row[1], row[0], *row[2:]] for row in rows]
-    text = b"\xef\xbb\xbf" * quote + _text(rows, newline=newline, quote=quote).removesuffix(newline.encode())
-    (tmp_path / "train.csv").write_bytes(text)
-    meta = prepare([tmp_path / "train.csv"], tmp_path / "out", columns=AVAZU, chunk_bytes=50_000)
-    frame = pd.read_csv(tmp_path / "train.csv", dtype=str, keep_default_na=False)
+    schema, rows, newline = LOGS[name]
+    text = _text(rows, separator=schema.separator, newline=newline, quote=name == "bars").removesuffix(newline.encode())
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbf" * (name == "bars") + text)
+    meta = prepare([tmp_path / "train.csv"], tmp_path / "out", columns=schema, chunk_bytes=50_000)
+    header = 0 if schema.header else None
+    frame = pd.read_csv(
+        tmp_path / "train.csv", sep=schema.separator, dtype=str, keep_default_na=False, header=header
+    ).rename(columns=lambda place: place if schema.header else str(place + 1))
+    frame = frame.replace(dict.fromkeys(schema.missing, ""))
     words = _words(tmp_path / "out")
-    assert (meta.num_rows, meta.num_dense, meta.num_tables) == (NUM_ROWS, 0, 22)
-    assert words[:, 0].view(np.float32).tolist() == frame["click"].astype(float).tolist()
-    assert meta.num_positives == (frame["click"] == "1").sum()
-    for table, column in enumerate(AVAZU.categories):
-        assert words[:, 1 + table].tolist() == _ids(frame[column])
-        assert meta.cardinalities[table] == frame[column].nunique()
+    floats = words[:, : 1 + len(schema.dense)].view(np.float32)
+    assert (meta.num_rows, meta.num_dense, meta.num_tables) == (NUM_ROWS, len(schema.dense), len(schema.categories))
     assert read_meta(tmp_path / "out") == meta
+    assert floats[:, 0].tolist() == frame[schema.label].astype(float).tolist()
+    assert meta.num_positives == (frame[schema.label] == "1").sum()
+    for column, (feature, transform) in enumerate(schema.dense.items(), start=1):
+        values = frame[feature].replace("", "0").map(float).to_numpy()
+        assert (values < 0).any()
+        values = values if transform == "none" else np.log(np.maximum(values, 0) + 1)
+        assert np.array_equal(floats[:, column], values.astype(np.float32))
+    for table, column in enumerate(schema.categories):
+        assert words[:, floats.shape[1] + table].tolist() == _ids(frame[column])
+        assert meta.cardinalities[table] == frame[column].nunique()
+    batch = Dataset.open(tmp_path / "out", split="chronological", seed=0).train_batch(3, 100)
+    assert np.array_equal(batch.dense_BI.numpy(), floats[300:400, 1:])
+    assert np.array_equal(batch.ids_BF, words[300:400, floats.shape[1] :])
 
 
 def test_hashed_text_is_the_xxh64_of_its_bytes(tmp_path: Path) -> None:
@@ -145,64 +188,6 @@ def test_a_blemish_is_one_line_and_nothing_is_left(tmp_path: Path, text: bytes, 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
-
-
-def _own_rows(num_rows: int) -> list[list[str]]:
-    chance = random.Random(8)
-
-    def number() -> str:
-        value = chance.gauss(0, 1) * 10 ** chance.randint(-8, 8)
-        return chance.choice(
-            ["", "NA", "-99", repr(value), f"{value:.3e}", str(round(value)), f"+{abs(value):.2f}", ".5"]
-        )
-
-    return [
-        [
-            number(),
-            chance.choice(["a|b", 'say "x"', "NA", "", "ü", "-99", *"cdefg"]),
-            chance.choice("01"),
-            "ignored",
-            chance.choice(["", "NA", *map(str, range(300))]),
-            number(),
-        ]
-        for _ in range(num_rows)
-    ]
-
-
-OWN_HEADER = ["age", "shop", "bought", "note", "item", "price"]
-
-
-@pytest.mark.parametrize("header", [True, False])
-def test_rows_of_a_schema_are_those_that_pandas_reads(tmp_path: Path, header: bool) -> None:
-    """Floats to float32, transformed or not; missing words 0, or one id; columns by name or by number from 1."""
-    rows = _own_rows(NUM_ROWS)
-    (tmp_path / "a.csv").write_bytes(_text([*([OWN_HEADER] * header), *rows], separator="|"))
-    if header:
-        schema = OWN
-    else:
-        numbers = {"label": 3, "dense": {"1": "none", "6": "log1p"}, "categories": [2, 5], "missing": ["NA", -99]}
-        schema = Schema.model_validate({"separator": "|", "header": False, **numbers})
-    meta = prepare([tmp_path / "a.csv"], tmp_path / "out", columns=schema, chunk_bytes=30_000)
-    frame = pd.read_csv(
-        tmp_path / "a.csv", sep="|", dtype=str, keep_default_na=False, header=0 if header else None, names=OWN_HEADER
-    )
-    words = _words(tmp_path / "out")
-    floats = words[:, :3].view(np.float32)
-    age, price = (
-        frame[name].replace({"": "0", "NA": "0", "-99": "0"}).map(float).to_numpy() for name in ("age", "price")
-    )
-    assert meta.num_dense == 2
-    assert floats[:, 0].tolist() == frame["bought"].map(float).tolist()
-    assert np.array_equal(floats[:, 1], age.astype(np.float32))
-    assert (floats[:, 1] < 0).any()
-    assert np.array_equal(floats[:, 2], np.log(np.maximum(price, 0) + 1).astype(np.float32))
-    for table, column in enumerate(("shop", "item")):
-        assert words[:, 3 + table].tolist() == _ids(frame[column].replace({"NA": "", "-99": ""}))
-    dataset = Dataset.open(tmp_path / "out", split="chronological", seed=0)
-    dataset.verify()
-    batch = dataset.train_batch(3, 100)
-    assert np.array_equal(batch.dense_BI.numpy(), floats[300:400, 1:])
-    assert np.array_equal(batch.ids_BF, words[300:400, 3:])
 
 
 def test_a_bad_value_of_a_schema_is_named_with_its_column() -> None:

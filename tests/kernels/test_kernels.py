@@ -1,4 +1,4 @@
-"""Compiled loops against plain twins, where no other test does so. N rows of a request, S slots, D embedding dim."""
+"""Laws of compiled loops: machine code on disk, initial rows. D embedding dim."""
 
 import shutil
 from collections.abc import Callable
@@ -7,40 +7,11 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-import torch
 
 from harness.core.seeds import words
-from harness.kernels import compiler, row_loops, sorted_keys
+from harness.kernels import compiler
 from harness.kernels.initial_rows import draw_rows
 from tests.forked import import_from, said_by
-
-
-def test_sorted_keys_are_joined_as_by_numpy() -> None:
-    """``places`` is np.searchsorted; ``merge`` is np.unique, counts of equal keys added up; edges of sums may meet."""
-    rng = np.random.default_rng(0)
-    held_H, keys_N = np.unique(rng.integers(0, 300, 100)), np.unique(rng.integers(0, 300, 60))
-    assert np.array_equal(sorted_keys.places(held_H, keys_N), np.searchsorted(held_H, keys_N))
-    keys_A, counts_A = rng.integers(0, 50, 200), rng.integers(1, 9, 200).astype(np.int32)
-    words_A = np.sort(keys_A << 8 | np.arange(200))
-    expected_U, firsts_U, inverse_A = np.unique(keys_A, return_index=True, return_inverse=True)
-    merged = sorted_keys.merge(words_A, 8, counts_A)
-    sums_U = np.bincount(inverse_A, weights=counts_A)
-    for actual, expected in zip(merged, (expected_U, sums_U, inverse_A, firsts_U), strict=True):
-        assert np.array_equal(actual, expected)
-    edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
-    for keys in (expected_U, expected_U[:0]):
-        below = [int(merged[1][: len(keys)][keys < edge].sum()) for edge in edges_E]
-        assert sorted_keys.sums_before(keys, merged[1][: len(keys)], edges_E).tolist() == below
-
-
-def test_rows_move_as_by_torch() -> None:
-    """``take_rows`` is index_select, ``put_rows`` is index_copy_, also of more rows than are prefetched at once."""
-    rows_SD, slots_K = torch.randn(100, 20), torch.randperm(100)[:70]
-    taken_KD = row_loops.take_rows(rows_SD.numpy(), slots_K.numpy())
-    assert torch.equal(torch.from_numpy(taken_KD), rows_SD.index_select(0, slots_K))
-    copied_SD = torch.zeros(100, 20)
-    row_loops.put_rows(copied_SD.numpy(), slots_K.numpy(), taken_KD)
-    assert torch.equal(copied_SD, torch.zeros(100, 20).index_copy_(0, slots_K, torch.from_numpy(taken_KD)))
 
 
 def test_initial_rows_are_those_of_their_stream() -> None:

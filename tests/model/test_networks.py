@@ -197,10 +197,14 @@ def check_steps(network: Network, values: Mapping[str, Any], shape: Shape, width
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_five_steps_are_those_of_the_equations(variant: str, optimizer: str) -> None:
-    """Losses, gradients of rows, parameters after torch's own optimizer, to 1e-9 of each tensor's norm."""
-    options = options_for(variant)
-    network = AutogradNetwork(options, SMALL, seed=3, learning_rate=0.05, optimizer=optimizer, dtype=torch.float64)
-    check_steps(network, VARIANTS[variant], SMALL, options.row_values, optimizer)
+    """Losses, gradients of rows, parameters after torch's own optimizer, to 1e-9 of each tensor's norm.
+
+    The data has the shape of Avazu's, too, with 22 tables and no dense features.
+    """
+    options, has_dense = options_for(variant), optimizer != "adagrad" or variant == "wide_deep-embeddings"
+    shape = SMALL if has_dense else Shape(0, 22)
+    network = AutogradNetwork(options, shape, seed=3, learning_rate=0.05, optimizer=optimizer, dtype=torch.float64)
+    check_steps(network, VARIANTS[variant], shape, options.row_values, optimizer)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
@@ -375,17 +379,6 @@ def test_bytes_are_those_of_the_state(variant: str, optimizer: str) -> None:
         assert sizes.row_width == 16 + (variant.startswith("deepfm") or variant == "wide_deep")
 
 
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "wide_deep-embeddings"])
-def test_data_of_another_shape_trains(variant: str) -> None:
-    """With 22 tables and no dense features, as Avazu's, the loss falls, and predictions are of every sample."""
-    options, shape = options_for(variant), Shape(0, 22)
-    network = AutogradNetwork(options, shape, seed=0, learning_rate=0.05)
-    batch = batch_of(64, 0, options.row_values, shape)
-    losses = [network.train(*batch)[0] for _ in range(12)]
-    assert losses[-1] < losses[0] - 0.005
-    assert network.predict(*batch[:3]).shape == (64,)
-
-
 def test_initial_weights_are_normal() -> None:
     """Weights ~ N(0, sqrt(2/(fan_in+fan_out))), biases ~ N(0, sqrt(1/fan_out)): mean and variance within 4 standard
     errors, tails included. A seed gives them again, and no layer's values are those of another, rescaled.
@@ -418,80 +411,46 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_are_as_published(name: str) -> None:
-    """Embedding dim, inputs of the top MLP and number of dense parameters; the network really has so many."""
+    """Embedding dim, inputs of the top MLP and number of dense parameters; the network really has so many.
+
+    Parts that are given replace those of the named size.
+    """
     size = model_size(options_of(size=name))
-    dim, top_inputs, num_parameters = PUBLISHED[name]
-    assert (size.embedding_dim, size.top_inputs, size.num_parameters) == (dim, top_inputs, num_parameters)
+    assert (size.embedding_dim, size.top_inputs, size.num_parameters) == PUBLISHED[name]
     state = DenseNetwork(size, seed=0, learning_rate=0.1).state()
-    assert sum(parameter.numel() for parameter in state.values()) == num_parameters
-    assert state["top.0.weight"].shape[1] == top_inputs
-    assert state["bottom.0.weight"].shape[1] == 13
-
-
-def test_given_parts_replace_those_of_the_named_size() -> None:
-    """embedding_dim, bottom_mlp and top_mlp each stand in for the size's own."""
-    config = options_of(size="tiny", embedding_dim=8, bottom_mlp=[32, 8], top_mlp=[9, 1])
-    assert model_size(config) == ModelSize(8, (32, 8), (9, 1))
-    assert model_size(config).top_inputs == 8 + 351
-    assert model_size(options_of(top_mlp=[1])) == ModelSize(16, (512, 256, 64, 16), (1,))
+    assert sum(parameter.numel() for parameter in state.values()) == size.num_parameters
+    changed_size = model_size(options_of(size=name, embedding_dim=8, bottom_mlp=[32, 8], top_mlp=[9, 1]))
+    assert changed_size == ModelSize(8, (32, 8), (9, 1))
+    assert model_size(options_of(size=name, top_mlp=[1])) == replace(size, top_mlp=(1,))
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("settings", "message"),
     [
-        ({"embedding_dim": 32}, r"model\.bottom_mlp: expected .* model\.embedding_dim \(32\), got 16"),
-        ({"bottom_mlp": [64, 8]}, r"model\.bottom_mlp: expected .* \(16\), got 8"),
-        ({"top_mlp": [64, 2]}, r"model\.top_mlp: expected the last width to be 1, .* got 2"),
-        ({"bottom_mlp": []}, r"model\.bottom_mlp: expected a list of layer widths, got an empty list"),
-        ({"top_mlp": []}, r"model\.top_mlp: expected a list of layer widths, got an empty list"),
+        ({"model__embedding_dim": 32}, "model.bottom_mlp: expected .* model.embedding_dim .32., got 16"),
+        ({"model__bottom_mlp": [64, 8]}, "model.bottom_mlp: expected .* .16., got 8"),
+        ({"model__top_mlp": [64, 2]}, "model.top_mlp: expected the last width to be 1, .* got 2"),
+        ({"model__bottom_mlp": []}, "model.bottom_mlp: expected a list of layer widths, got an empty list"),
+        ({"model__top_mlp": []}, "model.top_mlp: expected a list of layer widths, got an empty list"),
+        ({"model__name": "dcn", "trainer__backend": "compiled"}, "trainer.backend: compiled, .* model dlrm only, not"),
+        ({"model__name": "dcn", "cluster__num_trainers": 2, "engine": "rpc"}, "cluster.num_trainers: expected 1 with"),
+        (
+            {"model__name": "dcn", "model__batch_norm": True, "trainer__batch_size": 1},
+            "trainer.batch_size: expected at least 2 with model.ba",
+        ),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:
-    """One line that names the key and what would be right."""
-    with pytest.raises(ConfigError, match=message) as caught:
-        model_size(options_of(size="tiny", **values))
-    assert "\n" not in str(caught.value)
-
-
-def test_only_the_options_of_its_model_are_in_a_config(config: Config) -> None:
-    """Each in its own hash only; one that a model lacks is refused with the models that have it."""
-    hashes = {
-        RunSpec(changed(config, **settings)).result_hash
-        for settings in (
-            {},
-            {"model__name": "dcn"},
-            {"model__name": "dcn", "model__cross_rank": 4},
-            {"model__name": "deepfm"},
-            {"model__name": "deepfm", "model__dropout": 0.5},
-        )
-    }
-    assert len(hashes) == 5
-    assert "cross_rank" not in RunSpec(changed(config, model__name="deepfm")).identity["model"]
+def test_what_does_not_fit_a_model_is_refused(config: Config, settings: dict[str, Any], message: str) -> None:
+    """One line that names the key and what would be right, before anything starts."""
+    with pytest.raises(ConfigError, match=f"^{message}") as refused:
+        RunSpec(changed(config, **settings)).validate()
+    assert "\n" not in str(refused.value)
 
 
 def test_a_grid_over_models_is_one_group_of_wandb(config: Config) -> None:
     """The group's hash is of what all cells share, in any order, though models have different keys."""
     configs = [changed(config, model__name=name) for name in MODELS]
     assert group_of(configs) == group_of(configs[::-1]) != group_of(configs[1:2])
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"trainer__backend": "compiled"}, "trainer.backend: compiled, but it computes model dlrm only, not dcn"),
-        ({"cluster__num_trainers": 2, "engine": "rpc"}, "cluster.num_trainers: expected 1 with backend torch"),
-        (
-            {"model__batch_norm": True, "trainer__batch_size": 1},
-            "trainer.batch_size: expected at least 2 with model.ba",
-        ),
-    ],
-)
-def test_what_other_models_lack_is_refused(config: Config, settings: dict[str, Any], words: str) -> None:
-    """One line, before anything starts."""
-    with pytest.raises(ConfigError) as refused:
-        RunSpec(changed(config, model__name="dcn", **settings)).validate()
-    assert str(refused.value).startswith(words)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -511,11 +470,6 @@ def test_a_model_of_ones_own_that_is_wrong_is_named(
     with pytest.raises(ConfigError) as refused:
         network.train(*batch_of(8, 0, options.row_values, SMALL))
     assert str(refused.value).startswith(f"model.name: dcn: {words}")
-
-
-def test_every_model_has_its_options() -> None:
-    """The table of models and the options from which configurations are built name the same models."""
-    assert all(issubclass(type(options_of(name)), model.Options) for name, model in MODELS.items())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: torch sees no CUDA device")
