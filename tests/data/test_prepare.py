@@ -209,7 +209,8 @@ def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_again(
 
 def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row]) -> None:
     """A folder with other rows, another way of counting, or foreign files is refused and left alone."""
-    source, other = _write(tmp_path / "a", to_text(rows)), _write(tmp_path / "b", to_text([*rows[:-1], rows[0]]))
+    flipped = ["1" if rows[0][0] == "0" else "0", *rows[0][1:]]
+    source, other = _write(tmp_path / "a", to_text(rows)), _write(tmp_path / "b", to_text([flipped, *rows[1:]]))
     (tmp_path / "home").mkdir()
     _write(tmp_path / "home/letter.txt", b"dear")
     meta = prepare([source], tmp_path / "out")
