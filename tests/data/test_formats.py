@@ -221,8 +221,8 @@ def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
         rows = [next(csv.reader([line.replace("\r", "\0")], delimiter="|")) for line in lines]
         ages = [0.0 if row[0] in ("", "NA", "-99") else float(row[0]) for row in rows]
         assert found.dense_RI[:, 0].astype(np.float32).tolist() == np.array(ages, np.float32).tolist()
-        shops = ["" if row[1] in ("NA", "-99") else row[1].replace("\0", "\r").encode("latin-1") for row in rows]
-        assert found.hashes_FR[0].tolist() == [xxhash.xxh64_intdigest(shop) for shop in shops]
+        shops = ["" if row[1] in ("NA", "-99") else row[1].replace("\0", "\r") for row in rows]
+        assert found.hashes_FR[0].tolist() == [xxhash.xxh64_intdigest(shop.encode("latin-1")) for shop in shops]
     assert 100 < refused < 500
 
 

@@ -58,8 +58,8 @@ def test_expected_auc_is_the_mean_over_drawn_labels() -> None:
         odds = 1 / (1 + np.exp(-logits))
         assert odds.mean() == pytest.approx(0.25, abs=1e-6)
         labels = (torch.from_numpy(random.random(3_000) < odds) for _ in range(40))
-        drawn = [exact_auc(torch.from_numpy(logits), each) for each in labels]
-        assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / math.sqrt(len(drawn)))
+        drawn = np.array([exact_auc(torch.from_numpy(logits), each) for each in labels], np.float64)
+        assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=float(4 * np.std(drawn)) / math.sqrt(len(drawn)))
 
 
 def test_buckets_cover_each_rank_once() -> None:

@@ -87,7 +87,7 @@ def test_parts_of_the_set_tell_the_error_of_a_difference_of_aucs() -> None:
         shared_M = rng.standard_normal(2000) + labels_M.numpy()
         models = (torch.from_numpy((shared_M + 0.5 * rng.standard_normal(2000)).astype(np.float32)) for _ in range(2))
         first, second = (measure(scores_M, labels_M, has_groups=True) for scores_M in models)
-        differences.append(np.subtract(first.auc, second.auc))
-        errors.append(np.var(np.subtract(first.group_aucs, second.group_aucs), ddof=1) / NUM_GROUPS)
+        differences.append(np.diff(np.array([first.auc, second.auc], np.float64)))
+        errors.append(np.var(np.diff(np.array([first.group_aucs, second.group_aucs]), axis=0), ddof=1) / NUM_GROUPS)
     assert np.mean(errors) / np.var(differences, ddof=1) == pytest.approx(1, abs=0.3)  # twice the error of a variance
     assert measure(torch.zeros(30), torch.tensor([0.0] * 29 + [1.0]), has_groups=True).group_aucs is None
