@@ -59,7 +59,8 @@ def test_expected_auc_is_the_mean_over_drawn_labels() -> None:
         assert odds.mean() == pytest.approx(0.25, abs=1e-6)
         labels = (torch.from_numpy(random.random(3_000) < odds) for _ in range(40))
         drawn = np.array([exact_auc(torch.from_numpy(logits), each) for each in labels], np.float64)
-        assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=float(4 * np.std(drawn)) / math.sqrt(len(drawn)))
+        standard_error = float(np.std(drawn)) / math.sqrt(len(drawn))
+        assert expected_auc(logits) == pytest.approx(np.mean(drawn), abs=4 * standard_error)
 
 
 def test_buckets_cover_each_rank_once() -> None:
