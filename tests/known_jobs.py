@@ -1,41 +1,48 @@
 """Jobs whose cost is known without training."""
 
+from collections.abc import Iterable
+
+from harness.config.derived import job_costs
 from harness.config.model import Config
+from harness.core.faults import PlannedFault
+from harness.core.placement import Placement
 from harness.core.plans import Costs
 from harness.core.pls import rank_weights
+from harness.planning import spread
 from harness.planning.simulate import Job, save_sizes
 from harness.run.spec import RunSpec
+from harness.traces.schedule import schedule
+from harness.traces.trace import parse_trace
 
-CPR56 = Costs(
-    job_h=56,
-    mtbf_h=28,
-    o_save_h=5.6 / 60,
-    o_load_h=2.5 / 60,
-    o_res_h=3 / 60,
-    num_ps=8,
-    ranks_per_failure=1,
-    pls_target=0.1,
-    total_samples=3_200_000,
-)
-"""Profile `cpr56`."""
+CPR56 = job_costs(Config(profile="cpr56"), 3_200_000)
 
 
-def job_of(config: Config, *, r: float = 1.0) -> Job:
-    """The simulator's job for a run of ``config``, whose priority saves write the fraction ``r``."""
+def job_of(config: Config) -> Job:
+    """The simulator's job for a run of ``config``."""
     run_spec = RunSpec(config)
+    return spread.job_of(config, run_spec.costs, run_spec.dataset.cardinalities)
+
+
+def small_job(costs: Costs) -> Job:
+    """Small tables, batches of 100: sizes matter to priority saves only."""
+    placement = Placement("row", (1000,) * 26, costs.num_ps)
     return Job(
-        costs=run_spec.costs,
-        batch_size=config.trainer.batch_size,
-        num_steps=run_spec.num_steps,
-        weights=rank_weights(run_spec.placement),
-        sizes=save_sizes(
-            run_spec.placement,
-            width=run_spec.footprint.row_width,
-            dense_bytes=run_spec.footprint.dense_bytes,
-            tracked=run_spec.tracked,
-            r=r,
-            share=run_spec.strategy.mirror.share if run_spec.strategy.mirror else 0.0,
-        ),
-        pls_since=config.metrics.pls_since,
-        clock=config.trace.clock,
+        costs=costs,
+        batch_size=100,
+        num_steps=costs.total_samples // 100,
+        weights=rank_weights(placement),
+        sizes=save_sizes(placement, width=16, dense_bytes=0, tracked=range(7), r=0.125),
+    )
+
+
+def planned_under(lines: Iterable[str], costs: Costs, batch_size: int) -> tuple[PlannedFault, ...]:
+    """The planned faults of a trace with these lines, for a job with ``costs``."""
+    return schedule(
+        parse_trace(lines, "trace"),
+        job_h=costs.job_h,
+        total_samples=costs.total_samples,
+        batch_size=batch_size,
+        num_steps=costs.total_samples // batch_size,
+        num_ps=costs.num_ps,
+        seed=0,
     )

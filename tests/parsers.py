@@ -36,7 +36,7 @@ from tests.made_runs import made_config
 from tests.parser import Parser, same
 from tests.record_parsers import RECORD_PARSERS, drawn_config
 from tests.store.helpers import rows_of, write_files
-from tests.traces.judged_logs import WRITERS, check_clean, made
+from tests.traces.made_logs import WRITERS, check_clean, made
 
 ROOT = Path(__file__).resolve().parents[1]
 

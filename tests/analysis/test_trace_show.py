@@ -17,7 +17,6 @@ from harness.traces.trace import Trace, parse_trace
 from tests.analysis.shown import shown
 from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events
-from tests.traces.made_traces import trace_of
 
 
 def rich_trace() -> Trace:
@@ -87,7 +86,7 @@ def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
     first, again = (trace_svgs(describe(rich_trace()), "x") for _ in range(2))
     assert first == again
     assert len(first) == 2
-    few = describe(trace_of([(3.0, 0), (5.0, 1), (5.0, 2)], length_h=9, ranks=4))
+    few = describe(parse_trace(["# length_h: 9", "hour,rank", "3,ps0", "5,ps1", "5,ps2"], "few.csv"))
     assert (trace_svgs(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
 
 

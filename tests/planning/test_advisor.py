@@ -10,18 +10,13 @@ import pytest
 import run as command_line
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
-from harness.core.placement import Placement
 from harness.core.plans import Costs
-from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprPriority
 from harness.core.strategies import make_strategy, options_of
 from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
-from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
-from harness.traces.schedule import schedule
 from harness.traces.spec import GeneratorSpec
-from harness.traces.trace import Entry, Trace
-from tests.known_jobs import CPR56
+from tests.known_jobs import CPR56, planned_under, small_job
 
 LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_000_000)
 """A job of many failures, many saves and short steps, where the closed forms hold."""
@@ -52,11 +47,11 @@ PRICED = replace(CPR56, load="by_bytes", o_save_fixed_h=0.01, snapshot_frac=0.3)
 
 
 @pytest.mark.parametrize("costs", [CPR56, PRICED], ids=["default", "priced"])
-@pytest.mark.parametrize("interval_h", [0.05, 3.0, 40.0])
-def test_buckets_add_up_to_the_closed_forms(interval_h: float, costs: Costs) -> None:
+def test_buckets_add_up_to_the_closed_forms(costs: Costs) -> None:
     """The four buckets are the terms of O_full and O_part."""
-    assert full_buckets(costs, interval_h).total_h == pytest.approx(o_full_h(costs, interval_h))
-    assert part_buckets(costs, interval_h).total_h == pytest.approx(o_part_h(costs, interval_h))
+    for interval_h in (0.05, 3.0, 40.0):
+        assert full_buckets(costs, interval_h).total_h == pytest.approx(o_full_h(costs, interval_h))
+        assert part_buckets(costs, interval_h).total_h == pytest.approx(o_part_h(costs, interval_h))
 
 
 def test_flips_are_those_of_the_closed_form() -> None:
@@ -69,87 +64,54 @@ def test_flips_are_those_of_the_closed_form() -> None:
 
 @pytest.mark.parametrize("prices", [{}, {"load": "by_bytes"}, {"o_save_fixed_h": 0.05, "snapshot_frac": 0.5}])
 @pytest.mark.parametrize("counts_ranks", [True, False])
-@pytest.mark.parametrize("key", ["pls_target", "mtbf_h", "num_ps", "num_ps_scaled"])
-def test_the_strategy_turns_where_the_flips_say(key: str, *, counts_ranks: bool, prices: dict[str, Any]) -> None:
+def test_the_strategy_turns_where_the_flips_say(*, counts_ranks: bool, prices: dict[str, Any]) -> None:
     """A hundredth below a flip cpr_vanilla falls back to full recovery, a hundredth above it does not."""
     # So that N flips at a number of ranks large enough to be changed by a hundredth.
     costs = replace(CPR56, num_ps=800, pls_target=1e-5, ranks_per_failure=4, total_samples=10**12, **prices)
-    turn = getattr(flips(costs, counts_ranks=counts_ranks), key)
+    turns = flips(costs, counts_ranks=counts_ranks)
     settings = options_of("cpr_vanilla", interval_counts_ranks=counts_ranks)
     for factor, falls_back in ((0.99, True), (1.01, False)):
-        if key == "num_ps_scaled":
-            moved = replace(
-                costs, num_ps=round(turn * factor), mtbf_h=costs.mtbf_h * costs.num_ps / round(turn * factor)
-            )
-        elif key == "num_ps":
-            moved = replace(costs, num_ps=round(turn * factor))
-        else:
-            moved = replace(costs, **{key: turn * factor})
-        assert make_strategy(settings, moved).interval.fallback is falls_back
-
-
-def job_of(costs: Costs) -> Job:
-    """Small tables: sizes matter to priority saves only."""
-    placement = Placement("row", (1000,) * 26, costs.num_ps)
-    return Job(
-        costs=costs,
-        batch_size=100,
-        num_steps=costs.total_samples // 100,
-        weights=rank_weights(placement),
-        sizes=save_sizes(placement, width=16, dense_bytes=0, tracked=range(7), r=0.125),
-    )
-
-
-def schedules_of(job: Job, num_traces: int) -> list:
-    """Poisson failures of one rank each."""
-    costs = job.costs
-    spec = GeneratorSpec(mtbf_h=costs.mtbf_h, ranks=costs.num_ps, length_h=costs.job_h)
-    deaths = generate_many(spec, 7, num_traces)
-    return [planned_kills_at(*deaths.of(k), job) for k in range(num_traces)]
+        num_ps, scaled = round(turns.num_ps * factor), round(turns.num_ps_scaled * factor)
+        for changes in (
+            {"pls_target": turns.pls_target * factor},
+            {"mtbf_h": turns.mtbf_h * factor},
+            {"num_ps": num_ps},
+            {"num_ps": scaled, "mtbf_h": costs.mtbf_h * costs.num_ps / scaled},
+        ):
+            assert make_strategy(settings, replace(costs, **changes)).interval.fallback is falls_back, changes
 
 
 def test_simulated_runs_agree_with_the_closed_forms() -> None:
     """Mean overhead of full and vanilla, and E[PLS], within four standard errors and the one save that an end costs."""
-    job = job_of(LONG)
-    schedules = schedules_of(job, 200)
-    full = outcomes(options_of("full"), job, schedules)
-    vanilla = outcomes(options_of("cpr_vanilla"), job, schedules)
+    job, num = small_job(LONG), 80
+    deaths = generate_many(GeneratorSpec(mtbf_h=LONG.mtbf_h, ranks=LONG.num_ps, length_h=LONG.job_h), 7, num)
+    schedules = [planned_kills_at(*deaths.of(k), job) for k in range(num)]
+    full, vanilla = (outcomes(options_of(name), job, schedules) for name in ("full", "cpr_vanilla"))
     part_h = t_save_part_h(LONG)
-    expected = {
-        "full": (full[:, 0], o_full_h(LONG, t_save_full_h(LONG)) / LONG.job_h),
-        "vanilla": (vanilla[:, 0], o_part_h(LONG, part_h) / LONG.job_h),
-        "pls": (vanilla[:, 1], expected_pls(LONG, part_h)),
-    }
-    one_save = LONG.o_save_h / LONG.job_h
-    for name, (found, formula) in expected.items():
+    one_save, pls = LONG.o_save_h / LONG.job_h, expected_pls(LONG, part_h)
+    for found, formula, slack in (
+        (full[:, 0], o_full_h(LONG, t_save_full_h(LONG)) / LONG.job_h, one_save),
+        (vanilla[:, 0], o_part_h(LONG, part_h) / LONG.job_h, one_save),
+        (vanilla[:, 1], pls, 0.02 * pls),  # a rank that dies twice between saves is charged once
+    ):
         error = np.std(found, ddof=1) / np.sqrt(len(found))
-        slack = one_save if name != "pls" else 0.02 * formula  # a rank that dies twice between saves is charged once
-        assert abs(found.mean() - formula) < 4 * error + slack, name
+        assert abs(found.mean() - formula) < 4 * error + slack
 
 
 def test_drawn_strikes_are_those_of_the_same_trace() -> None:
     """Arrays become strikes as the lines of a trace file do."""
-    job = job_of(CPR56)
+    job = small_job(CPR56)
     hours, ranks = np.array([0.0, 3.3, 3.3, 3.30001, 56.0]), np.array([1, 2, 5, 2, 7])
-    entries = tuple(
-        Entry(hour=hour, who=f"ps{rank}", line=number)
-        for number, (hour, rank) in enumerate(zip(hours.tolist(), ranks.tolist(), strict=True), start=1)
-    )
-    planned = schedule(
-        Trace(source="t", entries=entries, header={}),
-        job_h=56,
-        total_samples=CPR56.total_samples,
-        batch_size=100,
-        num_steps=job.num_steps,
-        num_ps=8,
-        seed=0,
-    )
-    drawn = planned_kills_at(hours, ranks, job)
+    lines = [f"{hour!r},ps{rank}" for hour, rank in zip(hours.tolist(), ranks.tolist(), strict=True)]
+    planned = planned_under(["hour,rank", *lines], CPR56, 100)
     of_drawn, of_planned = (
         [(each.step, [(rank, strike.hour) for rank, strike in each.strikes.items()]) for each in some]
-        for some in (drawn, planned)
+        for some in (planned_kills_at(hours, ranks, job), planned)
     )
     assert of_drawn == of_planned
+
+
+# --- run.py plan ------------------------------------------------------------------------------------------------------
 
 
 def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -162,72 +124,54 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["cpr5"], "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
-        (["cpr56", "strategy.pls_tagret=1"], "did you mean strategy.pls_target?"),
-        (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
-        (["cpr56", "--simulate", "10", "--model", "pareto"], "model: 'pareto' is none of"),
-        (["cpr56", "--simulate", "10", "--model", "pareto:t.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        (
-            ["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"],
-            "empty.csv: 0 failures; at least 3 are needed",
-        ),
-        (["cpr56", "--model", "gamma", "--shape", "2"], "these describe simulated traces; add --simulate K"),
-        (["cpr56", "--simulate", "1"], "--simulate: expected 2 or more traces, got 1"),
-        (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: expected profile.o_save_h > 0, got 0"),
-        (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "expected at most cluster.num_ps = 4, got 5"),
-        (["cpr56", "strategy.pls_target=[0.1,0.2]"], "strategy.pls_target"),
-        (["failure_traces/empty.csv"], "expected at least one failure, got none"),
+        ("cpr5", "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
+        ("cpr56 --figure plan.pdf", ".svg or .png"),
+        ("cpr56 --simulate 10 --model pareto", "model: 'pareto' is none of"),
+        ("cpr56 --simulate 10 --model fit:failure_traces/empty.csv", "empty.csv: 0 failures; at least 3 are needed"),
+        ("cpr56 --model gamma --shape 2", "these describe simulated traces; add --simulate K"),
+        ("cpr56 --simulate 1", "--simulate: expected 2 or more traces, got 1"),
+        ("cpr56 --figure plan.svg profile.o_save_h=0", "--figure: expected profile.o_save_h > 0, got 0"),
+        ("cpr56 cluster.num_ps=4 profile.ranks_per_failure=5", "expected at most cluster.num_ps = 4, got 5"),
+        ("failure_traces/empty.csv", "expected at least one failure, got none"),
         ("# length_h: soon\nhour,rank\n1,ps0\n", "t.csv: length_h 'soon' in its header; expected a number above 0"),
         ("hour,rank\n0,ps0\n", "unknown length; add '# length_h: HOURS' to its header"),
         ("# ranks: 2\nhour,rank\n1,3\n", "profile.ranks_per_failure: expected at most cluster.num_ps = 2, got 3"),
     ],
 )
-def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str] | str, message: str
-) -> None:
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, message: str) -> None:
     """What, where, what would be right; exit code 2. Of a trace that contradicts itself too."""
-    if isinstance(words, str):
+    if "\n" in words:
         (tmp_path / "t.csv").write_text(words)
-        words = [str(tmp_path / "t.csv")]
-    code, out, err = run_plan(capsys, *words)
-    assert (code, out) == (2, "")
+        words = str(tmp_path / "t.csv")
+    code, out, err = run_plan(capsys, *words.split())
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
     assert message in err
-    assert len(err.strip().splitlines()) == 1
 
 
 def test_simulated_spread_does_not_hang_on_the_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The same seed prints the same table, by the law of a trace's own gaps; a figure is written."""
+    """The same seed prints the same table, by the law of a trace's own gaps; a figure is written.
+
+    Of a priced profile the prices and node-hours are told.
+    """
     law = "fit:failure_traces/preset-llama3.csv"
-    words = ("poster50", "--simulate", "30", "--model", law, "--figure", str(tmp_path / "0.svg"))
-    said = [run_plan(capsys, *words)[1] for _ in range(2)]
-    assert said[0] == said[1]
-    assert "cpr_vanilla" in said[0]
-    assert "after failure_traces/preset-llama3.csv" in said[0]
+    words = ("cpr56_priced", "save.mode=async", "--simulate", "4", "--model", law)
+    said = [run_plan(capsys, *words, *figure)[1] for figure in ((), ("--figure", str(tmp_path / "0.svg")))]
+    assert said[1].startswith(said[0])
+    priced = "loads by bytes, 0.1 min more a save, a save in the background stalls 0.312 of its write"
+    for text in ("cpr_vanilla", "after failure_traces/preset-llama3.csv", priced, "node-hours"):
+        assert text in said[0]
     assert (tmp_path / "0.svg").read_text().count("recovery") >= 2
-
-
-def test_plan_names_the_prices_and_counts_node_hours(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under a priced profile, and only there; the simulation is charged by the same rules."""
-    plain = run_plan(capsys, "cpr56")[1]
-    code, priced, _ = run_plan(capsys, "cpr56_priced", "save.mode=async", "--simulate", "20")
-    assert code == 0
-    for text in (
-        "loads by bytes, 0.1 min more a save, a save in the background stalls 0.312 of its write",
-        "node-hours",
-    ):
-        assert (text in priced, text in plain) == (True, False)
 
 
 def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Its options are accepted, and count: the share of a mirror in memory and in saves."""
 
     def planned(*words: str) -> tuple[dict[str, str], str]:
-        code, out, err = run_plan(capsys, "cpr56_priced", "--simulate", "20", *words)
+        code, out, err = run_plan(capsys, "cpr56", "--simulate", "4", *words)
         assert (code, err) == (0, "")
         lines = [line.strip() for line in out.splitlines()]
         rows = lines[next(n for n, line in enumerate(lines) if line.startswith("strategy ")) + 1 :]
-        memory = next(line for line in lines if line.startswith("memory"))
-        return {line.split()[0]: line for line in rows}, memory
+        return {line.split()[0]: line for line in rows}, next(line for line in lines if line.startswith("memory"))
 
     default, memory = planned()
     assert "cpr_mirror" not in default
@@ -236,18 +180,19 @@ def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFix
     rows, memory = planned("strategy.name=cpr_mirror", "strategy.share=0.5")
     assert "cpr_mirror, at the trainer 1,356.1 MB" in memory
     assert rows["cpr_mfu,"].split() == default["cpr_mfu,"].split()
-    means = {name: float(line.partition(" h ")[2].split("%")[0]) for name, line in rows.items() if " h " in line}
-    assert means["cpr_mirror"] > means["cpr_mfu,"]  # every eighth save also writes half of each tracked table
-    assert "(at most)" in planned("strategy.name=differential", "strategy.bits=8")[0]["differential"]
+    assert rows["cpr_mirror"].split()[1:] != rows["cpr_mfu,"].split()[1:]
 
 
 def test_plan_of_a_trace_takes_its_constants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Its MTBF and ranks; repairs if asked, as a run: of each failure the longest, O_res if unknown. Keys override."""
     path = tmp_path / "t.csv"
     path.write_text("# length_h: 40\nhour,rank,repair_h\n1,ps0,2\n1,ps1,4\n7,ps1,1\n9,ps2,\n30,ps3,\n")
-    assert "MTBF 10 h, 4 PS ranks, 1.25 lost per failure" in run_plan(capsys, str(path))[1]
-    mean_min = 60 * (4 + 1) / 4 + 2 * 3 / 4
-    assert f"O_res {mean_min:.3g} min" in run_plan(capsys, str(path), "trace.repair=reschedule")[1]
-    assert "O_res 3 min" in run_plan(capsys, str(path))[1]
-    assert "O_res 30 min" in run_plan(capsys, str(path), "profile.o_res_h=0.5")[1]
-    assert "MTBF 3 h, 9 PS ranks" in run_plan(capsys, str(path), "profile.mtbf_h=3", "cluster.num_ps=9")[1]
+    plain = "MTBF 10 h, 4 PS ranks, 1.25 lost per failure", "O_res 3 min"
+    for words, texts in (
+        ((), plain),
+        (("trace.repair=reschedule",), (f"O_res {60 * (4 + 1) / 4 + 2 * 3 / 4:.3g} min",)),
+        (("profile.o_res_h=0.5",), ("O_res 30 min",)),
+        (("profile.mtbf_h=3", "cluster.num_ps=9"), ("MTBF 3 h, 9 PS ranks",)),
+    ):
+        said = run_plan(capsys, str(path), *words)[1]
+        assert all(text in said for text in texts)

@@ -1,24 +1,29 @@
-"""The event-driven simulator against a walk over every boundary."""
+"""The event-driven simulator against a walk over every boundary, and against exact expectations on the wall clock."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.core.errors import ConfigError
-from harness.core.faults import Hang, Partition, PlannedFault, Strike
+from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
 from harness.core.strategy import Strategy
 from harness.core.whole_strategies import Full
-from harness.planning.simulate import Job, SaveSizes, save_sizes, saves_of, simulate
+from harness.planning.advisor import planned_kills_at
+from harness.planning.simulate import Job, Outcome, SaveSizes, due_saves, save_sizes, saves_of, simulate
 from harness.store.kinds import SAVE_KINDS, RowCounts, SaveKind
-from harness.traces.schedule import schedule
-from harness.traces.trace import parse_trace
+from harness.traces.generate import generate_many
+from harness.traces.regime import WALL_LENGTH
+from harness.traces.spec import GeneratorSpec
+from tests.known_jobs import CPR56, planned_under, small_job
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
 COSTS = Costs(
@@ -94,13 +99,12 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
 def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     """PLS, lost hours, bytes and saves of random schedules, at intervals from below a batch to beyond the job."""
     rng = random.Random(name)
-    intervals = [None, 1, 7, 8, 9, 60, 64, 250, 800, 801, 3192, 3200, 5000]
-    for interval in intervals:
+    for interval in (None, 1, 8, 60, 250, 801, 3192, 5000):
         untracked = "interval" if name == "cpr_mirror" else rng.choice(["priority", "interval"])
         settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0]), "untracked": untracked}
         own = {key: value for key, value in settings.items() if key in OPTIONS[name].model_fields}
         strategy = make_strategy(options_of(name, **own), COSTS)
-        for _ in range(4):
+        for _ in range(2):
             planned_kills = draw_strikes(rng)
             outcome = simulate(strategy, JOB, planned_kills)
             pls, lost_h, num_bytes, num_saves = walk(strategy, planned_kills)
@@ -109,18 +113,6 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
             assert outcome.lost_h == pytest.approx(lost_h, rel=1e-12)
             assert outcome.load_h == pytest.approx(len(planned_kills) * 0.04)
             assert outcome.reschedule_h == pytest.approx(len(planned_kills) * 0.05)
-
-
-@pytest.mark.parametrize("name", ["full", "partial", "never_save"])
-def test_a_rank_that_is_mute_is_given_up_first(name: str) -> None:
-    """A failure with a rank that hangs or is cut off costs ``detect_h`` more, once; one of ranks that end does not."""
-    job = replace(JOB, costs=replace(COSTS, detect_h=0.5))
-    ends = PlannedFault(step=50, strikes={"ps1": Strike(0.0, 1)})
-    mute = PlannedFault(
-        step=90, strikes={"ps0": Strike(0.0, 2, Hang(name="hang")), "ps1": Strike(0.0, 2, Partition(name="partition"))}
-    )
-    outcome = simulate(make_strategy(options_of(name), COSTS), job, (ends, mute))
-    assert outcome.reschedule_h == pytest.approx(0.05 + 0.05 + 0.5)
 
 
 class Adaptive(Full):
@@ -156,41 +148,6 @@ def test_an_adaptive_strategy_is_asked_with_what_is_true() -> None:
     assert [progress.saved_step for progress in asked] == [0, *steps[:-1]]
 
 
-def test_only_boundaries_with_a_save_are_visited() -> None:
-    """All saves of a walk over every boundary, by as many questions as there are saves."""
-    for interval, r in [(801, 0.125), (1000, 0.3), (77, 0.1), (3000, 0.007)]:
-        strategy = make_strategy(options_of("cpr_mfu", interval_samples=interval, r=r), COSTS)
-        every = {}
-        for step in range(1, NUM_STEPS + 1):
-            samples = (step - 1) * BATCH
-            progress = Progress(
-                step=step, samples=step * BATCH, previous_samples=samples, total_samples=COSTS.total_samples
-            )
-            if plan := strategy.plan_save(progress):
-                every[step] = plan
-        found = saves_of(strategy, batch_size=BATCH, num_steps=NUM_STEPS, total_samples=COSTS.total_samples)
-        assert every
-        assert dict(found) == every
-
-
-def test_sizes_add_up_over_shards() -> None:
-    """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each."""
-    sizes = save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125)
-    assert sizes.full == 130 * 64 + 7
-    assert sizes.of("priority") == 4 * 3 * (64 + 4) + 30 * 64 + 7
-
-
-def test_sizes_with_a_mirror() -> None:
-    """The same tables with a mirror of 2 rows of each rank, which only a save at the end of an interval writes."""
-    placement = Placement("row", (100, 30), 4)
-    sizes = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=0.08)
-    assert sizes.of("tracked") == 4 * 3 * (64 + 4) + 7
-    assert sizes.of("with_mirror") == 4 * 5 * (64 + 4) + 30 * 64 + 7
-    whole = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=1.0)
-    assert whole.of("tracked") == 7, "no row is left to choose"
-    assert whole.of("with_mirror") == 100 * (64 + 4) + 30 * 64 + 7
-
-
 class _EveryId(SaveKind):
     """Every row, by its id."""
 
@@ -203,31 +160,100 @@ class _EveryId(SaveKind):
         return 0, of.all
 
 
-def test_a_kind_of_save_says_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: the simulator prices a kind that was added by the kind itself, and refuses one that does not exist."""
+def test_sizes_add_up_over_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each.
+
+    A mirror of 2 rows of each rank is in saves at the end of an interval only. A kind that was added says its own size.
+    """
+
+    def sizes(share: float) -> SaveSizes:
+        return save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125, share=share)
+
     monkeypatch.setitem(SAVE_KINDS, "every_id", _EveryId())
-    sizes = save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125)
-    assert sizes.of("every_id") == 130 * (64 + 4) + 7
+    assert sizes(0).full == 130 * 64 + 7
+    assert sizes(0).of("priority") == 4 * 3 * (64 + 4) + 30 * 64 + 7
+    assert sizes(0).of("every_id") == 130 * (64 + 4) + 7
+    assert sizes(0.08).of("tracked") == 4 * 3 * (64 + 4) + 7
+    assert sizes(0.08).of("with_mirror") == 4 * 5 * (64 + 4) + 30 * 64 + 7
+    assert sizes(1.0).of("tracked") == 7, "no row is left to choose"
+    assert sizes(1.0).of("with_mirror") == 100 * (64 + 4) + 30 * 64 + 7
     with pytest.raises(ConfigError, match=r"kind of save: expected one of full, .*, got 'no such'"):
-        sizes.of("no such")
+        sizes(0).of("no such")
 
 
-def test_only_lost_ranks_are_failures() -> None:
-    """Slow ranks cost their hours; writes that fail and bits that flip are no deaths. A rank that hangs costs more."""
+@pytest.mark.parametrize("name", ["full", "partial", "never_save"])
+def test_only_lost_ranks_are_failures(name: str) -> None:
+    """Slow ranks cost their hours; writes that fail and bits that flip are no deaths.
+
+    A failure with a rank that hangs or is cut off costs ``detect_h`` more, once.
+    """
     text = (
         "hour,rank,fault,factor,repair_h\n7,ps1,slow,3,14\n9,ps2,disk_full,,\n14,ps2,slow,2,14\n20,ps3,bitflip,,\n"
-        "30,ps0,kill,,\n40,ps1,hang,,\n"
+        "30,ps0,kill,,\n40,ps1,hang,,\n40,ps2,partition,,\n"
     )
-    planned = schedule(
-        parse_trace(text.splitlines(), "trace"),
-        job_h=COSTS.job_h,
-        total_samples=COSTS.total_samples,
-        batch_size=BATCH,
-        num_steps=NUM_STEPS,
-        num_ps=NUM_PS,
-        seed=0,
-    )
+    planned = planned_under(text.splitlines(), COSTS, BATCH)
     costs = replace(COSTS, detect_h=0.5)
-    outcome = simulate(make_strategy(options_of("partial"), costs), replace(JOB, costs=costs), planned)
+    outcome = simulate(make_strategy(options_of(name), costs), replace(JOB, costs=costs), planned)
     assert outcome.num_failures == 2
     assert outcome.reschedule_h == pytest.approx(28 + 7 + 2 * COSTS.o_res_h + 0.5)
+
+
+# --- the wall clock ---------------------------------------------------------------------------------------------------
+
+WALL = replace(CPR56, mtbf_h=3.09, total_samples=2_000_000)
+"""`cpr56` with a failure every 3.09 h, as in `preset-llama3`: full recovery costs more than a quarter of the job."""
+
+
+def outcomes_of(job: Job, name: str, num_traces: int) -> list[Outcome]:
+    """The outcomes of one strategy under Poisson failures, which go on after the job's end."""
+    strategy = make_strategy(options_of(name), job.costs)
+    saves = due_saves(strategy, job)
+    length_h = job.costs.job_h * (WALL_LENGTH if job.clock == "wall" else 1)
+    deaths = generate_many(GeneratorSpec(mtbf_h=job.costs.mtbf_h, ranks=8, length_h=length_h), 7, num_traces)
+    return [simulate(strategy, job, planned_kills_at(*deaths.of(k), job), saves) for k in range(num_traces)]
+
+
+def full_overhead_h(costs: Costs, interval_h: float) -> float:
+    """Expected overhead of full recovery on the wall clock under Poisson failures, steps taken as infinitely short.
+
+    With t hours between saves, s hours a save, R = O_load + O_res and rate l = 1 / T_fail: to train t hours without a
+    failure takes (exp(l t) - 1) / l hours and exp(l t) - 1 failures. A failure costs R, and each R is followed by
+    another with probability 1 - exp(-l R), so R exp(l R). The hours of a save have a failure with probability
+    1 - exp(-l s), which strikes when the save is done and loses nothing but R exp(l R). The last interval has no save.
+    """
+    rate, save_h = 1 / costs.mtbf_h, costs.o_save_h
+    wait_h = costs.o_load_h + costs.o_res_h
+    failure_h = wait_h * math.exp(rate * wait_h)
+
+    def training_h(hours: float) -> float:
+        num_failures = math.exp(rate * hours) - 1
+        return num_failures / rate - hours + num_failures * failure_h
+
+    num_saves, rest_h = divmod(costs.job_h, interval_h)
+    each_h = training_h(interval_h) + save_h + (1 - math.exp(-rate * save_h)) * failure_h
+    return num_saves * each_h + training_h(rest_h)
+
+
+def test_full_recovery_costs_what_memoryless_failures_make_it_cost() -> None:
+    """The mean over traces equals the exact expectation, which the clock of samples stays below."""
+    found = {clock: outcomes_of(replace(small_job(WALL), clock=clock), "full", 150) for clock in ("samples", "wall")}
+    interval = make_strategy(options_of("full"), WALL).interval.samples
+    assert interval is not None
+    expected = full_overhead_h(WALL, interval / WALL.total_samples * WALL.job_h) / WALL.job_h
+    wall = np.array([outcome.overhead_frac for outcome in found["wall"]])
+    samples = np.array([outcome.overhead_frac for outcome in found["samples"]])
+    assert 0.2 < samples.mean() < wall.mean() < 0.3
+    error = float(np.std(wall, ddof=1)) / len(wall) ** 0.5
+    assert abs(wall.mean() - expected) < 3 * error + 1e-3, "a step of 0.003 h for each of two dozen failures"
+    assert samples.mean() < expected - 3 * error
+
+
+@pytest.mark.parametrize("name", ["full", "cpr_mfu"])
+def test_a_job_meets_the_failures_of_all_its_hours(name: str) -> None:
+    """On the wall clock T_fail is the mean of hours per failure, overhead included; on that of samples it is not."""
+    wall = outcomes_of(replace(small_job(WALL), clock="wall"), name, 60)
+    samples = outcomes_of(small_job(WALL), name, 60)
+    hours = sum(WALL.job_h * (1 + outcome.overhead_frac) for outcome in wall)
+    num_failures = sum(outcome.num_failures for outcome in wall)
+    assert hours / num_failures == pytest.approx(WALL.mtbf_h, rel=3 / num_failures**0.5 + 0.01)
+    assert num_failures > sum(outcome.num_failures for outcome in samples)

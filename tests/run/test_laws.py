@@ -52,7 +52,7 @@ def test_a_run_is_charged_as_the_simulator_says(
     config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=256, **prices)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
-    simulated = simulate(run_spec.strategy, job_of(config, r=0.5), run_spec.planned_faults)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
     assert finished.num_saves == simulated.num_saves
     uploaded = sum(event.upload_bytes for event in events if isinstance(event, Recovered))

@@ -1,6 +1,13 @@
-"""Failure logs in the original form of each public format, made from the descriptions that the importers cite."""
+"""Failure logs in the original form of each public format, made from the descriptions that the importers cite.
 
+And what a reading of one promises, counted another way.
+"""
+
+import csv
+import io
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,6 +16,7 @@ from typing import Any
 
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat
+from tests.damage import Rng
 
 BEGAN = datetime(2004, 10, 1)
 NUM_NODES = 8
@@ -60,24 +68,21 @@ def lanl_line(started: str, fixed: str, down_minutes: str, *, node: str = "3", s
     return f"{left},{started},{fixed},{down_minutes},,CPU,,,,,No"
 
 
-def us_date(minute: int) -> str:
+def us_date(minute: int | None) -> str:
     """As the log has it, without leading zeros."""
+    if minute is None:
+        return ""
     moment = BEGAN + timedelta(minutes=minute)
     return f"{moment.month}/{moment.day}/{moment.year} {moment.hour}:{moment.minute:02}"
 
 
 def lanl(downs: Sequence[Down]) -> str:
     """By node, as the original is."""
-    lines = [
-        lanl_line(
-            us_date(down.start),
-            "" if down.end is None else us_date(down.end),
-            "" if down.end is None else str(down.end - down.start),
-            node=str(down.node),
-        )
-        for down in sorted(downs, key=lambda down: down.node)
-    ]
-    return "\n".join([LANL_NAMES, *lines]) + "\n"
+    lines = [LANL_NAMES]
+    for down in sorted(downs, key=lambda down: down.node):
+        minutes = "" if down.end is None else str(down.end - down.start)
+        lines.append(lanl_line(us_date(down.start), us_date(down.end), minutes, node=str(down.node)))
+    return "\n".join(lines) + "\n"
 
 
 def bamboo(downs: Sequence[Down]) -> str:
@@ -89,7 +94,7 @@ def bamboo(downs: Sequence[Down]) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
-def counts(downs: Sequence[Down], *, tick: int = 1) -> list[int]:
+def counts(downs: Sequence[Down], *, tick: int) -> list[int]:
     """How many nodes are up at every ``tick`` of the first 1,600 minutes."""
     return [
         NUM_NODES - sum(down.start <= minute < (9999 if down.end is None else down.end) for down in downs)
@@ -97,8 +102,8 @@ def counts(downs: Sequence[Down], *, tick: int = 1) -> list[int]:
     ]
 
 
-def skypilot(downs: Sequence[Down], *, with_prices: bool = True, tick: int = 1) -> str:
-    """A tick is so many minutes."""
+def skypilot(downs: Sequence[Down], *, with_prices: bool = True, tick: int = 10) -> str:
+    """A count every ``tick`` minutes."""
     data = counts(downs, tick=tick)
     log: dict[str, object] = {"metadata": {"gap_seconds": 60 * tick}, "data": data}
     if with_prices:
@@ -119,11 +124,8 @@ def fta(downs: Sequence[Down]) -> str:
         spans.append((1, now, 2000))
         for kind, start, stop in spans:
             if start != stop:
-                stop_text = "NULL" if stop is None else str(base + stop * 60)
-                number = len(lines)
-                lines.append(
-                    f"{number}\t{node}\t{node}\t0\tnode-{node}\t{kind}\t{base + start * 60}\t{stop_text}\tNULL"
-                )
+                times = f"{base + start * 60}\t{'NULL' if stop is None else base + stop * 60}"
+                lines.append(f"{len(lines)}\t{node}\t{node}\t0\tnode-{node}\t{kind}\t{times}\tNULL")
     return "\n".join(lines) + "\n"
 
 
@@ -188,3 +190,64 @@ def minutes(log: FailureLog) -> list[Down]:
     found = [Down(round(outage.start_h * 60), int(outage.node[-1]), minute(outage.end_h)) for outage in log.outages]
     assert all(abs(outage.start_h * 60 - down.start) < 1e-6 for outage, down in zip(log.outages, found, strict=True))
     return found
+
+
+# --- what a reading promises ------------------------------------------------------------------------------------------
+
+
+def made(rng: Rng) -> list[Down]:
+    """Twenty outages within a day, overlapping now and then."""
+    starts_E = rng.choice(1000, 20, replace=False) + 40
+    return sorted(
+        Down(int(start), int(rng.integers(8)), int(start + rng.integers(1, 90)) if rng.random() < 0.9 else None)
+        for start in starts_E
+    )
+
+
+def count_records(format: str, content: bytes) -> tuple[int, int]:
+    """How many records the importer may have read at least and at most, counted another way."""
+    text = content.decode("utf-8-sig")
+    if format in ("infinitehbd", "skypilot", "philly"):
+        return _count_json(format, json.loads(text))
+    if format == "fta":
+        lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
+        down = [fields for fields in lines if len(fields) in (8, 9) and fields[5].strip() not in ("1", "event_type")]
+        return 0, len(down)
+    rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(field.strip() for field in row)]
+    num_rows = sum(format != "bamboo" or row[1].strip() == "remove" for row in rows)
+    num_names = sum(row[0].strip().lower() in ("system", "node") or row[-1].strip() == "Same Event" for row in rows)
+    return num_rows - num_names, num_rows
+
+
+def _count_json(format: str, log: list) -> tuple[int, int]:  # pyright: ignore[reportMissingTypeArgument]
+    if format == "skypilot":
+        counts = log["data"]  # pyright: ignore
+        falls = sum(max(0, int(before) - int(after)) for before, after in itertools.pairwise(counts))
+        return falls, falls
+    if format == "infinitehbd":
+        starts = sum(event["event_type"] == "fault_start" for event in log)
+        return starts, len(log)
+    tried = [(job, attempt) for job in log for attempt in job["attempts"]]
+    failed = [
+        max(1, len({detail["ip"].strip() for detail in attempt["detail"]}))
+        for job, attempt in tried
+        if attempt is not job["attempts"][-1] or job["status"] == "Failed"
+    ]
+    return sum(failed), sum(failed)
+
+
+def check_clean(log: FailureLog, format: str, content: bytes) -> None:
+    """What a result promises."""
+    least, most = count_records(format, content)
+    assert least <= log.num_read <= most
+    assert 0 <= log.length_h < 24 * 366 * 131
+    keys = [(outage.start_h, outage.node) for outage in log.outages]
+    assert keys == sorted(keys)
+    assert {outage.node for outage in log.outages} <= set(log.nodes)
+    assert list(log.nodes) == sorted(set(log.nodes))
+    by_node: dict[str, float] = {}
+    for outage in log.outages:
+        assert math.isfinite(outage.start_h)
+        assert by_node.get(outage.node, -1.0) <= outage.start_h
+        by_node[outage.node] = outage.start_h if outage.end_h is None else outage.end_h
+        assert outage.start_h <= by_node[outage.node] <= log.length_h

@@ -2,11 +2,12 @@
 
 import itertools
 import json
+import math
 import statistics
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from harness.core.errors import TraceError
@@ -32,7 +33,6 @@ REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
         ),
         ("bamboo", "bamboo/p3-trace.csv", {}, 167, 32, 0.065, {}),
         ("bamboo", "bamboo/p3-trace.csv", {"by": "instance"}, 167, 177, 0.065, {}),
-        ("bamboo", "bamboo/g4dn-trace.csv", {}, 74, 24, 0.14, {}),
         ("bamboo", "bamboo/g4dn-trace.csv", {"by": "instance"}, 74, 79, 0.14, {}),
     ],
 )
@@ -74,16 +74,10 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize("with_prices", [True, False])
 def test_counts_are_read(tmp_path: Path, *, with_prices: bool) -> None:
     """Slots that are not down are as many as the file counts, at every tick; every fall by one is a failure."""
-    log = read(tmp_path, "skypilot", made_logs.skypilot(MADE, with_prices=with_prices), strict=True)
-    here = [
-        len(log.nodes)
-        - sum(
-            outage.start_h * 60 < tick + 0.5 and (outage.end_h is None or outage.end_h * 60 > tick + 0.5)
-            for outage in log.outages
-        )
-        for tick in range(1600)
-    ]
-    assert here == made_logs.counts(MADE)
+    log = read(tmp_path, "skypilot", made_logs.skypilot(MADE, tick=1, with_prices=with_prices), strict=True)
+    spans = [(outage.start_h * 60, (outage.end_h or math.inf) * 60) for outage in log.outages]
+    here = [len(log.nodes) - sum(start < tick + 0.5 < end for start, end in spans) for tick in range(1600)]
+    assert here == made_logs.counts(MADE, tick=1)
     assert (log.num_read, round(log.length_h * 60)) == (5, 1599)
 
 
@@ -101,15 +95,11 @@ def test_who_goes_where_nobody_has_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("unit", "per_minute"), [("ms", 60_000), ("s", 60), ("m", 1), ("h", 1 / 60), ("d", 1 / 1440)])
 def test_intervals_in_any_unit(tmp_path: Path, unit: str, per_minute: float) -> None:
     """The unit is an option; times count from the log's beginning, or from 1970, and then there is a date."""
-    since_1970 = (made_logs.BEGAN - made_logs.datetime(1970, 1, 1)).total_seconds() / 60 * per_minute
-    from_zero = read(tmp_path, "intervals", made_logs.intervals(MADE, per_minute=per_minute), unit=unit)
-    assert (minutes(from_zero), from_zero.began) == (sorted(MADE), None)
-    text = made_logs.intervals(MADE, per_minute=per_minute, base=since_1970)
-    from_1970 = read(tmp_path, "intervals", text, unit=unit)
-    assert from_1970.began == "2004-10-01T00:00:00"
-    assert [outage.start_h for outage in from_1970.outages] == pytest.approx(
-        [outage.start_h for outage in from_zero.outages]
-    )
+    since_1970 = (made_logs.BEGAN - datetime(1970, 1, 1)).total_seconds() / 60 * per_minute
+    for base, began in ((0, None), (since_1970, "2004-10-01T00:00:00")):
+        text = made_logs.intervals(MADE, per_minute=per_minute, base=base)
+        log = read(tmp_path, "intervals", text, unit=unit)
+        assert (minutes(log), log.began) == (sorted(MADE), began)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -150,7 +140,7 @@ RULES = [
     ("philly", json.dumps([job("Pass", (60, 90), (90, 99))]), 1, ({}, {philly.STEPS_BACK: 1}), ": record 1"),
     (
         "philly",
-        json.dumps([job("Pass", (60, 90)), job("Failed", (60, 90), servers=())]),
+        json.dumps([job("Pass", (6, 9)), job("Failed", (6, 9), servers=())]),
         0,
         ({philly.NO_SERVER: 1}, {}),
         ": record 2",
@@ -180,18 +170,10 @@ def test_overlaps_end_and_the_down_time_stays(tmp_path: Path) -> None:
     starts_E, lengths_E = rng.permutation(900)[:60], rng.integers(1, 60, 60)
     spans = [(int(start), int(start + length)) for start, length in zip(starts_E, lengths_E, strict=True)]
     log = read(tmp_path, "intervals", "\n".join(f"a,{start},{end}" for start, end in spans))
-    assert log.num_kept == 60
-    assert log.changed[findings.DOWN] > 20
-    assert all(
-        before.end_h is not None and before.end_h <= after.start_h for before, after in itertools.pairwise(log.outages)
-    )
-    said, kept = np.zeros(1000, bool), np.zeros(1000, bool)
-    for start, end in spans:
-        said[start:end] = True
-    for outage in log.outages:
-        assert outage.end_h is not None
-        kept[round(outage.start_h * 3600) : round(outage.end_h * 3600)] = True
-    assert (said == kept).all()
+    assert (log.num_kept, log.changed[findings.DOWN] > 20) == (60, True)
+    kept = [(round(each.start_h * 3600), round((each.end_h or 0) * 3600)) for each in log.outages]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(kept))
+    assert {second for span in spans for second in range(*span)} == {second for span in kept for second in range(*span)}
 
 
 def test_an_end_belongs_to_the_fault_of_its_type(tmp_path: Path) -> None:
@@ -201,8 +183,6 @@ def test_an_end_belongs_to_the_fault_of_its_type(tmp_path: Path) -> None:
         record["fault_type"] = "another"
     log = read(tmp_path, "infinitehbd", json.dumps(records))
     assert [(outage.start_h / 24, (outage.end_h or 0) / 24) for outage in log.outages] == [(1, 3), (3, 9)]
-    ends = [record for record in records if record["event_type"] == "fault_end"]
-    assert ends[0]["fault_type"] == "another"
 
 
 def test_which_attempts_failed(tmp_path: Path) -> None:
@@ -234,8 +214,8 @@ def test_one_system_of_many(tmp_path: Path) -> None:
 # --- what is no log ---------------------------------------------------------------------------------------------------
 
 
-AT_1 = events((1, "start", "a"))
 SKY = '{"metadata": {"gap_seconds": 60}, "data": '
+YEARS = "expected times from 0 (or 1970) to the year 2100, got "
 
 WRONG = [
     ("intervals", b" \r\n ", ": expected a log of failures, got an empty file"),
@@ -243,11 +223,10 @@ WRONG = [
     ("intervals", "node,start,end", ": expected at least one outage, got column names only"),
     ("intervals", "a,1", ":1: expected 3 columns (node,start,end), got 2"),
     ("intervals", "a,1,2\n1,a,2", ":2: start: expected a valid number, got 'a'"),
-    ("intervals", "a,,2", ":1: start: expected a valid number, got null"),
-    *(("intervals", f"a,{text},2", f":1: start: expected a finite number, got '{text}'") for text in ("nan", "1e999")),
+    ("intervals", "a,nan,2", ":1: start: expected a finite number, got 'nan'"),
     ("intervals", "a,1_0,2", ":1: start: expected a number, got '1_0'"),
-    ("intervals", "a,1,1e300", ":1: expected times from 0 (or 1970) to the year 2100, got 1e+300 s; check their unit"),
-    ("intervals", "a,-1,2", ":1: expected times from 0 (or 1970) to the year 2100, got -1 s; check their unit"),
+    ("intervals", "a,1,1e300", f":1: {YEARS}1e+300 s; check their unit"),
+    ("intervals", "a,-1,2", f":1: {YEARS}-1 s; check their unit"),
     ("intervals", "a,1,2\nb,1700000000,", ": expected all times since 1970 or all since the log's beginning, got 1 s"),
     ("intervals", '"a,b",1,2', ":1: node: expected a printable name of 1 to 128 characters without commas"),
     ("intervals", 'a,1,2\n"b,1,2', ":2: expected a line of CSV"),
@@ -256,38 +235,25 @@ WRONG = [
     ("lanl", LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19: expected 'Down Time', got 'Up Time'"),
     ("lanl", LANL_NAMES, ": expected at least one failure, got none"),
     ("lanl", lanl_line("31/12/2001 1:00", "", "9"), ":1: Prob Started: expected a date and time like 6/21/2005 10:54"),
-    ("lanl", lanl_line("1/1/9999 1:00", "", "9"), ":1: expected times from 0 (or 1970) to the year 2100, got 2533"),
-    ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: expected times from 0 (or 1970) to the year 2100, got 6"),
+    ("lanl", lanl_line("1/1/9999 1:00", "", "9"), f":1: {YEARS}2533"),
     ("lanl", lanl_line("1/1/2002 1:00", "", "9", node="1e9"), ":1: nodenumz: expected a valid integer"),
     ("fta", "1 2 3", ":1: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got 3"),
-    ("fta", "1\t1\tn\t0\t7\t0\t5\t9\t0", ":1: node_id: expected a valid integer"),
     ("fta", made_logs.FTA_NAMES.replace("node_id", "id_node"), ":1: column 3: expected 'node_id', got 'id_node'"),
     ("fta", made_logs.FTA_NAMES, ": expected at least one event, got none"),
-    (
-        "infinitehbd",
-        '[{"node_id": "a"',
-        ": expected JSON, got an error: EOF while parsing an object at line 1",
-    ),
+    ("infinitehbd", '[{"node_id": "a"', ": expected JSON, got an error: EOF while parsing an object at line 1"),
     ("infinitehbd", "[" * 100_000, ": expected JSON, got an error: recursion limit exceeded"),
     ("infinitehbd", "[]", ": expected at least one event, got none"),
     ("infinitehbd", "{}", ": expected a valid array, got a dict"),
-    ("infinitehbd", "[3]", ": record 1: expected an object, got 3"),
     ("infinitehbd", '[{"node": 3}]', ": record 1: event_type: expected this key, got the keys 'node'"),
-    ("infinitehbd", AT_1.replace("1", "true"), ": record 1: event_time: expected a number, got true"),
+    ("infinitehbd", events((True, "start", "a")), ": record 1: event_time: expected a number, got true"),
     ("infinitehbd", events((1, "stop", "a")), ": record 1: event_type: expected 'fault_start' or 'fault_end', got "),
-    (
-        "skypilot",
-        '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}',
-        ": metadata.gap_seconds: expected greater",
-    ),
     ("skypilot", f"{SKY}[1]}}", ": expected at least 2 counts in the list 'data', got 1"),
     ("skypilot", f"{SKY}[0, 0]}}", ": data: expected a count of instances above 0"),
     ("skypilot", f"{SKY}[1, 1e9]}}", ": data.1: expected less than or equal to 10000, got 1000000000.0"),
     ("skypilot", f'{SKY}[1, 2], "prices": [1]}}', ": expected 2 prices, one for each count"),
     ("philly", json.dumps([job("Pass")]), ": expected an attempt with a server and a time"),
     (
-        "philly",
-        json.dumps([job("Pass", (1, 2))]).replace("01 00:02", "32 00:02"),
+        *("philly", json.dumps([job("Pass", (1, 2))]).replace("01 00:02", "32 00:02")),
         ": record 1: attempts.0.end_time: expected a date and time like 2017-10-07 01:12:09, got '2004-10-32",
     ),
 ]
@@ -303,27 +269,19 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
 
 
 @pytest.mark.parametrize(
-    ("format", "options", "message"),
+    ("path", "options", "message"),
     [
-        ("fta", {"unit": "s"}, "format=fta: expected one of its options (none), got unit"),
-        ("lanl", {"system": 2}, "FILE: system: expected one of '20', got 2"),
-        ("intervals", {"unit": "y"}, "unit: expected one of ms, s, m, h, d, got 'y'"),
-        ("nagios", {}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),
+        ("log", {"format": "fta", "unit": "s"}, "format=fta: expected one of its options (none), got unit"),
+        ("log", {"format": "lanl", "system": 2}, "FOLDER/log: system: expected one of '20', got 2"),
+        ("log", {"format": "intervals", "unit": "y"}, "unit: expected one of ms, s, m, h, d, got 'y'"),
+        ("log", {"format": "nagios"}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),
+        ("none", {"format": "lanl"}, "FOLDER/none: expected a log of failures, got no such file"),
+        ("", {"format": "lanl"}, "FOLDER: expected a log of failures, got a folder or device"),
     ],
 )
-def test_what_cannot_be_asked(tmp_path: Path, format: str, options: dict[str, Any], message: str) -> None:
-    """An unknown format, option, value of one, or system."""
+def test_what_cannot_be_asked(tmp_path: Path, path: str, options: dict[str, Any], message: str) -> None:
+    """An unknown format, option, value of one, or system; a path without a file, or of a folder."""
+    (tmp_path / "log").write_text(lanl_line("1/2/2002 3:00", "", "9"))
     with pytest.raises(TraceError) as refused:
-        read(tmp_path, format, lanl_line("1/2/2002 3:00", "", "9"), **options)
-    assert str(refused.value) == message.replace("FILE", f"{tmp_path}/made.lanl")
-
-
-def test_what_is_no_file(tmp_path: Path) -> None:
-    """A path without a file, or of a folder."""
-    for path, message in (
-        (tmp_path / "none", "/none: expected a log of failures, got no such file"),
-        (tmp_path, ": expected a log of failures, got a folder or device"),
-    ):
-        with pytest.raises(TraceError) as refused:
-            read_log(path, LogFormat(format="lanl"))
-        assert str(refused.value).endswith(message)
+        read_log(tmp_path / path, LogFormat(**options))
+    assert str(refused.value) == message.replace("FOLDER", str(tmp_path))

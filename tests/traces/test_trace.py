@@ -1,17 +1,21 @@
-"""Reading failure traces and turning hours into boundaries."""
+"""Reading failure traces, and the faults that they plan at the boundaries of a run, of ranks and of hosts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from failure_traces.generate import SEED, TRACES
+from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.core.faults import PlannedFault, Strike
+from harness.core.faults import PlannedFault, Strike, merge_faults
+from harness.run.spec import RunSpec
 from harness.traces.gaps import observe
+from harness.traces.job_trace import job_trace
 from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace, read_trace
+from tests.runs import changed
 
-MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
 FOLDER = Path(__file__).parents[2] / "failure_traces"
 
 
@@ -20,15 +24,11 @@ def read(text: str) -> Trace:
     return parse_trace(text.splitlines(keepends=True), "busy.csv")
 
 
-def lines_of(planned: PlannedFault) -> tuple[int, ...]:
-    """The line by which each rank is struck."""
-    return tuple(strike.line for strike in planned.strikes.values())
-
-
-def schedule(trace: Trace, **changes: float) -> tuple[PlannedFault, ...]:
-    """Schedule on a job of 100 h, 1000 samples, batches of 10, 4 ranks."""
+def schedule(trace: Trace | str, **changes: Any) -> tuple[PlannedFault, ...]:
+    """Schedule a trace, or lines of hour and rank, on a job of 100 h, 1000 samples, batches of 10, 4 ranks."""
     values = {"job_h": 100, "total_samples": 1000, "batch_size": 10, "num_steps": 100, "num_ps": 4, "seed": 0}
-    return plan(trace, **{**values, **changes})  # pyright: ignore[reportArgumentType]  # ints, but for job_h
+    trace = read(f"hour,rank\n{trace}") if isinstance(trace, str) else trace
+    return plan(trace, **{**values, **changes})
 
 
 def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
@@ -46,144 +46,87 @@ PHASES = "boundary, lookup, forward, apply, save, manifest, restore, regroup, ev
 HOURS = "expected hours from 0 to 1e+09, got"
 SLOW = ",fault,factor,repair_h"
 NO_COLUMNS = "expected column names that begin with 'hour,rank', got"
-NOT_OF_A_HOST = "fault, phase: expected nothing for a host, got"
+OF_A_HOST = "fault, phase: expected nothing for a host, got {}; a host is lost between two steps"
+MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
 
-
-@pytest.mark.parametrize(
-    ("columns", "row", "message"),
-    [
-        ("", "1", "expected 2 values (hour,rank), got 1"),
-        ("", "1,ps0,x", "expected 2 values (hour,rank), got 3"),
-        ("", '1,"ps0', "expected a line of CSV, got text that the reader rejects (unexpected end of data)"),
-        ("", "soon,ps0", "hour: expected a number, got 'soon'"),
-        ("", ",ps0", "hour: expected a number, got ''"),
-        *(("", f"{hour},ps0", f"hour: {HOURS} {hour}") for hour in ("-1", "nan", "inf", "1e999", "1e308")),
-        (",repair_h", "1,ps0,1e10", f"repair_h: {HOURS} 1e10"),
-        ("", "1,ps1000000", "rank: expected ps0 to ps999999, got ps1000000"),
-        ("", "1,1000001", "rank: expected a number of ranks from 1 to 1000000, got 1000001"),
-        ("", f"1,{'9' * 5000}", f"rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…"),
-        ("", "1,trainer256", "rank: expected trainer0 to trainer255, got trainer256"),
-        ("", "1,host256", "rank: expected host0 to host255, got host256"),
-        (",fault", "1,trainer0,bitflip", "rank: expected a PS rank for the fault bitflip, got trainer0"),
-        (",fault", "1,ps0,stop", f"fault: expected nothing or one of {FAULTS}, got 'stop'"),
-        (",phase", "1,ps0,load", f"phase: expected nothing or one of {PHASES}, got 'load'"),
-        (
-            ",fault,phase",
-            "1,ps0,disk_full,lookup",
-            "phase: expected nothing or save for the fault disk_full, got lookup",
-        ),
-        (",fault,phase", "1,ps0,bitflip,save", "phase: expected nothing for the fault bitflip, got save"),
-        (f"{SLOW},phase", "1,ps0,slow,2,1,save", "phase: expected nothing for the fault slow, got save"),
-        (SLOW, "1,ps0,slow,1,2", "factor: expected a number above 1, up to 100, got 1"),
-        (SLOW, "1,ps0,slow,fast,2", "factor: expected a number, got 'fast'"),
-        (SLOW, "1,ps0,slow,,2", "factor: expected a number above 1 for the fault slow, got nothing"),
-        (SLOW, "1,ps0,hang,2,2", "factor: expected nothing for the fault hang, got 2"),
-        (SLOW, "1,ps0,partition,2,2", "factor: expected nothing for the fault partition, got 2"),
-        (SLOW, "1,ps0,slow,2,", "repair_h: expected the hours for which the rank is slow, got nothing"),
-        *(
-            (f"{SLOW},phase", f"1,host1,{fault},1,{phase}", f"{NOT_OF_A_HOST} {got}; a host is lost between two steps")
-            for fault, phase, got in (
-                (",", "save", "kill, save"),
-                ("hang,", "", "hang, boundary"),
-                ("slow,2", "", "slow, boundary"),
-                ("disk_full,", "", "disk_full, save"),
-                ("bitflip,", "", "bitflip, boundary"),
-            )
-        ),
-        *(
-            ("", f"1,{who}", f"{WHO}'{who}'")
-            for who in ("host", "host01", "host-1", "0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
-        ),
-    ],
-)
-def test_what_is_wrong_in_a_line_is_said_with_file_and_line(columns: str, row: str, message: str) -> None:
-    """The whole message, for every way in which a line can be wrong by itself."""
-    with pytest.raises(TraceError) as caught:
-        read(f"hour,rank{columns}\n{row}\n")
-    assert str(caught.value) == f"busy.csv:2: {message}"
+WRONG_LINES = [
+    ("", "1", "expected 2 values (hour,rank), got 1"),
+    ("", "1,ps0,x", "expected 2 values (hour,rank), got 3"),
+    ("", '1,"ps0', "expected a line of CSV, got text that the reader rejects (unexpected end of data)"),
+    ("", "soon,ps0", "hour: expected a number, got 'soon'"),
+    *(("", f"{hour},ps0", f"hour: {HOURS} {hour}") for hour in ("-1", "nan", "1e999")),
+    (",repair_h", "1,ps0,1e10", f"repair_h: {HOURS} 1e10"),
+    ("", "1,ps1000000", "rank: expected ps0 to ps999999, got ps1000000"),
+    ("", "1,1000001", "rank: expected a number of ranks from 1 to 1000000, got 1000001"),
+    ("", f"1,{'9' * 5000}", f"rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…"),
+    ("", "1,trainer256", "rank: expected trainer0 to trainer255, got trainer256"),
+    ("", "1,host256", "rank: expected host0 to host255, got host256"),
+    (",fault", "1,trainer0,bitflip", "rank: expected a PS rank for the fault bitflip, got trainer0"),
+    (",fault", "1,ps0,stop", f"fault: expected nothing or one of {FAULTS}, got 'stop'"),
+    (",phase", "1,ps0,load", f"phase: expected nothing or one of {PHASES}, got 'load'"),
+    (",fault,phase", "1,ps0,disk_full,lookup", "phase: expected nothing or save for the fault disk_full, got lookup"),
+    (f"{SLOW},phase", "1,ps0,slow,2,1,save", "phase: expected nothing for the fault slow, got save"),
+    (SLOW, "1,ps0,slow,1,2", "factor: expected a number above 1, up to 100, got 1"),
+    (SLOW, "1,ps0,slow,fast,2", "factor: expected a number, got 'fast'"),
+    (SLOW, "1,ps0,slow,,2", "factor: expected a number above 1 for the fault slow, got nothing"),
+    (SLOW, "1,ps0,hang,2,2", "factor: expected nothing for the fault hang, got 2"),
+    (SLOW, "1,ps0,slow,2,", "repair_h: expected the hours for which the rank is slow, got nothing"),
+    (",phase", "1,host1,save", OF_A_HOST.format("kill, save")),
+    (",fault", "1,host1,hang", OF_A_HOST.format("hang, boundary")),
+    (",fault", "1,host1,disk_full", OF_A_HOST.format("disk_full, save")),
+    *(("", f"1,{who}", f"{WHO}'{who}'") for who in ("host", "host01", "0", "1.5", "ps", "ps03", "PS1", "ps²", "")),
+    ("", "1,ps9", "expected a rank of this run (ps0 … ps3), got ps9; cluster.num_ps=10 or more has it"),
+    ("", "1,5", "expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
+    ("", "100.5,ps0", f"expected an hour up to the end of the job (100 h), got 100.5; {MAPPING}"),
+]
+WRONG_FILES = [
+    ("", f"1: {NO_COLUMNS} none"),
+    ("# seed: 1\n\n", f"2: {NO_COLUMNS} none"),
+    ("1.5,ps0\n", f"1: {NO_COLUMNS} '1.5,ps0'"),
+    ("hour,rank,a,a\n", "1: expected distinct column names, got 'hour,rank,a,a'"),
+    ("hour,rank\n5,ps0\n\n3,ps1\n", "4: expected an hour >= 5.0, got 3.0; sort the lines by hour"),
+]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", f"1: {NO_COLUMNS} none"),
-        ("# seed: 1\n\n", f"2: {NO_COLUMNS} none"),
-        ("rank,hour\n", f"1: {NO_COLUMNS} 'rank,hour'"),
-        ("1.5,ps0\n", f"1: {NO_COLUMNS} '1.5,ps0'"),
-        ("hour,rank,a,a\n", "1: expected distinct column names, got 'hour,rank,a,a'"),
-        ("hour,rank\n5,ps0\n\n3,ps1\n", "4: expected an hour >= 5.0, got 3.0; sort the lines by hour"),
-    ],
+    [*((f"hour,rank{columns}\n{row}\n", f"2: {said}") for columns, row, said in WRONG_LINES), *WRONG_FILES],
 )
-def test_what_is_wrong_in_a_file_is_said_with_file_and_line(text: str, message: str) -> None:
-    """Of columns and the order of lines."""
+def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> None:
+    """The whole message, for every way in which a line, a file, or a trace for a run can be wrong."""
     with pytest.raises(TraceError) as caught:
-        read(text)
+        schedule(read(text))
     assert str(caught.value) == f"busy.csv:{message}"
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9; cluster.num_ps=10 or more has it"),
-        ("1,5", "busy.csv:2: expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
-        ("100.5,ps0", f"busy.csv:2: expected an hour up to the end of the job (100 h), got 100.5; {MAPPING}"),
-    ],
-)
-def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message: str) -> None:
-    """The whole message, for every way in which a trace can be wrong for a run."""
-    with pytest.raises(TraceError) as caught:
-        schedule(read(f"hour,rank\n{row}\n"))
-    assert str(caught.value) == message
+def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples() -> None:
+    """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step.
 
-
-@pytest.mark.parametrize(
-    ("hour", "step"),
-    [("0", 0), ("0.001", 1), ("1", 1), ("1.0001", 2), ("50", 50), ("98.5", 99), ("99.5", 99), ("100", 99)],
-)
-def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples(hour: str, step: int) -> None:
-    """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step."""
-    (planned_kill,) = schedule(read(f"hour,rank\n{hour},ps1\n"))
-    assert planned_kill == PlannedFault(step=step, strikes={"ps1": Strike(float(hour), 2)})
-
-
-def test_entries_of_several_phases_are_several_kills() -> None:
-    """Each phase of a boundary is a planned kill of its own; the ranks of one phase are one."""
-    trace = read("hour,rank,phase,repair_h\n1,ps1,,\n1,ps2,save,3\n1,ps0,boundary,2\n1,ps1,save,\n")
-    kills = [(kill.phase, kill.ranks, lines_of(kill), kill.repair_h) for kill in schedule(trace)]
-    assert kills == [("boundary", ("ps0", "ps1"), (4, 2), 2.0), ("save", ("ps1", "ps2"), (5, 3), 3.0)]
-
-
-def test_a_phase_is_refused_on_the_wall_clock() -> None:
-    """The line is named, with the key that allows it."""
-    said = r"busy.csv:2: phase: expected none with trace.clock=wall, got eval; .* only trace.clock=samples allows"
-    with pytest.raises(TraceError, match=said):
-        schedule(read("hour,rank,phase\n1,ps1,eval\n"), clock="wall")  # pyright: ignore[reportArgumentType]
-
-
-def test_a_slow_rank_is_no_failure() -> None:
-    """Statistics of a trace count the ranks that are lost, and no others."""
-    trace = read(
-        "# length_h: 10\nhour,rank,fault,factor,repair_h\n1,ps0,slow,2,3\n2,ps1,hang,,\n2,ps0,bitflip,,\n"
-        "2,1,disk_full,,\n3,ps0,,,1\n4,ps1,partition,,\n"
-    )
-    observed = observe(trace)
-    assert (observed.hour_E.tolist(), observed.num_deaths, observed.num_repeated) == ([2.0, 3.0, 4.0], 3, 0)
-
-
-def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None:
-    """k tenths of a job of 0.7 h strike after k tenths of the steps, for every k: no float decides."""
+    k tenths of a job of 0.7 h strike after k tenths of the steps, for every k: no float decides.
+    """
+    steps = {"0": 0, "0.001": 1, "1": 1, "1.0001": 2, "50": 50, "98.5": 99, "99.5": 99, "100": 99}
+    for hour, step in steps.items():
+        assert schedule(f"{hour},ps1") == (PlannedFault(step=step, strikes={"ps1": Strike(float(hour), 2)}),)
     for tenth in range(1, 10):
-        (planned_kill,) = schedule(read(f"hour,rank\n{7 * tenth / 100},ps1\n"), job_h=0.7)
-        assert planned_kill.step == 10 * tenth
+        assert schedule(f"{7 * tenth / 100},ps1", job_h=0.7)[0].step == 10 * tenth
 
 
-def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
+def test_entries_at_one_boundary_are_one_failure_in_each_phase() -> None:
     """Ranks in order of their number; a rank named twice dies once, of its first line."""
-    (first, second) = schedule(read("hour,rank\n1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n"))
-    assert first == PlannedFault(step=2, strikes={"ps0": Strike(1.2, 3), "ps3": Strike(1.1, 2)})
-    assert second == PlannedFault(step=5, strikes={"ps1": Strike(5.0, 5)})
-    (planned_kill,) = schedule(read("hour,rank\n1,ps10\n1,ps9\n"), num_ps=12)
-    assert planned_kill.ranks == ("ps9", "ps10")
+    assert schedule("1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n") == (
+        PlannedFault(step=2, strikes={"ps0": Strike(1.2, 3), "ps3": Strike(1.1, 2)}),
+        PlannedFault(step=5, strikes={"ps1": Strike(5.0, 5)}),
+    )
+    assert schedule("1,ps10\n1,ps9\n", num_ps=12)[0].ranks == ("ps9", "ps10")
+    phased = read("hour,rank,phase,repair_h\n1,ps1,,\n1,ps2,save,3\n1,ps0,boundary,2\n1,ps1,save,\n")
+    lines = [[strike.line for strike in kill.strikes.values()] for kill in schedule(phased)]
+    assert [(kill.phase, kill.ranks, kill.repair_h) for kill in schedule(phased)] == [
+        ("boundary", ("ps0", "ps1"), 2.0),
+        ("save", ("ps1", "ps2"), 3.0),
+    ]
+    assert lines == [[4, 2], [5, 3]]
+    with pytest.raises(TraceError, match=r"busy.csv:3: phase: expected none with trace.clock=wall, got save; .* only"):
+        schedule(phased, clock="wall")
 
 
 def test_drawn_ranks_depend_on_seed_and_line_alone() -> None:
@@ -191,34 +134,90 @@ def test_drawn_ranks_depend_on_seed_and_line_alone() -> None:
     alone = schedule(read("\nhour,rank\n\n9,2\n"))
     among = schedule(read("hour,rank\n1,3\n\n9,2\n10,4\n"))
     assert alone[0] == among[1]
-    assert [len(planned_kill.ranks) for planned_kill in among] == [3, 2, 4]
+    assert [len(kill.ranks) for kill in among] == [3, 2, 4]
     many = read("hour,rank\n" + "".join(f"{hour},2\n" for hour in range(1, 21)))
-    assert len({planned_kill.ranks for planned_kill in schedule(many)}) > 1
-    assert schedule(many, seed=0) == schedule(many, seed=0)
-    assert schedule(many, seed=0) != schedule(many, seed=1)
+    assert len({kill.ranks for kill in schedule(many)}) > 1
+    assert schedule(many, seed=0) == schedule(many, seed=0) != schedule(many, seed=1)
 
 
 def test_the_traces_are_what_their_script_writes() -> None:
-    """Byte for byte; every CSV of the folder has its provenance in the script."""
+    """Byte for byte; every CSV of the folder has its provenance in the script. The busy one has all sorts of kills."""
     found = {path.name: path.read_bytes() for path in FOLDER.glob("*.csv")}
     assert found == {name: make(SEED).encode() for name, make in TRACES.items()}
+    busy = schedule(read_trace(FOLDER / "busy.csv"), job_h=56)
+    assert sorted(len(kill.ranks) for kill in busy) == [1] * 9 + [2]
+    deaths = [(rank, int(strike.hour // 4.48)) for kill in busy for rank, strike in kill.strikes.items()]
+    assert len({rank for rank, _ in deaths}) == 4
+    assert len(deaths) > len(set(deaths)), "one rank dies twice within a CPR interval (4.48 h)"
 
 
-def test_the_published_schedules_have_the_published_shape() -> None:
-    """Two single failures in 56 h; five of four of 18 ranks in 50 h; none. The busy trace has at least 8 failures of
-    one rank, one of two, all ranks, and one rank twice within a CPR interval (4.48 h).
+# --- hosts ------------------------------------------------------------------------------------------------------------
+
+HOSTS = {"cluster__num_ps": 6, "cluster__hosts": ("a", "b", "c")}
+
+
+def under(config: Config, folder: Path, lines: str, **dotted: Any) -> Config:
+    """``config`` with such a trace, on three hosts."""
+    path = folder / "trace.csv"
+    path.write_text(f"hour,rank,repair_h\n{lines}\n")
+    return changed(config, trace__path=str(path), **(HOSTS | dotted))
+
+
+def test_a_host_is_the_ranks_on_it_at_its_hour(config: Config, tmp_path: Path) -> None:
+    """By turn or by ``cluster.place``; once a host is lost its ranks are elsewhere, and may be lost again.
+
+    Ranks, numbers of ranks and hosts at one boundary are one failure, in which each rank dies once, with its host if
+    that is lost. On the wall clock entries of two hours may meet at one boundary.
     """
-    names = {"two_in_56h": (56, 8), "ten_in_56h": (56, 4), "poster50": (50, 18), "empty": (56, 8), "busy": (56, 4)}
-    kills = {
-        name: schedule(
-            read_trace(FOLDER / f"{name}.csv"), job_h=job_h, num_ps=num_ps, total_samples=10**4, num_steps=1000
-        )
-        for name, (job_h, num_ps) in names.items()
-    }
-    sizes = {name: [len(kill.ranks) for kill in some] for name, some in kills.items()}
-    busy = sizes.pop("busy")
-    assert sizes == {"two_in_56h": [1, 1], "ten_in_56h": [1] * 10, "poster50": [4] * 5, "empty": []}
-    assert (busy.count(1) >= 8, busy.count(2)) == (True, 1)
-    assert {rank for kill in kills["busy"] for rank in kill.ranks} == {f"ps{k}" for k in range(4)}
-    deaths = [(rank, int(strike.hour // 4.48)) for kill in kills["busy"] for rank, strike in kill.strikes.items()]
-    assert len(deaths) > len(set(deaths))
+    keys: dict[str, Any] = {"cluster__place": {"trainer0": "c"}, "trace__repair": "reschedule"}
+    first, second = RunSpec(under(config, tmp_path, "5,host1,2\n20,host0,", **keys)).planned_faults
+    assert (first.strikes, first.hosts) == (dict.fromkeys(("ps1", "ps4"), Strike(5.0, 2, host=1)), (1,))
+    assert (first.repair_h, second.ranks, second.hosts) == (2.0, ("ps0", "ps1", "ps3", "ps4"), (0,))
+    (kill,) = RunSpec(under(config, tmp_path, "5,ps1,\n5,ps2,\n5,host1,3")).planned_faults
+    assert kill.strikes == {**dict.fromkeys(("ps1", "ps4"), Strike(5.0, 4, host=1)), "ps2": Strike(5.0, 3)}
+    kills = RunSpec(under(config, tmp_path, "5,host1,\n6,host2,\n6,ps0,", trace__clock="wall")).planned_faults
+    assert [kill.ranks for kill in kills] == [("ps1", "ps4"), ("ps0", "ps1", "ps2", "ps5")]
+    together = merge_faults(9, [*kills])
+    found = {rank: (strike.line, strike.host) for rank, strike in together.strikes.items()}
+    assert found == {"ps0": (4, None), "ps1": (2, 1), "ps2": (3, 2), "ps4": (2, 1), "ps5": (3, 2)}
+    assert together.hosts == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "keys", "words"),
+    [
+        ("5,host1,", {"cluster__hosts": ()}, "host1 is an index into cluster.hosts, which names none; set"),
+        ("5,host3,", {}, "expected a host of cluster.hosts (host0 … host2), got host3"),
+        ("4,ps1,\n5,host1,\n6,host1,", {}, "host1 was lost at line 3 already, and does not come back"),
+        ("5,host2,", {"cluster__num_ps": 1}, "host2 (c) has no rank at that hour; name a host that has one"),
+        ("5,host1,", {"cluster__spares": 1}, "host1: expected cluster.spares=0, got 1; on which host"),
+    ],
+)
+def test_a_host_that_cannot_be_lost_is_one_line(
+    config: Config, tmp_path: Path, lines: str, keys: dict[str, Any], words: str
+) -> None:
+    """When the config is checked, with the file and the line of the trace."""
+    with pytest.raises(TraceError) as caught:
+        RunSpec(under(config, tmp_path, lines, **keys)).validate()
+    line = 1 + len(lines.splitlines())
+    assert str(caught.value).startswith(f"{tmp_path}/trace.csv:{line}: rank: {words}")
+    assert "\n" not in str(caught.value)
+
+
+def test_results_depend_on_the_placement_only_where_a_trace_names_a_host(config: Config, tmp_path: Path) -> None:
+    """And never on the names of hosts."""
+    named, other = under(config, tmp_path, "5,host1,"), {"cluster__hosts": ("x", "y", "z", "w")}
+    renamed, moved = (changed(named, **keys) for keys in ({"cluster__hosts": ("x", "y", "z")}, other))
+    assert RunSpec(named).result_hash == RunSpec(renamed).result_hash != RunSpec(moved).result_hash
+    assert RunSpec(config).result_hash == RunSpec(changed(config, **other)).result_hash
+
+
+def test_statistics_count_the_ranks_of_a_host(config: Config, tmp_path: Path) -> None:
+    """Where the run is known; without it one line says what is missing. Windows and scales move hosts too."""
+    lines = "5,host1,\n20,ps0,\n30,host2,"
+    for is_stretched in (False, True):
+        trace = job_trace(under(config, tmp_path, lines, trace__stretch=is_stretched))
+        assert trace is not None
+        assert observe(trace).num_deaths == 6
+    with pytest.raises(TraceError, match=r"^x:2: rank: expected names or numbers of ranks, got host1; how many ranks"):
+        observe(parse_trace(f"hour,rank,repair_h\n{lines}".splitlines(), "x"))
