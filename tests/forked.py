@@ -1,4 +1,4 @@
-"""Functions in processes of their own, forked from a process that has imported torch and the harness.
+"""Processes of tests: forked from one that has imported torch and the harness, and watched and stopped by their pid.
 
 An import of both takes three seconds of processor; a fork takes a hundredth of one.
 """
@@ -10,14 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from harness.processes.leash import end_with_parent, hold_leash
+from harness.processes.leash import end_with_parent
 from harness.processes.spawn import fork_server
 
 PATIENCE_S = 110
+_NOBODY = 65534
 
 
 def forked(body: Callable[[], object]) -> int:
@@ -42,27 +44,30 @@ def forked(body: Callable[[], object]) -> int:
         os._exit(code)
 
 
+def as_nobody(attack: Callable[[], Iterable[str]]) -> list[str]:
+    """What ``attack`` says in a process of another user; root alone can ask."""
+
+    def be_nobody() -> None:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        end_with_parent()  # again: a change of the user undoes it
+        os.write(writing, "\n".join(attack()).encode()[:60_000])
+
+    reading, writing = os.pipe()
+    child = forked(be_nobody)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        lines = said.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    return lines
+
+
 def said_by(body: Callable[..., object], *arguments: object) -> str:
     """What ``body(*arguments)`` writes to stdout and stderr in a process of its own, which must end well."""
-    with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "said"
-        process = fork_server().Process(target=_carry_out, args=(body, arguments, said, os.getpid()))
-        process.start()
-        process.join(PATIENCE_S)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        assert process.exitcode == 0, said.read_text()
-        return said.read_text()
-
-
-def _carry_out(body: Callable[..., object], arguments: tuple[object, ...], said: Path, owner: int) -> None:
-    hold_leash(owner)
-    with said.open("wb") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    body(*arguments)
-    sys.stdout.flush()
+    done = ran(body, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
 def ran(
@@ -113,3 +118,49 @@ def import_from(folder: Path, name: str) -> None:
     """Import module ``name``, which lies in ``folder``."""
     sys.path.insert(0, str(folder))
     importlib.import_module(name)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs or is stopped, and is no zombie."""
+    return _state(Path(f"/proc/{pid}")) not in "ZX"
+
+
+def ends(pid: int) -> bool:
+    """Whether a process has ended, or does so soon."""
+    return _comes(lambda: not alive(pid))
+
+
+def stop(pid: int) -> None:
+    """Send SIGSTOP, and wait until no thread of the process runs.
+
+    The signal alone is a request: a thread that is on a core, or next to be, goes on, and may answer a message first.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    await_stop(pid)
+
+
+def await_stop(pid: int) -> None:
+    """Wait until no thread of the process runs."""
+    assert _comes(lambda: is_stopped(pid)), f"process {pid} did not stop"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of the process runs."""
+    return all(_state(task) in "TtZX" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def _comes(condition: Callable[[], bool]) -> bool:
+    ends_s = time.monotonic() + 60.0
+    while not condition():
+        if time.monotonic() > ends_s:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _state(task: Path) -> str:
+    """A letter of ``man 5 proc``; "X" for what has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"

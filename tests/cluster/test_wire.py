@@ -1,5 +1,7 @@
 """What goes over the wire comes out as it was."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,10 +11,10 @@ from harness.cluster.protocol import Exchange, Failure, Initialise, Push, Restor
 from harness.core.errors import RankFailed
 
 
-def make_push(num_rows: int, dim: int) -> Push:
+def make_push(num_rows: int, dim: int, first: float = float("nan")) -> Push:
     """Values that differ in every place, bits that no arithmetic keeps among them."""
     grads_ND = torch.arange(num_rows * dim, dtype=torch.float32).reshape(num_rows, dim) * -0.3
-    grads_ND[:1] = torch.tensor([float("nan")])
+    grads_ND[:1] = first
     return Push(
         step=2**40,
         rows_N=torch.arange(num_rows) * 2**33,
@@ -23,51 +25,36 @@ def make_push(num_rows: int, dim: int) -> Push:
     )
 
 
-def bits(message: Push | Exchange) -> dict[str, object]:
-    """Fields, tensors as their type, shape and bytes."""
-    return {
-        name: (value.dtype, value.shape, value.numpy().tobytes()) if isinstance(value, Tensor) else value
-        for name, value in vars(message).items()
-        if name != "push"
-    }
+def bits(value: Any) -> Any:
+    """Fields of messages in messages, tensors as their type, shape and bytes."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, value.numpy().tobytes()
+    return {name: bits(each) for name, each in vars(value).items()} if isinstance(value, Exchange | Push) else value
 
 
-@pytest.mark.parametrize("lookups", [None, 0, 1, 580], ids=lambda number: f"{number} lookups")
-@pytest.mark.parametrize("rows", [None, (0, 16), (1, 1), (7, 3), (579, 16)], ids=lambda shape: f"rows {shape}")
-def test_an_exchange_comes_out_as_it_went_in(rows: tuple[int, int] | None, lookups: int | None) -> None:
-    """Also with nothing in it, and with numbers of rows that fill no word; none of its rows shares others' memory."""
-    push = None if rows is None else make_push(*rows)
-    pull_N = None if lookups is None else torch.arange(2 * lookups)[lookups:] * 2**33
-    sent = Exchange(push=push, pull_N=pull_N)
-    assert wire.is_plain(sent)
-    words_W = wire.words_of(sent)
-    assert words_W.untyped_storage().nbytes() == words_W.nbytes
-    came = wire.exchange_of(words_W)
-    assert bits(came) == bits(sent)
-    assert (came.push is None) == (push is None)
-    if push is not None:
-        assert isinstance(came.push, Push)
-        assert bits(came.push) == bits(push)
+def test_an_exchange_comes_out_as_it_went_in() -> None:
+    """Law: also with nothing in it, and with numbers of rows that fill no word; its memory is its own."""
+    pushes = [None, *(make_push(*shape) for shape in [(0, 16), (1, 1), (7, 3), (579, 16)])]
+    for push in pushes:
+        for lookups in (None, 0, 1, 580):
+            pull_N = None if lookups is None else torch.arange(2 * lookups)[lookups:] * 2**33
+            for replica in (None, make_push(3, 5, first=1.0)):
+                sent = Exchange(push=push, pull_N=pull_N, replica=replica)
+                assert wire.is_plain(sent)
+                words_W = wire.words_of(sent)
+                assert words_W.untyped_storage().nbytes() == words_W.nbytes
+                assert bits(wire.exchange_of(words_W)) == bits(sent)
 
 
-@pytest.mark.parametrize("reply", [torch.ones(3, 16), torch.ones(0, 16), None], ids=["rows", "no rows", "nothing"])
-def test_a_reply_comes_out_as_it_went_in(reply: Tensor | None) -> None:
-    """No rows are not the same as nothing."""
-    came = wire.reply_of(wire.reply_tensor(reply))
-    assert (came is None) == (reply is None)
-    if reply is not None:
-        assert came.shape == reply.shape
-
-
-def test_what_a_rank_raised_travels_as_a_value() -> None:
-    """Its words too: nobody takes it for a death."""
+def test_a_reply_comes_out_as_it_went_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: no rows are not nothing; what a rank raised, and a bug before its code sees a message, are no death."""
+    for rows in (3, 0):
+        came = wire.reply_of(wire.reply_tensor(torch.ones(rows, 16)))
+        assert came.shape == (rows, 16)
+    assert wire.reply_of(wire.reply_tensor(None)) is None
     came = wire.reply_of(wire.reply_tensor(Failure(RankFailed("ps1 failed at Exchange"))))
     assert isinstance(came, Failure)
     assert str(came.error) == "ps1 failed at Exchange"
-
-
-def test_a_bug_at_the_rank_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong with a message there, before a rank's code sees it or after, comes back as a value."""
 
     def fail(words_W: Tensor) -> Exchange:
         raise ValueError("cannot read this")
@@ -78,11 +65,17 @@ def test_a_bug_at_the_rank_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot read this" in str(came.error)
 
 
-def test_what_is_not_of_every_step_is_pickled() -> None:
-    """Write-backs and rare requests; their replies are let through."""
-    rows_N = torch.arange(2)
-    back = WriteBack(step=1, rows_N=rows_N, values_ND=torch.ones(2, 4), counts_N=rows_N.int())
-    others = Initialise(step=0), Exchange(push=back)
-    assert not any(wire.is_plain(request) for request in others)
+def test_what_is_not_of_every_step_is_pickled_with_a_rank_s_own_rows() -> None:
+    """Law: of a slice of all ranks' rows the others do not travel; what is whole is left as it is."""
+    all_ND = torch.arange(20.0).reshape(10, 2)
+    rows_N, ones_N = torch.arange(6), torch.ones(6, dtype=torch.int32)
+    back = WriteBack(step=1, rows_N=rows_N, values_ND=all_ND[:6], counts_N=ones_N)
+    assert not any(map(wire.is_plain, (Initialise(step=0), Exchange(push=back))))
+    sent = wire.packed(Exchange(push=back, pull_N=rows_N))
+    assert isinstance(sent.push, WriteBack)
+    assert sent.push.values_ND.equal(all_ND[:6])
+    assert sent.push.values_ND.untyped_storage().nbytes() == sent.push.values_ND.nbytes
+    assert sent.pull_N is rows_N
+    assert wire.packed(sent) is sent
     restored = Restored(num_rows=2)
     assert wire.reply_of(restored) is restored

@@ -1,67 +1,79 @@
-"""Real RPC worlds for tests, and jobs for their trainer rank (which a forkserver must be able to import)."""
+"""Real RPC worlds, and jobs for their trainer rank. Ranks import this file, and not pytest."""
 
 import multiprocessing
 import os
+import signal
+import struct
+import sys
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed import rpc
 
+from harness.cluster import group, launcher, processes, rank_process
 from harness.cluster.effects import Effects
+from harness.cluster.launcher import ForkLauncher, RankContext
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
+from harness.cluster.server import RankSpec
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.world import World
-from harness.config.model import Config
-from harness.core.errors import RankLost, RunFailed
-from harness.core.faults import PlannedFault
-from harness.run.assemble import DEFAULT, Parts, make_world
+from harness.config.model import ClusterConfig, Config
+from harness.core.errors import RankFailed, RankLost, RunFailed
+from harness.core.faults import Partition, PlannedFault, Strike
+from harness.processes import forked, network
+from harness.processes.fork_server import current
+from harness.processes.spawn import nest_fork_server
+from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
-from tests.stopped import stop
+from tests.forked import alive, ends, stop
 
+DEADLINE_S = 1.5
+JOIN_S = 2.5  # for whole worlds, on a busy machine
+PAUSE_S = 1.2 * DEADLINE_S
+TELL_S = 2.0
 
-class Notes:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def record(self, event: Any) -> None:
-        """Keep it."""
-        self.events.append(event)
+Job = Callable[[Cluster, Effects], None]
 
 
 def run_job(
     config: Config,
     root: Path,
-    job: Callable[[Cluster, Effects], None],
+    job: Job,
     planned_faults: tuple[PlannedFault, ...] = (),
-    parts: Parts = DEFAULT,
-    *,
-    on_world: Callable[[World], None] = lambda _: None,
+    ps_main: Callable[..., None] = rank_process.ps_main,
 ) -> list[Any]:
-    """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them.
-
-    ``on_world`` is called with the world before it starts.
-    """
-    spec = RunSpec(config).rank_spec(root)
-    world = make_world(config, spec, job, parts)
-    notes = Notes()
-    on_world(world)
+    """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
+    world = make_world(config, RunSpec(config).rank_spec(root), job, Parts(ps_main=ps_main))
+    events = list[Any]()
     try:
         world.start()
         store = CheckpointStore(root, fsync=False)
         supervisor = Supervisor(
-            ranks=world, sink=notes.record, store=store, planned_faults=planned_faults, on_status=lambda **_: None
+            ranks=world, sink=events.append, store=store, planned_faults=planned_faults, on_status=lambda **_: None
         )
         world.serve(supervisor)
     finally:
         world.close()
     assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())
-    return notes.events
+    return events
+
+
+def kill(step: int, *ranks: str) -> PlannedFault:
+    """A planned kill."""
+    return PlannedFault(step=step, strikes=dict.fromkeys(ranks, Strike(1.0, 2)))
+
+
+def link_of(cluster: Cluster) -> Any:
+    """The trainer's end of the control channel."""
+    assert isinstance(cluster, RpcCluster)
+    return cluster._link
 
 
 def pids_of(cluster: Cluster) -> dict[str, int]:
@@ -87,46 +99,266 @@ def mend(cluster: Cluster, effects: Effects, lost: RankLost, step: int, *others:
     cluster.call({rank: Initialise(step=step) for rank in (*lost.ranks, *others)})
 
 
-def kill_and_replace(cluster: Cluster, effects: Effects) -> None:
-    """Requests before a kill at boundary 5, the request that finds the death, and requests after the replacement."""
+def loss_at(cluster: Cluster, effects: Effects, step: int, number: int = 0) -> RankLost:
+    """Carry out a planned fault, and find the dead ranks by a request."""
+    cluster.expect_losses()
+    effects.inject(step, 4 * step, (number,))
+    try:
+        ask(cluster)
+    except RankLost as lost:
+        return lost
+    raise AssertionError("nobody died")
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+KILL_AND_CUT = PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2), "ps3": Strike(1.0, 3, Partition(name="partition"))})
+
+
+def ticking(note: Path, spec: RankSpec, context: RankContext) -> None:
+    """Main function of a PS rank; the first ps3 lets a file grow as long as it runs."""
+
+    def tick() -> None:
+        with note.open("ab", buffering=0) as file:
+            while True:
+                file.write(b".")
+                time.sleep(0.002)
+
+    if context.rank == "ps3" and context.formation is not None and context.formation.generation == 0:
+        threading.Thread(target=tick, daemon=True).start()
+    rank_process.ps_main(spec, context)
+
+
+def lose_two(ticks: Path, cluster: Cluster, effects: Effects) -> None:
+    """A request that a rank cannot serve; then one is killed, and one cut off, which runs; both are replaced."""
     begin(cluster)
     before = ask(cluster)
-    effects.record({"served": pids_of(cluster)})
-    cluster.expect_losses()
-    effects.inject(5, 20, (0,))
     try:
-        ask(cluster)
-    except RankLost as lost:
-        effects.record({"lost": sorted(lost.ranks), "answered": sorted(lost.replies), "detail": lost.detail})
-        mend(cluster, effects, lost, 5)
+        cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
+    except RankFailed as error:
+        effects.record(str(error))
+    effects.record(pids_of(cluster))
+    lost = loss_at(cluster, effects, 5)
+    effects.record(lost)
+    ticked = ticks.stat().st_size
+    while ticks.stat().st_size == ticked:
+        time.sleep(0.001)
+    mend(cluster, effects, lost, 5)
     after = ask(cluster)
-    effects.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
+    effects.record(pids_of(cluster))
+    effects.record(all(torch.equal(before[rank], after[rank]) for rank in before))
 
 
-def raise_in_a_rank(cluster: Cluster, effects: Effects) -> None:
-    """A request that the rank's code cannot serve."""
-    begin(cluster)
-    cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
+SPARE_LOSSES = (kill(5, "ps1"), kill(7, "ps0", "ps2"), kill(9, "ps3"), kill(11, "ps0", "ps1"), kill(13, "ps3"))
 
 
-def hang_while_joining(cluster: Cluster, effects: Effects) -> None:
-    """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
-    begin(cluster)
-    served = pids_of(cluster)
-    os.kill(served["ps1"], 9)
-    try:
+def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
+    """Deaths with enough spares, none and too few; one spare has died, and one is suspended before new ones come."""
+    assert isinstance(cluster, RpcCluster)
+
+    def note() -> None:
+        effects.record((cluster._generation, pids_of(cluster)))
+
+    def lose(number: int) -> None:
+        step = SPARE_LOSSES[number].step
+        mend(cluster, effects, loss_at(cluster, effects, step, number), step)
         ask(cluster)
-    except RankLost as lost:
-        stop(served["ps2"])
+        note()
+
+    def admit(step: int) -> None:
+        generation, ends_s = cluster._generation, time.monotonic() + 60.0
+        effects.status(step=step)
+        while cluster._generation == generation:
+            time.sleep(0.01)
+            ask(cluster)
+            assert time.monotonic() < ends_s
+
+    def pid_of(spare: str) -> int:
+        return rpc.rpc_sync(group.worker_name(spare, cluster._generation), os.getpid)
+
+    begin(cluster)
+    note()
+    lose(0)
+    admit(6)
+    lose(1)
+    lose(2)
+    admit(10)
+    dead = pid_of("spare3")
+    os.kill(dead, signal.SIGKILL)
+    assert ends(dead)
+    lose(3)
+    admit(12)
+    lose(4)
+    suspended = pid_of("spare6")
+    stop(suspended)
+    admit(14)
+    note()
+    assert not alive(suspended)
+
+
+# --- the mute ---------------------------------------------------------------------------------------------------------
+
+
+def stop_self(note: Path) -> None:
+    """Note the pid, and stop."""
+    note.write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def newborn(note: Path, spec: RankSpec, context: RankContext) -> None:
+    """Main function of a PS rank. The first new ps1 stops at once, the second before it publishes its address."""
+    real = group.ControlStore.set
+    generation = -1 if context.formation is None else context.formation.generation
+
+    def stopping(self: group.ControlStore, key: str, value: bytes) -> None:
+        if key.startswith("addrs/"):
+            stop_self(note.with_suffix(".2"))
+        real(self, key, value)
+
+    if (context.rank, generation) == ("ps1", 1):
+        stop_self(note.with_suffix(".1"))
+    if (context.rank, generation) == ("ps1", 2):
+        group.ControlStore.set = stopping
+    rank_process.ps_main(spec, context)
+
+
+def replace_the_mute(cluster: Cluster, effects: Effects) -> None:
+    """A kill whose replacement is mute, as is a survivor; then another replacement is mute."""
+    begin(cluster)
+    survivor = pids_of(cluster)["ps2"]
+    lost = loss_at(cluster, effects, 5)
+    stop(survivor)
+    for others in ((), ("ps0",), ("ps2",)):
         try:
-            mend(cluster, effects, lost, 1)
+            mend(cluster, effects, lost, 5, *others)
         except RankLost as mute:
-            effects.record({"mute": sorted(mute.ranks)})
-            mend(cluster, effects, mute, 1, "ps1")
+            lost = mute
     ask(cluster)
-    effects.record({"served": pids_of(cluster), "before": served})
+    effects.record(survivor)
 
 
-def fail(cluster: Cluster, effects: Effects) -> None:
-    """A trainer that fails on purpose."""
-    raise RunFailed("on purpose")
+def stop_in_a_message(note: Path, cluster: Cluster, effects: Effects) -> None:
+    """In the middle of a message to the supervisor, which is too long for one write."""
+    link = link_of(cluster)
+    with link._sending:
+        os.write(link._connection.fileno(), struct.pack("!i", 1 << 20) + b"half")
+        stop_self(note)
+
+
+def loop(note: Path, cluster: Cluster, effects: Effects) -> None:
+    """A loop without an end, after 7 steps: it asks the ranks, and finishes nothing."""
+    note.write_text(str(os.getpid()))
+    begin(cluster)
+    effects.advanced(7)
+    while True:
+        ask(cluster)
+        time.sleep(0.05)
+
+
+def take_time(cluster: Cluster, effects: Effects) -> None:
+    """The supervisor is stopped and continued, as Ctrl-Z and ``fg`` do; then a long step; then a long evaluation.
+
+    The first two take longer than the deadline of a sign of life, the third than that of progress.
+    """
+    begin(cluster)
+    owner = link_of(cluster).rank_context.supervisor_pid
+    ranks = [os.getpid(), *pids_of(cluster).values()]
+    os.kill(owner, signal.SIGSTOP)
+    for pid in ranks:
+        os.kill(pid, signal.SIGTSTP)
+    ends_s = time.monotonic() + PAUSE_S
+    while time.monotonic() < ends_s:
+        ask(cluster)
+        time.sleep(0.05)
+    os.kill(owner, signal.SIGCONT)
+    effects.advanced(1)
+    ends_s = time.monotonic() + PAUSE_S
+    while time.monotonic() < ends_s:
+        pass
+    for _ in range(10):
+        effects.advanced(2)
+        time.sleep(0.3 * DEADLINE_S)
+    effects.record([os.getpid(), *pids_of(cluster).values()] == ranks)
+
+
+def run_and_say(config: Config, root: Path) -> None:
+    """Body of a supervisor's process."""
+    assert nest_fork_server()
+    sys.stdout.write(str(run_job(config, root, take_time)))
+
+
+def kill_the_supervisor(note: Path, cluster: Cluster, effects: Effects) -> None:
+    """While the fork server and a rank are stopped."""
+    begin(cluster)
+    pids = pids_of(cluster)
+    note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids.values()])))
+    stop(os.getppid())
+    stop(pids["ps1"])
+    os.kill(link_of(cluster).rank_context.supervisor_pid, signal.SIGKILL)
+
+
+def run_until_killed(config: Config, root: Path, note: Path) -> None:
+    """Body of a supervisor's process."""
+    assert nest_fork_server()
+    run_job(config, root, partial(kill_the_supervisor, note))
+
+
+# --- the fork server --------------------------------------------------------------------------------------------------
+
+
+def signal_the_server(note: Path, number: int, cluster: Cluster, effects: Effects) -> None:
+    """Send a signal to the fork server, then go on with a planned kill."""
+    begin(cluster)
+    note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids_of(cluster).values()])))
+    if number == signal.SIGSTOP:
+        stop(os.getppid())  # and wait: a thread of it could still tell how ps1 ended
+    else:
+        os.kill(os.getppid(), number)
+    loss_at(cluster, effects, 5)
+
+
+def lose_the_server(number: int, config: Config, root: Path, note: Path) -> None:
+    """Body: the fork server of a world gets a signal. Waits for any deadline but one take longer than the test."""
+    assert nest_fork_server()
+    for module, name in ((processes, "_STOP_S"), (processes, "REAP_S"), (launcher, "END_S"), (forked, "END_S")):
+        setattr(module, name, 600.0)
+    forked._TELL_S = TELL_S
+    try:
+        run_job(config, root, partial(signal_the_server, note, number), (kill(5, "ps1"),))
+    except RunFailed as error:
+        sys.stdout.write(str(error))
+
+
+def lonely(pid: int) -> RankContext:
+    """The context of a rank whose supervisor ``pid`` has no world."""
+    return RankContext(
+        rank="ps0",
+        formation=None,
+        supervisor_pid=pid,
+        port=1,
+        authkey=b"",
+        options=ClusterConfig(rpc_timeout_s=0.5, join_timeout_s=0.5),
+        entrance=network.Entrance((f"/proc/{pid}/fd/3",)),
+    )
+
+
+def start_by_a_lost_server(number: int) -> None:
+    """Body: a rank starts well; then the server is stopped, and gets a signal between a request and its answer."""
+    assert nest_fork_server()
+    ranks, connect = ForkLauncher(), forkserver.connect_to_new_process
+    ranks.spawn(lonely(os.getpid()), id).join(60.0)
+    server = current()
+    assert server is not None
+    stop(server.pid)
+
+    def connect_and_signal(fds: list[int]) -> tuple[int, int]:
+        connected = connect(fds)
+        os.kill(server.pid, number)
+        return connected
+
+    forkserver.connect_to_new_process = connect_and_signal
+    try:
+        ranks.spawn(lonely(os.getpid()), id)
+    except RunFailed as error:
+        sys.stdout.write(str(error))
+    assert server.has_ended(20.0)

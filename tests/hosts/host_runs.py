@@ -17,11 +17,10 @@ from harness.hosts.launcher import HostsLauncher
 from harness.processes.stop import StopRequest
 from harness.run import assemble
 from run import main
-from tests.forked import forked
+from tests.forked import await_stop, forked, is_stopped
 from tests.hosts.emulated import Emulation, await_end, await_that, peers, processes, signal_agent
 from tests.hosts.ray_nodes import ours
 from tests.own_time import own_time
-from tests.stopped import await_stop, is_stopped
 
 AT_STEP, BETWEEN = 40, 15
 

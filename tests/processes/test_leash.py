@@ -8,15 +8,11 @@ from harness.processes.pidfd import Pidfd
 from tests.forked import forked
 
 
-def pause() -> None:
-    """Until it is killed."""
-    while True:
-        signal.pause()
-
-
-def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
+def test_who_finds_its_owner_gone_ends_with_a_stopped_parent_and_else_goes_on() -> None:
     """Law: also without the thread of its leash, which may come too late where the main thread ends first."""
-    owner = forked(pause)
+    owner = forked(signal.pause)
+    child = forked(lambda: Leash(Pidfd(owner), None).follow(0.01))
+    assert os.waitpid(child, 0)[1] == 0, "a living owner that has closed a connection ends nobody"
 
     def have_a_child() -> None:
         parent = os.getpid()
@@ -29,12 +25,3 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)
     assert os.WTERMSIG(os.waitpid(parent, 0)[1]) == signal.SIGKILL
-
-
-def test_who_finds_its_owner_alive_goes_on() -> None:
-    """Law: a connection that a living owner has closed ends nobody."""
-    owner = forked(pause)
-    child = forked(lambda: Leash(Pidfd(owner), None).follow(0.01))  # the owner lives until the child has ended
-    assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
-    os.kill(owner, signal.SIGKILL)
-    os.waitpid(owner, 0)

@@ -1,14 +1,15 @@
 """Who can reach the ranks: in a private network, the ranks and the supervisor alone."""
 
+import ctypes
 import errno
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Event, Thread
 
@@ -18,43 +19,61 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.processes import network as networks
 from harness.processes.fork_server import current
-from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
+from harness.processes.network import NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.record.event_log import EventLog
 from harness.run import assemble
-from tests.cluster.test_rpc import alive
-from tests.forked import said_by
-from tests.processes import strangers
+from tests.forked import alive, as_nobody, said_by
 from tests.runs import changed
 from tests.wandb.stand_in import be_patient, started_core
 
 PATIENCE_S = 30.0
+LISTENS, ACCEPTS = "0A", "00010000"  # of TCP, include/net/tcp_states.h; of Unix sockets, linux/net.h
+Address = tuple[str, int] | str
+"""Host and port, or the path of a Unix socket, with "@" for a name without a file."""
 
 
 @pytest.fixture
 def config(config: Config) -> Config:
-    """A run of 32 steps without failures or saves."""
-    return changed(config, engine="rpc", trace__path=None, data__max_train_samples=128, strategy__name="none")
+    """A run of 16 steps without failures or saves."""
+    return changed(config, engine="rpc", trace__path=None, data__max_train_samples=64, strategy__name="none")
 
 
-@pytest.fixture
-def network() -> PrivateNetwork:
-    """A private network, where this machine allows one."""
-    try:
-        return PrivateNetwork("127.0.0.1", 0)
-    except NoPrivateNetwork as error:
-        pytest.skip(f"no private network here: {error}")
+def listening(pids: Iterable[int], *, seen_by: int | str) -> set[Address]:
+    """Where sockets of the processes listen in the network of another process (as ``ss -l`` there)."""
+    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    own = {os.readlink(link) for link in links}
+
+    def rows(name: str) -> list[list[str]]:
+        return [line.split() for line in Path(f"/proc/{seen_by}/net/{name}").read_text().splitlines()[1:]]
+
+    tcp = [row for row in [*rows("tcp"), *rows("tcp6")] if row[3] == LISTENS and f"socket:[{row[9]}]" in own]
+    unix = [row for row in rows("unix") if row[3] == ACCEPTS and f"socket:[{row[6]}]" in own]
+    return {("127.0.0.1", int(row[1].split(":")[1], 16)) for row in tcp} | {row[7] for row in unix if len(row) > 7}
 
 
-def call_in(entrance: Entrance, port: int, report: Connection) -> None:
-    """In a process inside: connect to the supervisor, then listen, and report where."""
-    entrance.enter()
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as caller:
-        caller.sendall(b"rank")
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            report.send((listener.getsockname()[1], os.getuid()))
-            report.recv()
-            report.send(bool(wait([listener], 0)))
+def reached(addresses: Iterable[Address]) -> list[str]:
+    """Those of ``addresses`` that accept a connection of this process."""
+    found: list[str] = []
+    for address in addresses:
+        with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as caller:
+            caller.settimeout(PATIENCE_S)
+            if caller.connect_ex(address.replace("@", "\0", 1) if isinstance(address, str) else address) == 0:
+                found.append(f"connection with {address}")
+    return found
+
+
+def entered(pids: Iterable[int]) -> list[str]:
+    """Those of the processes whose network namespace, or open files, this process gets hold of."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found: list[str] = []
+    for pid in pids:
+        with suppress(OSError):
+            if libc.setns(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), 0) == 0:
+                found.append(f"the network of {pid}")
+        with suppress(OSError):
+            found.append(f"{len(os.listdir(f'/proc/{pid}/fd'))} files of {pid}")
+    return found
 
 
 def test_a_network_that_nobody_waits_for_says_nothing() -> None:
@@ -67,97 +86,52 @@ def test_a_network_that_nobody_waits_for_says_nothing() -> None:
     assert process.exitcode == 0
 
 
-def test_only_who_is_inside_gets_in(network: PrivateNetwork) -> None:
-    """Law: a process inside reaches the supervisor; from outside nobody reaches what it, or the supervisor, serves."""
-    port = network.listener.getsockname()[1]
-    ours, theirs = Pipe()
-    process = fork_server().Process(target=call_in, args=(network.entrance, port, theirs))
-    process.start()
-    theirs.close()
-    assert wait([network.listener], PATIENCE_S)
-    accepted, _ = network.listener.accept()
-    with accepted:
-        accepted.settimeout(PATIENCE_S)
-        assert accepted.recv(4) == b"rank"
-        assert ours.poll(PATIENCE_S)
-        port_inside, user = ours.recv()
-        assert user == os.getuid()
-        for each in (port, port_inside):
-            with socket.socket() as stranger:
-                stranger.settimeout(PATIENCE_S)
-                stranger.connect_ex(("127.0.0.1", each))  # outside, others may listen at the same number
-        ours.send("look")
-        assert ours.poll(PATIENCE_S)
-        assert (ours.recv(), wait([network.listener], 0)) == (False, [])
-    process.join(PATIENCE_S)
-    assert process.exitcode == 0
-    network.listener.close()
-    network.close()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-@pytest.mark.parametrize("asked", ["private", "open"])
 def test_another_user_reaches_nothing_of_a_private_run(
-    asked: str, network: PrivateNetwork, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: another user, who knows all ports and names, neither connects to a process of the run nor joins its world.
-
-    Of an open run the ranks accept connections, and run the code of the other user.
-    """
+    """Law: nothing of it listens in the network outside; no file or Unix socket of it is another user's."""
+    try:
+        network = PrivateNetwork("127.0.0.1", 0)
+    except NoPrivateNetwork as error:
+        pytest.skip(f"no private network here: {error}")
     network.listener.close()
     network.close()
     be_patient(monkeypatch)
-    said: dict[str, list[str]] = {}
+    found: list[object] = []
 
     def attack(status: assemble.RunStatus) -> None:
-        if said or status.step < 1:
+        if found or status.step < 1:
             return
-        said["done"] = []
-        ranks = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine["pids"]
-        assert len(ranks) == 5
-        addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
-        assert all(addresses.values()), "each rank listens"
-        server, core = current(), started_core(os.getpid())
+        machine = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine
+        ranks, server, core = [*machine["pids"].values()], current(), started_core(os.getpid())
         assert server is not None
-        pids = [os.getpid(), *ranks.values(), server.pid, core]
-        everywhere = set[strangers.Address]().union(*map(strangers.listening, pids))
-        assert strangers.listening(server.pid)
-        assert strangers.listening(core)
-        others = strangers.taken(pids)  # the same numbers may be in use outside
-        everywhere = {each for each in everywhere if each.port not in others}
-        (address,) = addresses["ps1"]
-        url = f"uv://127.0.0.1:{address.port}"
-        said["joined"] = strangers.as_nobody(lambda: strangers.joined("ps1", url, len(ranks)))
-        said["reached"] = strangers.as_nobody(lambda: strangers.reached(everywhere))
-        said["entered"] = strangers.as_nobody(lambda: strangers.entered(pids))
+        pids = [os.getpid(), *ranks, server.pid, core]
+        assert len(listening(pids, seen_by=ranks[0])) >= len(ranks) + 1, "each rank and the supervisor listen"
+        addresses = listening(pids, seen_by="self")
+        found.append({address for address in addresses if not isinstance(address, str)})
+        found.append(machine["network"])
+        if os.getuid() == 0:  # who alone can act as another user
+            assert listening([server.pid], seen_by="self")
+            assert listening([core], seen_by="self")
+            found.append(as_nobody(lambda: [*reached(addresses), *entered(pids)]))
 
-    config = changed(config, cluster__network=asked, wandb__mode="offline")
-    assemble.run(config, tmp_path / "run", on_status=attack)
-    (started, *_) = EventLog.read(tmp_path / "run" / "events.jsonl").events
-    assert started.machine["network"] == asked
-    assert said["entered"] == []
-    if asked == "open":
-        assert said["joined"] == [f"ps1 runs code as user {os.getuid()}"]
-        assert len(said["reached"]) > 0
-        assert all(each.startswith("127.0.0.1 ") for each in said["reached"]), "no Unix socket"
-    else:
-        assert said["joined"][0].startswith("refused: ")
-        assert said["reached"] == []
+    assert config.cluster.network == "auto"
+    assemble.run(changed(config, wandb__mode="offline"), tmp_path / "run", on_status=attack)
+    assert found in ([set(), "private"], [set(), "private", []])
 
 
-def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Config, tmp_path: Path) -> None:
-    """Its record names the network once; an open one is asked for, and any other interface must be."""
-    network.listener.close()
-    network.close()
-    assemble.run(config, tmp_path / "run")
-    (started, *_) = EventLog.read(tmp_path / "run" / "events.jsonl").events
-    assert (config.cluster.network, started.machine["network"]) == ("auto", "private")
-    with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):
-        assemble.run(changed(config, engine="rpc", cluster__interface=None), tmp_path / "wide")
+def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: the supervisor waits for no stranger at its control port, from before the first rank connects.
 
+    Without a private network `auto` says that others reach the ranks, which they do.
+    """
 
-def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(config: Config, tmp_path: Path) -> None:
-    """Law: the supervisor waits for no stranger at its control port, from before the first rank connects."""
+    def refuse(*_: object) -> None:
+        raise NoPrivateNetwork("not permitted")
+
+    monkeypatch.setattr(assemble, "PrivateNetwork", refuse)
     with socket.create_server(("127.0.0.1", 0)) as any_socket:
         port = any_socket.getsockname()[1]
     strange: list[socket.socket] = []
@@ -174,16 +148,37 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(config:
             with suppress(OSError):  # it is not wanted any more
                 caller.sendall(said)
 
+    def attack(status: assemble.RunStatus) -> None:
+        if status.step == 1:
+            machine = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine
+            assert machine["network"] == "open"
+            assert len(reached(listening(machine["pids"].values(), seen_by="self"))) >= len(machine["pids"])
+
     thread = Thread(target=pester, daemon=True)
     thread.start()
     try:
-        assemble.run(changed(config, cluster__network="open", cluster__port=port), tmp_path / "run")
+        with caplog.at_level("INFO", logger="harness"):
+            assemble.run(changed(config, cluster__port=port), tmp_path / "run", on_status=attack)
     finally:
         is_over.set()
         thread.join()
         for caller in strange:
             caller.close()
     assert len(strange) > len(nonsense) + 2
+    assert "other processes of it can reach the ranks" in caplog.text
+
+
+def test_an_open_network_is_asked_for(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: by name where none can be private, and for any other interface."""
+    with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):
+        assemble.run(changed(config, cluster__interface=None), tmp_path / "wide")
+
+    def refuse(*_: object) -> None:
+        raise NoPrivateNetwork("not permitted")
+
+    monkeypatch.setattr(assemble, "PrivateNetwork", refuse)
+    with pytest.raises(ConfigError, match=r"^cluster\.network: no private network on this machine: not permitted;"):
+        assemble.run(changed(config, cluster__network="private"), tmp_path / "private")
 
 
 def make_networks(how: Path) -> None:
@@ -223,19 +218,3 @@ def test_only_a_refusal_of_the_system_leads_to_an_open_network(tmp_path: Path) -
     pid = int(mute.removeprefix(f"{words}process ").split(",")[0])
     assert mute.endswith(", which was to make it, gave no answer within 1 s, and was killed")
     assert not alive(pid)
-
-
-def test_without_a_private_network_a_run_is_refused_or_says_so(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """`private` ends in one line, `auto` goes on with a note."""
-
-    def refuse(*_: object) -> None:
-        raise NoPrivateNetwork("not permitted")
-
-    monkeypatch.setattr(assemble, "PrivateNetwork", refuse)
-    with pytest.raises(ConfigError, match=r"^cluster\.network: no private network on this machine: not permitted;"):
-        assemble.run(changed(config, engine="rpc", cluster__network="private"), tmp_path / "private")
-    with caplog.at_level("INFO", logger="harness"):
-        assemble.run(changed(config, engine="rpc"), tmp_path / "auto")
-    assert "other processes of it can reach the ranks" in caplog.text

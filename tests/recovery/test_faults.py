@@ -3,19 +3,18 @@
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
 import analysis
-from harness.cluster.launcher import RankContext
+from harness.cluster import launcher
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Lost, Recovered, Regrouped
 from harness.core.faults import PHASES
+from harness.processes.forked import ForkedProcess
 from harness.record.rundir import read_config
-from harness.run.assemble import DEFAULT, Parts
 from harness.run.verify import compare_records
-from tests.cluster.noted import Noted, NotingLauncher
 from tests.injected import is_fault, is_loss
 from tests.runs import changed, run
 
@@ -48,10 +47,10 @@ def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Confi
     )
 
 
-def run_on_both(config: Config, folder: Path, parts: Parts = DEFAULT) -> list[Event]:
-    """Runs on both engines whose events are equal, add up, and name all deaths; those of processes, by ``parts``."""
+def run_on_both(config: Config, folder: Path) -> list[Event]:
+    """Runs on both engines whose events are equal, add up, and name all deaths; those of processes."""
     finished, _ = run(config, folder / "local")
-    real, real_events = run(changed(config, engine="rpc"), folder / "rpc", parts)
+    real, real_events = run(changed(config, engine="rpc"), folder / "rpc")
     assert compare_records(folder / "local", folder / "rpc") == []
     assert (finished.num_unplanned, real.num_unplanned) == (0, 0)
     return real_events
@@ -100,7 +99,7 @@ def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
     assert all(each < 2 * DEADLINE_S for each in together), "ranks that hang together cost one deadline"
 
 
-class Continued(Noted):
+class Continued(ForkedProcess):
     """A process that something else continues: at once when it is told to stop first, and as soon as it has stopped."""
 
     _was_told = False
@@ -108,28 +107,29 @@ class Continued(Noted):
 
     def pause(self) -> None:
         """Stop it; the first time in vain."""
-        self.inner.pause()
+        super().pause()
         if not self._was_told:
             self._was_told = True
-            self.inner.resume()
+            self.resume()
 
     @property
     def is_paused(self) -> bool:
         """Whether it has ever stopped."""
-        if not self._has_stopped and self.inner.is_paused:
+        if not self._has_stopped and super().is_paused:
             self._has_stopped = True
-            self.inner.resume()
+            self.resume()
         return self._has_stopped
 
 
 @pytest.mark.parametrize("where", ["in steps", "in recoveries"])
 def test_a_rank_that_hangs_stays_lost_if_something_else_continues_it(
-    config: Config, tmp_path: Path, where: str
+    config: Config, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell's `fg` continues every process of a run: who was stopped by the trace is lost, whatever it answers."""
     strategy, lines = HANGS[where]
     config = under(config, tmp_path, HEAD + lines.replace("{}", "hang"), strategy__name=strategy)
-    events = run_on_both(config, tmp_path, Parts(launcher=NotingLauncher(lambda process, _: Continued(process))))
+    monkeypatch.setattr(launcher, "ForkedProcess", Continued)
+    events = run_on_both(config, tmp_path)
     why = [detail for event in events if isinstance(event, Lost) for detail in event.machine["detail"].values()]
     assert sum("something else continued it" in detail for detail in why) >= 1
 
@@ -157,20 +157,19 @@ SLOW = """hour,rank,fault,factor,repair_h
 """
 
 
-class Paused(Noted):
-    """A process that counts how often it is paused and resumed."""
+class Paused(ForkedProcess):
+    """A process that notes its rank when it is paused and resumed."""
 
-    num_pauses = num_resumptions = 0
+    paused: ClassVar[set[str]] = set()
+    resumed: ClassVar[set[str]] = set()
 
     def pause(self) -> None:
-        """Count, and do it."""
-        self.num_pauses += 1
-        self.inner.pause()
+        self.paused.add(self._process.name)
+        super().pause()
 
     def resume(self) -> None:
-        """Count, and do it."""
-        self.num_resumptions += 1
-        self.inner.resume()
+        self.resumed.add(self._process.name)
+        super().resume()
 
 
 def model_of(finished: Finished) -> tuple:
@@ -178,16 +177,13 @@ def model_of(finished: Finished) -> tuple:
     return finished.digests, finished.auc, finished.train_loss
 
 
-def test_a_slow_rank_costs_hours_and_changes_nothing(config: Config, tmp_path: Path) -> None:
+def test_a_slow_rank_costs_hours_and_changes_nothing(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Processes are really stopped and continued, a hang stays one, and both engines give the same events."""
     config = under(config, tmp_path, SLOW, strategy__name="full")
-    started: list[tuple[str, Paused]] = []
-
-    def paused(process: Any, context: RankContext) -> Paused:
-        started.append((context.rank, Paused(process)))
-        return started[-1][1]
-
-    events = run_on_both(config, tmp_path, Parts(launcher=NotingLauncher(paused)))
+    monkeypatch.setattr(launcher, "ForkedProcess", Paused)
+    events = run_on_both(config, tmp_path)
     finished = events[-1]
     assert isinstance(finished, Finished)
     slow = [event for event in events if is_fault(event, "slow")]
@@ -196,9 +192,8 @@ def test_a_slow_rank_costs_hours_and_changes_nothing(config: Config, tmp_path: P
         ("ps2", 16, 32),
     ]
     assert [event.reschedule_h for event in slow] == [28, 7, 64, 0], "where two are slow at once, the slowest counts"
-    stopped = {rank for rank, process in started if process.num_pauses and process.num_resumptions}
-    assert stopped >= {event.rank for event in slow}
-    assert not any(process.num_pauses for rank, process in started if rank == "trainer0")
+    assert Paused.paused & Paused.resumed >= {event.rank for event in slow}
+    assert "trainer0" not in Paused.paused
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     digests, *judged = model_of(finished)
     assert [{rank: digests[rank] for rank in reference.digests}, *judged] == [*model_of(reference)]

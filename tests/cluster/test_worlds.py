@@ -1,0 +1,216 @@
+"""Real worlds: ranks that are killed, cut off or mute are named, killed and, where that is possible, replaced."""
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster import rank_process
+from harness.cluster.deadlines import ListeningClock
+from harness.cluster.trainer_watch import TrainerProgress
+from harness.config.model import Config
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.events import Lost, Regrouped
+from harness.processes.forked import ForkedProcess
+from harness.processes.leash import ORPHANED
+from harness.run import assemble
+from tests.cluster import worlds
+from tests.cluster.worlds import DEADLINE_S, JOIN_S, TELL_S
+from tests.forked import alive, ends, forked, ran, said_by
+from tests.injected import is_loss
+from tests.runs import changed
+
+LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
+
+
+def short(config: Config, **more: Any) -> Config:
+    """With a short deadline for an answer."""
+    return changed(config, cluster__rpc_timeout_s=DEADLINE_S, **more)
+
+
+def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, Any]]:
+    """The machine parts of events of a kind."""
+    return [event.machine for event in events if isinstance(event, kind)]
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_is_sigkill_and_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path: Path) -> None:
+    """Law: the signal hits the very process that served; one that is cut off is killed at its deadline.
+
+    Survivors answer and keep their pids; nobody is left. A bug in a rank's code is its traceback, and no death.
+    """
+    ticks = tmp_path / "ticks"
+    main = partial(worlds.ticking, ticks)
+    events = worlds.run_job(short(config), tmp_path, partial(worlds.lose_two, ticks), (worlds.KILL_AND_CUT,), main)
+    bug, first, *_, last, is_equal = events
+    assert re.match(r"(?s)ps1 failed at Exchange.*index", bug)
+    assert is_equal
+    assert {event.rank: (event.fault, event.machine) for event in events if is_loss(event)} == {
+        "ps1": ("kill", {"pid": first["ps1"], "signal": 9, "exitcode": -9}),
+        "ps3": ("partition", {"pid": first["ps3"]}),
+    }
+    (found,) = (event for event in events if isinstance(event, Exception))
+    assert (sorted(found.ranks), sorted(found.replies)) == (["ps1", "ps3"], ["ps0", "ps2"])
+    (lost,), (regrouped,) = facts_of(events, Lost), facts_of(events, Regrouped)
+    assert "timeout" in lost["detail"]["ps3"]
+    assert regrouped["mute"] == {"ps3": {"pid": first["ps3"], "action": "killed"}}
+    assert {rank for rank in first if first[rank] != last[rank]} == {"ps1", "ps3"}
+    assert not any(map(alive, {*first.values(), *last.values()}))
+
+
+def test_a_system_that_refuses_ends_the_run_before_it_trains(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: one line says what is refused and what to do; no step was made."""
+    monkeypatch.setattr(ForkedProcess, "cut_problem", "pidfd_getfd: Operation not permitted")
+    (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
+    config = changed(config, engine="rpc", trace__path=str(tmp_path / "trace.csv"))
+    steps: list[int] = []
+    words = (
+        r"^trace: expected a system that lets ranks be cut off the network \(fault partition\), but ps\d cannot be: "
+        r"pidfd_getfd: Operation not permitted; allow .*, or use the fault hang$"
+    )
+    with pytest.raises(ConfigError, match=words):
+        assemble.run(config, tmp_path / "run", on_status=lambda status: steps.append(status.step))
+    assert not any(steps)
+
+
+def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_path: Path) -> None:
+    """Law: no generation is formed for deaths with a spare each; without enough spares a new one is, as without any.
+
+    New spares are admitted by a generation of their own, which a suspended spare delays by its deadline; it is killed,
+    and left out. Nobody waits for a spare that died.
+    """
+    config = changed(config, cluster__spares=2, cluster__join_timeout_s=JOIN_S)
+    events = worlds.run_job(config, tmp_path, worlds.lose_to_spares, worlds.SPARE_LOSSES)
+    notes = [event for event in events if isinstance(event, tuple)]
+    pids = [pids for _, pids in notes]
+    news = [{rank for rank in new if new[rank] != old[rank]} for old, new in pairwise(pids)]
+    taken = [{*machine["spares"]} for machine in facts_of(events, Regrouped)]
+    assert [generation for generation, _ in notes] == [0, 0, 1, 2, 4, 5, 7]
+    assert news == [{"ps1"}, {"ps0", "ps2"}, {"ps3"}, {"ps0", "ps1"}, {"ps3"}, set()]
+    assert taken == [{"ps1"}, {"ps0", "ps2"}, set(), {"ps0"}, {"ps3"}]
+    assert not any(alive(pid) for each in pids for pid in each.values())
+
+
+def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:
+    """Law: before any rank is started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = rf"^cluster\.host, cluster\.port: cannot listen on 127\.0\.0\.1:{port}: "
+        with pytest.raises(ConfigError, match=words):
+            worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, lambda *_: None)
+
+
+@pytest.mark.parametrize(("main", "is_reaped"), [(rank_process.ps_main, True), (rank_process.trainer_main, False)])
+def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None], *, is_reaped: bool) -> None:
+    """Law: without an error, also before it has entered the network, whose files end with the supervisor."""
+    supervisor = forked(lambda: None)
+    os.waitid(os.P_PID, supervisor, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
+    context = worlds.lonely(supervisor)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(None, context)), 0)[1]) == ORPHANED
+    if not is_reaped:
+        os.waitpid(supervisor, 0)
+
+
+# --- the mute ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, tmp_path: Path) -> None:
+    """Law: wherever it stops on its way into the world; so is a survivor. The record says who, when, what was done."""
+    main = partial(worlds.newborn, tmp_path / "note")
+    config = changed(config, cluster__join_timeout_s=JOIN_S)
+    events = worlds.run_job(config, tmp_path, worlds.replace_the_mute, (worlds.kill(5, "ps1"),), main)
+    first, second = (int((tmp_path / f"note.{number}").read_text()) for number in (1, 2))
+    found = [{"ps1": first, "ps2": events[-1]}, {"ps1": second}]
+    words = f"did not join within {JOIN_S:g} s (cluster.join_timeout_s), and was killed"
+    details = [machine["detail"] for machine in facts_of(events, Lost)]
+    assert details[1:] == [{rank: f"pid {pid} {words}" for rank, pid in pids.items()} for pids in found]
+    mute = [machine["mute"] for machine in facts_of(events, Regrouped)]
+    assert mute[0] == {}
+    assert [{rank: each["pid"] for rank, each in by_rank.items()} for by_rank in mute[1:]] == found
+    for each in [each for by_rank in mute[1:] for each in by_rank.values()]:
+        assert each["action"] == "killed"
+        assert JOIN_S < each["seconds"] <= LATE * JOIN_S
+        assert not alive(each["pid"])
+
+
+SILENT = rf"gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\)"
+IDLE = rf"finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\)"
+
+
+@pytest.mark.parametrize(("job", "why"), [(worlds.stop_in_a_message, SILENT), (worlds.loop, IDLE)])
+def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
+    config: Config, tmp_path: Path, job: Callable[..., None], why: str
+) -> None:
+    """Law: the run ends in one line that names it and the key, no rank is left behind, no message is waited for."""
+    config = short(config, trainer__progress_timeout_s=DEADLINE_S if why == IDLE else 600.0)
+    with pytest.raises(RunFailed, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
+        worlds.run_job(config, tmp_path, partial(job, tmp_path / "note"))
+    assert not alive(int((tmp_path / "note").read_text()))
+
+
+def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
+    """Law: who computes is not mute, and batches of an evaluation are progress.
+
+    A supervisor that was stopped blames nobody for what it could not hear; ranks do not stop by Ctrl-Z, and wait.
+    """
+    config = short(config, trainer__progress_timeout_s=2 * DEADLINE_S)
+    assert said_by(worlds.run_and_say, config, tmp_path) == "[True]"
+
+
+def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
+    """Law: between two readings at most two ticks; a sign of life and progress have a deadline each."""
+    now_s = [0.0]
+    trainer = TrainerProgress(ListeningClock(1.0, lambda: now_s[0]), mute_s=2.0, idle_s=4.0)
+
+    def problem(at_s: float, *message: Any) -> str:
+        now_s[0] = at_s
+        if message:
+            trainer.hear(*message)
+        return (trainer.problem or "").partition(" (")[0]
+
+    assert [problem(1, "hello"), problem(3), problem(3.5)] == ["", "", "gave no sign of life for 2 s"]
+    assert problem(100, "alive", 7, 9, False) == "", "5.5 s, of which nobody listened"
+    assert [problem(second, "alive", 7, 9, False) for second in (101, 102, 103, 104)] == [""] * 4
+    assert problem(104.5, "alive", 7, 9, False) == "finished nothing for 4 s, last step 7"
+    assert problem(105, "alive", 7, 9, True) == "", "it waits for another trainer"
+    assert problem(105.5, "alive", 7, 10, False) == ""
+
+
+def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:
+    """Law: ranks and fork server end with it, stopped ones too."""
+    assert ran(worlds.run_until_killed, config, tmp_path, tmp_path / "note").returncode == -signal.SIGKILL
+    pids = [*map(int, (tmp_path / "note").read_text().split())]
+    assert len(pids) == 6
+    assert all(map(ends, pids))
+
+
+# --- the fork server --------------------------------------------------------------------------------------------------
+
+LOST = {signal.SIGKILL: "was ended by SIGKILL", signal.SIGSTOP: "was killed, since it took more than {} s to {}"}
+
+
+@pytest.mark.parametrize("number", LOST)
+def test_a_fork_server_that_is_lost_ends_the_run(config: Config, tmp_path: Path, number: signal.Signals) -> None:
+    """Law: in one line, at once if it died, at its deadline if it is mute; no rank and no server is left behind."""
+    words = LOST[number].format(f"{TELL_S:g}", "tell how ps1 ended")
+    said = said_by(worlds.lose_the_server, number, config, tmp_path, tmp_path / "note")
+    assert re.fullmatch(rf"the fork server \(pid \d+\) {words}", said)
+    assert all(map(ends, map(int, (tmp_path / "note").read_text().split())))
+
+
+@pytest.mark.parametrize("number", LOST)
+def test_a_fork_server_that_is_lost_while_a_rank_starts_is_named(number: signal.Signals) -> None:
+    """Law: at its deadline; the line does not guess at memory."""
+    words = LOST[number].format("0.5", "start ps0")
+    assert re.fullmatch(rf"the fork server \(pid \d+\) {words}", said_by(worlds.start_by_a_lost_server, number))
