@@ -65,9 +65,9 @@ def as_nobody(attack: Callable[[], Iterable[str]]) -> list[str]:
 
 def said_by(body: Callable[..., object], *arguments: object) -> str:
     """What ``body(*arguments)`` writes to stdout and stderr in a process of its own, which must end well."""
-    done = ran(body, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    done = ran(body, *arguments, is_merged=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def ran(
@@ -75,15 +75,16 @@ def ran(
     *arguments: object,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    is_merged: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
     """What ``subprocess.run`` says of a program, of ``body(*arguments)`` in a process of its own.
 
     It starts in ``folder``, with this process's variables and those of ``environment``, no signal blocked and Python's
-    own way of starting processes.
+    own way of starting processes. ``is_merged``: what it writes to either stream is in both.
     """
     variables = {**os.environ, **(environment or {})}
     with tempfile.TemporaryDirectory() as name:
-        said = [Path(name) / stream for stream in ("stdout", "stderr")]
+        said = [Path(name) / stream for stream in ("stdout", "stdout" if is_merged else "stderr")]
         process = fork_server().Process(target=_be_a_program, args=(body, arguments, said, folder, variables))
         process.start()
         process.join(PATIENCE_S)
@@ -103,7 +104,7 @@ def _be_a_program(
 ) -> None:
     end_with_parent()  # the fork server, which ends with the owner: a leash would be a thread, and programs have one
     for stream, path in enumerate(said, start=1):
-        with path.open("wb") as file:
+        with path.open("ab") as file:
             os.dup2(file.fileno(), stream)
     os.environ.clear()
     os.environ.update(variables)

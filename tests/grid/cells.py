@@ -28,7 +28,7 @@ from harness.processes import forked
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
-from tests import stopped
+from tests.forked import stop
 
 
 def run_grid(
@@ -136,7 +136,7 @@ def run_beside_stopped_server(
 ) -> Finished:
     """Seed 1 stops its fork server before it ends well; the others end well."""
     if config.seed == 1:
-        stopped.stop(os.getppid())
+        stop(os.getppid())
     return run_well(config, run_dir, on_status=on_status)
 
 
@@ -154,7 +154,7 @@ def run_through_ctrl_z(config: Config, run_dir: Path, *, on_status: OnStatus | N
         helper = os.fork()
         if helper == 0:
             for pid in pids:
-                stopped.stop(pid)
+                stop(pid)
             time.sleep(1.0)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
@@ -274,7 +274,7 @@ class _Killer(Journal):
         cells = [int((cell.run_dir.parent / f"local-{seed}" / "pid").read_text()) for seed in range(2)]
         pids = [*cells, server.pid]
         for pid in pids:
-            stopped.stop(pid)
+            stop(pid)
         (cell.run_dir.parent / "stopped").write_text(" ".join(map(str, pids)))
         os.kill(os.getpid(), signal.SIGKILL)
 
