@@ -16,7 +16,7 @@ from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.trainer_watch import TrainerProgress
 from harness.config.model import Config
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
@@ -58,7 +58,7 @@ def test_a_kill_is_sigkill_and_a_rank_that_is_cut_off_runs_until_it_is_killed(co
         "ps1": ("kill", {"pid": first["ps1"], "signal": 9, "exitcode": -9}),
         "ps3": ("partition", {"pid": first["ps3"]}),
     }
-    (found,) = (event for event in events if isinstance(event, Exception))
+    (found,) = (event for event in events if isinstance(event, RankLost))
     assert (sorted(found.ranks), sorted(found.replies)) == (["ps1", "ps3"], ["ps0", "ps2"])
     (lost,), (regrouped,) = facts_of(events, Lost), facts_of(events, Regrouped)
     assert "timeout" in lost["detail"]["ps3"]

@@ -342,11 +342,15 @@ def lonely(pid: int) -> RankContext:
     )
 
 
+def end_at_once(context: RankContext) -> None:
+    """Main function of a rank."""
+
+
 def start_by_a_lost_server(number: int) -> None:
     """Body: a rank starts well; then the server is stopped, and gets a signal between a request and its answer."""
     assert nest_fork_server()
     ranks, connect = ForkLauncher(), forkserver.connect_to_new_process
-    ranks.spawn(lonely(os.getpid()), id).join(60.0)
+    ranks.spawn(lonely(os.getpid()), end_at_once).join(60.0)
     server = current()
     assert server is not None
     stop(server.pid)
@@ -358,7 +362,7 @@ def start_by_a_lost_server(number: int) -> None:
 
     forkserver.connect_to_new_process = connect_and_signal
     try:
-        ranks.spawn(lonely(os.getpid()), id)
+        ranks.spawn(lonely(os.getpid()), end_at_once)
     except RunFailed as error:
         sys.stdout.write(str(error))
     assert server.has_ended(20.0)
