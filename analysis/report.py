@@ -27,7 +27,7 @@ from analysis.tables import (
 )
 from harness.core.errors import StoreError
 from harness.files import read_json, store_errors, write_text
-from harness.record.environment import utc_now
+from harness.record.code import utc_now
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
 from harness.processes.leash import hold_leash
-from harness.record.code import current_code
-from harness.record.environment import environment
+from harness.record.code import current_code, environment
 
 ROW_BYTES = 16 * 4
 """A row of Kaggle's tables: 16 float32."""

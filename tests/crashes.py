@@ -5,7 +5,7 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,10 @@ Loss = Literal["kill", "late names", "early names"]
 names in folders that were not. ``early names``: content that was not synced; all names are as they were last."""
 
 LOSSES: tuple[Loss, ...] = ("kill", "late names", "early names")
+
+
+class Ended(Exception):
+    """The process ends here."""
 
 
 @dataclass(eq=False)
@@ -44,6 +48,7 @@ class Disk:
     def __init__(self, root: Path, before_call: Callable[[], None]) -> None:
         self.root = root
         self.num_calls = 0
+        self._seen: dict[Loss, tuple[object, object]] = {}
         self._before_call = before_call
         self._top = _found(root)
         self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
@@ -75,24 +80,43 @@ class Disk:
             for (where, name), original in self._originals.items():
                 setattr(where, name, original)
 
+    def left(self, folder: Path, losses: Iterable[Loss] = LOSSES, *, expected: object = None) -> Iterator[Path]:
+        """The files as the next process finds them after each loss, one after another in ``folder``.
+
+        A loss that leaves what it left when this was asked last, of the same ``expected``, is passed over.
+        """
+        for loss in losses:
+            seen = _stamps(self.root) if loss == "kill" else self._files(loss)
+            if self._seen.get(loss) != (expected, seen):
+                self._seen[loss] = (expected, seen)
+                yield self.after(loss, folder)
+
     def after(self, loss: Loss, folder: Path) -> Path:
         """The files as the next process finds them, in ``folder``; a file that was not synced keeps a half."""
         if loss == "kill":
             return self.root
         if folder.exists():
             self._originals.get((shutil, "rmtree"), shutil.rmtree)(folder)
-        self._restore(self._top, folder, loss)
+        os.makedirs(folder)
+        for path, content in self._files(loss).items():  # a folder comes before what it holds
+            if content is None:
+                os.mkdir(folder / path)
+            else:
+                (folder / path).write_bytes(content)
         return folder
 
-    def _restore(self, of: _Folder, folder: Path, loss: Loss) -> None:
-        os.makedirs(folder)
-        for name, node in (of.live if loss == "early names" else of.synced).items():
+    def _files(self, loss: Loss) -> dict[Path, bytes | None]:
+        """What a loss of power leaves, by path; None for a folder."""
+        found: dict[Path, bytes | None] = {}
+        for path, node in _walk(self._top, Path(), "live" if loss == "early names" else "synced"):
             if isinstance(node, _Folder):
-                self._restore(node, folder / name, loss)
-            else:
+                found[path] = None
+            elif node.synced is None:
                 whole = self._content(node)
-                content = whole[: len(whole) // 2] if node.synced is None else node.synced
-                (folder / name).write_bytes(content)
+                found[path] = whole[: len(whole) // 2]
+            else:
+                found[path] = node.synced
+        return found
 
     def _content(self, file: _File) -> bytes:
         path = next((path for path, node in _walk(self._top, self.root) if node is file), None)
@@ -191,12 +215,20 @@ def _found(path: Path) -> _Folder:
     return _Folder(live, dict(live))
 
 
-def _walk(folder: _Folder, path: Path) -> Iterator[tuple[Path, _File | _Folder]]:
+def _stamps(root: Path) -> dict[Path, tuple[int, int, int]]:
+    """What changes with each change of a file, by path."""
+    found = ((path, path.stat()) for path in root.rglob("*"))
+    return {path: (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns) for path, stamp in found}
+
+
+def _walk(
+    folder: _Folder, path: Path, names: Literal["live", "synced"] = "live"
+) -> Iterator[tuple[Path, _File | _Folder]]:
     """Everything that is below a folder, by its path."""
-    for name, node in folder.live.items():
+    for name, node in getattr(folder, names).items():
         yield path / name, node
         if isinstance(node, _Folder):
-            yield from _walk(node, path / name)
+            yield from _walk(node, path / name, names)
 
 
 def _method(call: Callable[..., None]) -> Callable[..., None]:

@@ -20,8 +20,7 @@ from harness.core.resumable import EventsPosition
 from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
-from harness.record.rundir import RunDir, read_config
-from harness.record.seal import is_sealed, verify
+from harness.record.rundir import RunDir, is_sealed, read_config, verify
 from harness.store import ResumePoint, read_state, write_state
 from harness.store.manifest import FileRecord
 from harness.wandb.facts import facts_of, read_facts

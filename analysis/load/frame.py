@@ -13,8 +13,7 @@ from harness.core.events import BUCKETS, Event, Recovered
 from harness.record.audit import check
 from harness.record.code import code_of
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, find_runs, flatten, read_config, read_env
-from harness.record.seal import SEALED, kept_audit, verify
+from harness.record.rundir import SEALED, RunDir, find_runs, flatten, kept_audit, read_config, read_env, verify
 
 if TYPE_CHECKING:
     import pandas as pd

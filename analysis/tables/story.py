@@ -29,8 +29,7 @@ from harness.core.faults import FAULTS
 from harness.core.plans import is_trainer
 from harness.record.audit import check
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, flatten, read_config, read_env
-from harness.record.seal import is_sealed, verify
+from harness.record.rundir import RunDir, flatten, is_sealed, read_config, read_env, verify
 
 _HEADINGS = (
     *(Heading(name) for name in ("event", "step", "samples")),

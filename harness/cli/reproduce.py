@@ -199,7 +199,7 @@ def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
 def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]) -> None:
     """Write the page of claims as Markdown, the same as HTML beside it, and the figures in a folder named after it."""
     from analysis.claims.page import html, markdown, write_figures
-    from harness.record.environment import environment, utc_now
+    from harness.record.code import environment, utc_now
 
     facts = environment(num_threads=1, backend="auto")
     git = facts["git"] or {"commit": "unknown"}

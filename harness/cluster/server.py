@@ -38,7 +38,7 @@ from harness.core.plans import Rank, buddy_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
-from harness.record.place import Place
+from harness.files import Place
 from harness.store import ShardStore, read_state, write_state
 from harness.store.format import bytes_of
 

@@ -11,13 +11,12 @@ from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
-from harness.files import write_text
+from harness.files import Place, write_text
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
 from harness.processes.stop import StopRequest
 from harness.record import seal
 from harness.record.folder import claim_grid, discard_run, has_resume_point
-from harness.record.place import Place
 from harness.record.rundir import RunDir
 from harness.wandb.server import server_problem, server_url
 

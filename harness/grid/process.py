@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from harness.config.experiment import Cell
 from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.events import Finished
-from harness.files import read_file
+from harness.files import Place, read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.processes.fork_server import current, start
 from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
-from harness.record.place import Place
 from harness.record.rundir import RunDir, write_reason
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 from harness.cluster.deadlines import ListeningClock
 from harness.config.experiment import Cell
 from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
+from harness.files import Place
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
 from harness.grid.worker import RunCell
 from harness.processes.stop import StopRequest
-from harness.record.place import Place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus

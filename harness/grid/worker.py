@@ -13,11 +13,11 @@ from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
+from harness.files import Place
 from harness.processes.leash import continue_after_parent, hold_leash, ignore_interrupts
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
-from harness.record.place import Place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus

@@ -14,13 +14,13 @@ from pathlib import Path
 from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import ConfigError
+from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.jobs.arrays import JobArray, arrays, folder_of, processors_of, write_config
 from harness.jobs.clusters import CLUSTERS, Cluster
 from harness.jobs.progress import done_outcome, reason_of, show_progress
 from harness.processes.stop import StopRequest
-from harness.record.place import Place
 from harness.record.rundir import RunDir
 
 _log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.config.experiment import Cell
 from harness.core.errors import ConfigError
+from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.hosts.ray_launcher import PROGRAM
@@ -22,7 +23,6 @@ from harness.jobs.arrays import JobFiles, command_of, processors_of, write_confi
 from harness.jobs.progress import done_outcome, reason_of, show_progress
 from harness.processes.child import Child
 from harness.processes.stop import StopRequest
-from harness.record.place import Place
 from harness.record.rundir import RunDir
 
 _MARGIN_S = 5.0  # for a run to end in, after its own time of grace

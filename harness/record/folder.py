@@ -16,9 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from harness.core.errors import HarnessError, StoreError, UserError
-from harness.files import fsync_folder, try_lock
+from harness.files import Place, fsync_folder, try_lock
 from harness.record.event_log import newest_events
-from harness.record.place import Place
 from harness.record.rundir import RunDir, read_config, write_reason
 
 LOCK = ".lock"

@@ -17,14 +17,11 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved
 from harness.core.resumable import EventsPosition
-from harness.files import digest_of, fsync_folder, new_digest, store_errors
+from harness.files import Place, digest_of, fsync_folder, new_digest, store_errors
 from harness.record.audit import outcome_of
-from harness.record.code import current_code, roots_of
-from harness.record.environment import environment, utc_now
+from harness.record.code import current_code, environment, roots_of, utc_now
 from harness.record.event_log import not_finite
-from harness.record.place import Place
-from harness.record.rundir import RunDir, prepare, reopen, write_reason
-from harness.record.seal import write_seal
+from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_seal
 
 
 class Recorder:

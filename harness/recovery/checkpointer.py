@@ -15,7 +15,7 @@ from harness.cluster.effects import Effects, LateWrite
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
-from harness.record.place import Place
+from harness.files import Place
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries

@@ -29,11 +29,11 @@ from harness.core.faults import FaultTime
 from harness.core.host_map import HostMap
 from harness.core.plans import Rank
 from harness.core.resumable import State
+from harness.files import Place
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code, read_all_code, roots_of
-from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.launchers import LAUNCHERS

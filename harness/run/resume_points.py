@@ -15,9 +15,9 @@ from harness.cluster.protocol import LoadState, WriteState
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
+from harness.files import Place
 from harness.record.code import current_code, difference_of, roots_of
 from harness.record.folder import empty_run, has_resume_point
-from harness.record.place import Place
 from harness.record.recorder import check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpointer

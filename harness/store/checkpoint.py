@@ -1,20 +1,30 @@
-"""The checkpoint folder, as the supervisor uses it. A checkpoint exists once its manifest exists.
+"""The checkpoint folder, as the supervisor uses it, and the folder of resume points.
 
-manifest-000012.json                                 the newest whose files all verify is the checkpoint
-ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks themselves
-trainer0/dense-000012.bin
+    manifest-000012.json                             the newest whose files all verify is the checkpoint
+    ps0/base-000010.bin  ps0/delta-000012.bin …      written by the PS ranks themselves
+    trainer0/dense-000012.bin
+
+    point-000003.json                                the newest whose parts all verify is the resume point
+    ps0/state-000003.bin  trainer0/state-000003.bin …
+
+A checkpoint exists once its manifest exists, a resume point once its ``point-*.json`` exists; both are written last. A
+resume point is the state of a run at a boundary, from which the run can go on in another process. It names, beside its
+own files, the checkpoint that was the newest at that boundary. No save was under way.
 """
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
+from harness.core.resumable import EventsPosition, State
 from harness.files import fsync_folder
-from harness.store.background import in_background
 from harness.store.format import (
     content_paths,
     disk_errors,
@@ -25,7 +35,24 @@ from harness.store.format import (
     verify,
     write_text,
 )
-from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name
+from harness.store.manifest import FORMAT_VERSION, Described, FileRecord, Manifest, WrongFormatVersion, manifest_name
+
+T = TypeVar("T")
+
+
+def in_background(name: str, work: Callable[[], T]) -> Future[T]:
+    """Run ``work`` in a daemon thread called ``name``; returns the future of its result."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
+            future.set_exception(error)
+
+    # A daemon: a process that ends without waiting for it needs no result.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class CheckpointStore:
@@ -207,3 +234,86 @@ def read_checkpoint(root: Path, sequence: int) -> Manifest:
 
 def _load(path: Path) -> Manifest:
     return Manifest.from_text(read_text(path), str(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint(Described):
+    """The description of a resume point.
+
+    Attributes:
+        number: increases with every point of a folder.
+        step: finished steps.
+        config_hash, code: result hash of the run's config, and fingerprint of the code that wrote the point.
+        events: the end of the record at the point.
+        checkpoint: sequence number of the newest checkpoint; None if there was none.
+        files: the state of each rank, the trainer included.
+        supervisor: the supervisor's state.
+    """
+
+    _title = "a resume point"
+
+    number: int
+    step: int
+    config_hash: str
+    code: str
+    events: EventsPosition
+    checkpoint: int | None
+    files: Mapping[str, FileRecord]
+    supervisor: State
+    version: int = FORMAT_VERSION
+
+    @property
+    def name(self) -> str:
+        """The name of its ``point-*.json``."""
+        return f"point-{self.number:06d}.json"
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        files = {rank: FileRecord(**record) for rank, record in fields["files"].items()}
+        return cls(**{**fields, "events": EventsPosition(**fields["events"]), "files": files})
+
+
+class ResumeFolder:
+    """The folder of a run's resume points. Only one process at a time may use it to write.
+
+    ``fsync``: whether a point survives a power failure, and not only a kill.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.root = root
+        self._fsync = fsync
+
+    def next_number(self) -> int:
+        """A number above all numbers in the folder, including those of points that were never committed."""
+        numbers = [number for number, _ in (*numbered_paths(self.root, "point"), *content_paths(self.root))]
+        return 1 + max(numbers, default=-1)
+
+    def prepare(self) -> None:
+        """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
+        with disk_errors(f"{self.root}: cannot be used for resume points"):
+            if not self.root.is_dir():
+                self.root.mkdir(parents=True)
+                if self._fsync:
+                    fsync_folder(self.root.parent)
+            remove_unfinished(self.root)
+
+    def commit(self, point: ResumePoint) -> None:
+        """Make ``point`` the newest one. Raises StoreError if the disk failed: the previous point is then untouched."""
+        write_text(self.root / point.name, point.to_text(), fsync=self._fsync)
+
+    def keep_only(self, point: ResumePoint) -> None:
+        """Remove all points but ``point``, and files that belong to no point: descriptions first."""
+        for number, path in [*numbered_paths(self.root, "point"), *content_paths(self.root)]:
+            if number != point.number:
+                with suppress(OSError):  # the point stands whether or not the old files go
+                    path.unlink(missing_ok=True)
+
+    def paths(self) -> list[Path]:
+        """The paths of all points' descriptions, newest first. Raises StoreError if the folder cannot be read."""
+        return [path for _, path in numbered_paths(self.root, "point")]
+
+    def read(self, path: Path) -> ResumePoint:
+        """The point described in ``path``, with all its files verified. Raises StoreError that names the file."""
+        point = ResumePoint.from_text(read_text(path), str(path))
+        verify(self.root, point.files.values())
+        return point

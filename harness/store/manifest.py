@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import xxhash
 
 from harness.core.errors import Damaged, StoreError
-from harness.store.encoding import RAW
+from harness.store.rows import RAW
 
 FORMAT_VERSION = 2
 """Version of the content files and of the manifest, raised together whenever either changes."""

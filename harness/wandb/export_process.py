@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.core.events import Event, from_json
-from harness.record.place import Place
+from harness.files import Place
 from harness.wandb.history import AXES, History
 from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem, server_url
 

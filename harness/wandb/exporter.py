@@ -19,9 +19,9 @@ from typing import Any
 
 from harness.config.model import Config
 from harness.core.errors import StoreError
+from harness.files import Place
 from harness.processes.child import Child, search_path
 from harness.processes.leash import INTERRUPTS
-from harness.record.place import Place
 from harness.record.rundir import RunDir
 from harness.wandb.export_process import Export
 from harness.wandb.facts import RunFacts, facts_of

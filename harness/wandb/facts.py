@@ -8,8 +8,7 @@ from typing import Any
 from harness.config.derived import group_of
 from harness.config.model import Config
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, read_env, read_whole_config
-from harness.record.seal import verify
+from harness.record.rundir import RunDir, read_env, read_whole_config, verify
 
 
 @dataclass(frozen=True, kw_only=True)

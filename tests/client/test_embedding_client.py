@@ -1,37 +1,21 @@
-"""What all clients promise the step loop; rows of all ranks, cut into those of each."""
+"""What all clients promise the step loop."""
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import Tensor
 
 from harness.client.direct import DirectClient
-from harness.client.embedding_client import EmbeddingClient, local_rows, within
+from harness.client.embedding_client import EmbeddingClient
 from harness.client.lookahead import LookaheadClient
 from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Request
 from harness.config.model import Config
-from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
 from harness.recovery.failover import FailoverClient, StartedRequests
 from tests.runs import changed, run
-
-
-@pytest.mark.parametrize("kind", ["row", "table"])
-@pytest.mark.parametrize("num_keys", [0, 1, 40])
-def test_keys_are_cut_as_a_loop_over_them_would(kind, num_keys: int) -> None:
-    """Every key goes to the rank whose span holds it, as the row that it is there; ranks without keys get none."""
-    bases = Placement(kind, (30, 5, 20), 4).rank_base_R.tolist()
-    keys = np.sort(np.random.Generator(np.random.PCG64(num_keys)).choice(55, num_keys, replace=False))
-    for first, last in pairwise(bases):
-        expected = [key - first for key in keys.tolist() if first <= key < last]
-        assert local_rows(keys, first, last).tolist() == expected
-        assert keys[within(keys, first, last)].size == len(expected)
-    assert bases[-1] == 55
 
 
 @pytest.mark.parametrize(

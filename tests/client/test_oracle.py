@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.client.embedding_client import Batches
-from harness.client.oracle import Oracle, Placing, Window, least_rows
+from harness.client.oracle import Oracle, Placing, Window
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 
@@ -58,16 +58,6 @@ def test_every_row_is_in_its_slot_when_its_step_comes(batches: Batches, max_rows
     assert windows[-1].after.pool.capacity == max(slot for window in windows for slot in window.after.held.slots) + 1
 
 
-def test_updates_are_counted_by_row(batches: Batches) -> None:
-    """The updates of a window are those of its steps."""
-    for window in plan_all(batches, window_steps=7):
-        counts: dict[int, int] = {}
-        for _, plan in window.steps:
-            for key, count in zip(plan.keys_N.tolist(), plan.counts_N.tolist(), strict=True):
-                counts[key] = counts.get(key, 0) + count
-        assert dict(zip(window.rows.keys.tolist(), window.counts_U.tolist(), strict=True)) == counts
-
-
 def test_a_window_is_as_long_as_its_bound_allows(batches: Batches) -> None:
     """Cut windows touch no more rows than they may, one step more would; a single step may need more."""
     free = plan_all(batches, window_steps=7)
@@ -80,45 +70,26 @@ def test_a_window_is_as_long_as_its_bound_allows(batches: Batches) -> None:
     assert all(len(window.steps) == 1 for window in plan_all(batches, window_steps=7, max_rows=1))
 
 
-def test_a_seed_and_a_bound_give_one_plan(batches: Batches) -> None:
-    """Slots too, and whatever was cut off a window is planned as it would have been."""
-    plans = [plan_all(batches, window_steps=steps, max_rows=150) for steps in (7, 7, 60)]
-    assert [w.after.held.slots.tolist() for w in plans[0]] == [w.after.held.slots.tolist() for w in plans[1]]
-    for first, second in zip(plans[0], plans[2], strict=False):
-        for (_, mine), (_, other) in zip(first.steps, second.steps, strict=False):
-            assert np.array_equal(mine.keys_N, other.keys_N)
-
-
 def brute_force(windows: list[Window]) -> tuple[int, int]:
-    """The least traffic, by following every row through all windows with its own two eyes."""
+    """The least traffic, by following every row through all windows with its own two eyes.
+
+    A stay of a row ends after two windows without it; it costs a fetch, a write at its end, and one at each flush
+    before a later use.
+    """
     fetched = written = 0
-    for key in {key for window in windows for key in window.rows.keys.tolist()}:
-        visits = [number for number, window in enumerate(windows) if key in window.rows.keys]
-        runs: list[list[int]] = []
-        for number in visits:
-            if runs and number - runs[-1][-1] <= 2:
-                runs[-1].append(number)
-            else:
-                runs.append([number])
-        fetched += len(runs)
-        for run in runs:
-            for this, following in zip(run, [*run[1:], None], strict=True):
-                must_tell = any(is_flushed(window) for window in windows[this:following])
-                written += must_tell or following is None
+    keys_of = [set(window.rows.keys.tolist()) for window in windows]
+    for key in set().union(*keys_of):
+        visits = [number for number, keys in enumerate(keys_of) if key in keys]
+        for this, following in zip(visits, [*visits[1:], len(windows) + 2], strict=True):
+            ends = following - this > 2
+            fetched += ends
+            written += ends or any(is_flushed(window) for window in windows[this:following])
     return fetched, written
 
 
-@pytest.mark.parametrize("window_steps", [1, 3, 7, 60])
+@pytest.mark.parametrize("window_steps", [3, 7])
 def test_the_least_traffic_is_what_following_every_row_gives(batches: Batches, window_steps: int) -> None:
     """Added up over windows, from the keys of two before each, it is that of all runs of all rows."""
     windows = plan_all(batches, window_steps=window_steps)
     total = tuple(sum(counts) for counts in zip(*(window.least for window in windows), strict=True))
     assert total == brute_force(windows)
-
-
-def test_a_run_ends_after_two_windows_without_the_row() -> None:
-    """A row that one window leaves out stays; one that two leave out is fetched again, and written once more."""
-    row, other = np.array([5]), np.array([7])
-    assert least_rows(row, [(row, False), (other, False)]) == (0, 0)
-    assert least_rows(row, [(other, False), (other, False)]) == (1, 1)
-    assert least_rows(row, [(row, False), (other, True)]) == (0, 1)

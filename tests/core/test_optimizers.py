@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.client.row_cache import RowCache
+from harness.client.lookahead import RowCache
 from harness.core.optimizers import OPTIMIZERS, row_width
 from harness.core.placement import Placement
 from harness.core.shard import Shard

@@ -7,33 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from harness.config.model import Config
 from harness.core.events import Event, Saved
 from harness.record.event_log import EventLog
 from harness.record.folder import drop_leftovers, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position
-from harness.record.rundir import RunDir, read_whole_config
-from harness.record.seal import is_sealed, verify
+from harness.record.rundir import RunDir, is_sealed, read_whole_config, verify
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint
-from tests.crashes import LOSSES, Disk
+from tests.crashes import LOSSES, Disk, Ended
 from tests.made_runs import altered, made_config, made_events
 from tests.store.helpers import manifest, write_dense
-from tests.store.lives import Ended
+
+CONFIG = made_config("cpr_mfu")
 
 
 @pytest.mark.parametrize("fsync", [True, False])
 def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path, *, fsync: bool) -> None:
     """From the first file to DONE: what was recorded up to the last save is there, and DONE only behind all of it."""
-    root, left = tmp_path / "disk", tmp_path / "left"
+    root = tmp_path / "disk"
     root.mkdir()
     config = made_config("cpr_mfu", store={"fsync": fsync})
-    events = [altered(event, machine={}) for event in made_events(config)]
+    events = made_events(config)
     num_forced = 0
     outcomes: set[str] = set()
 
     def check() -> None:
-        for loss in LOSSES if fsync else LOSSES[:1]:
-            run = RunDir(disk.after(loss, left) / "run")
+        for folder in disk.left(tmp_path / "left", LOSSES if fsync else LOSSES[:1], expected=num_forced):
+            run = RunDir(folder / "run")
             outcomes.add(run.status)
             if run.status == "done":
                 assert is_sealed(run)
@@ -51,35 +50,26 @@ def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path
             num_forced = number if isinstance(event, Saved) else num_forced
         recorder.done()
     assert outcomes == {"absent", "unfinished", "done"}
-    assert disk.num_calls > 10
 
 
 def save(store: CheckpointStore, sequence: int) -> None:
     """Commit a checkpoint of the dense network alone."""
-    dense = write_dense(store.root, sequence, sequence, tensors={}, extra={}, fsync=True)
-    store.commit(manifest(sequence, sequence, {}, dense))
+    store.commit(manifest(sequence, sequence, {}, write_dense(store.root, sequence, sequence)))
     store.wait()
 
 
-def interrupted(run_dir: Path, config: Config, events: list[Event]) -> ResumePoint:
-    """Leave the record of a run that was killed after checkpoint 2; its resume point, which is of checkpoint 1."""
-    recorder, store = Recorder(run_dir, config), CheckpointStore(run_dir / "checkpoints", keep=1)
-    recorder.record(altered(events[0], machine={"env": recorder.env_digest}))
-    for event in events[1:20]:
+def interrupted(run_dir: Path) -> tuple[list[Event], ResumePoint]:
+    """Leave the record of a run that was killed after checkpoint 2; its events and resume point, of checkpoint 1."""
+    recorder, store = Recorder(run_dir, CONFIG), CheckpointStore(run_dir / "checkpoints", keep=1)
+    started, *events = made_events(CONFIG)
+    events = [altered(started, machine={"env": recorder.env_digest}), *events]
+    for event in events[:20]:
         recorder.record(event)
     save(store, 1)
     folder = ResumeFolder(run_dir / "resume", fsync=True)
     folder.prepare()
-    point = ResumePoint(
-        number=0,
-        step=1,
-        config_hash="c",
-        code="d",
-        events=recorder.position(),
-        checkpoint=1,
-        files={},
-        supervisor={},
-    )
+    about = {"config_hash": "c", "code": "d", "files": {}, "supervisor": {}}
+    point = ResumePoint(number=0, step=1, events=recorder.position(), checkpoint=1, **about)
     folder.commit(point)
     store.pin([1])
     for event in events[20:40]:
@@ -88,12 +78,12 @@ def interrupted(run_dir: Path, config: Config, events: list[Event]) -> ResumePoi
     recorder.close(ok=False, reason="killed")
     (run_dir / "wandb").mkdir()
     (run_dir / "wandb" / "sent.json").write_text("{}")
-    return point
+    return events, point
 
 
-def go_on(run_dir: Path, config: Config, events: list[Event], point: ResumePoint) -> None:
+def go_on(run_dir: Path, events: list[Event], point: ResumePoint) -> None:
     """Carry the record on from ``point`` to its end, as a run does, and remove what it then does not need."""
-    with Recorder(run_dir, config, since=point.events) as recorder:
+    with Recorder(run_dir, CONFIG, since=point.events) as recorder:
         store = CheckpointStore(run_dir / "checkpoints", keep=1)
         store.rewind(point.checkpoint)
         store.pin([1])
@@ -106,24 +96,22 @@ def go_on(run_dir: Path, config: Config, events: list[Event], point: ResumePoint
 
 
 def test_resume_points_go_after_the_name_of_the_result_is_on_disk(tmp_path: Path) -> None:
-    """Law: a run is killed before the name of its DONE file is on disk; no command removes its points before it is."""
-    root, left, run_dir = tmp_path / "disk", tmp_path / "left", tmp_path / "disk" / "run"
-    root.mkdir()
-    config = made_config("cpr_mfu")
-    events = [altered(event, machine={}) for event in made_events(config)]
-    point = interrupted(run_dir, config, events)
+    """A run is killed before the name of its DONE file is on disk; no command removes its points before it is."""
+    run_dir = tmp_path / "disk" / "run"
+    run_dir.parent.mkdir()
+    events, point = interrupted(run_dir)
     statuses: list[str] = []
 
     def check() -> None:
         if (run_dir / "DONE").exists():
-            statuses.append(RunDir(disk.after("late names", left) / "run").status)
+            statuses.append(RunDir(disk.after("late names", tmp_path / "left") / "run").status)
             if len(statuses) == 1:
                 raise Ended
             assert has_resume_point(run_dir) or statuses[-1] == "done"
 
-    disk = Disk(root, check)
+    disk = Disk(run_dir.parent, check)
     with suppress(Ended), disk.installed():
-        go_on(run_dir, config, events, point)
+        go_on(run_dir, events, point)
     assert statuses != ["done"]
     with disk.installed():
         drop_leftovers(run_dir)
@@ -133,24 +121,22 @@ def test_resume_points_go_after_the_name_of_the_result_is_on_disk(tmp_path: Path
 
 def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_path: Path) -> None:
     """Two runs that go on are killed, a third ends. At each call the point can be used, or the whole record is done."""
-    root, left = tmp_path / "disk", tmp_path / "left"
+    root = tmp_path / "disk"
     root.mkdir()
-    config = made_config("cpr_mfu")
-    events = [altered(event, machine={}) for event in made_events(config)]
-    point = interrupted(root / "run", config, events)
+    events, point = interrupted(root / "run")
     limit, outcomes = [0], set[str]()
 
     def check() -> None:
-        for loss in LOSSES:
-            run = RunDir(disk.after(loss, left) / "run")
+        for folder in disk.left(tmp_path / "left"):
+            run = RunDir(folder / "run")
             outcomes.add(run.status)
             if run.status == "done":
                 verify(run)
-                assert EventLog.read(run.events).events[1:] == events[1:]
+                assert EventLog.read(run.events).events == events
                 continue
             assert ResumeFolder(run.resume, fsync=True).read(run.resume / point.name) == point
             check_environment(run, check_position(run.events, point.events))
-            assert read_whole_config(run.path, {}) == config
+            assert read_whole_config(run.path, {}) == CONFIG
             assert read_checkpoint(run.checkpoints, 1).sequence == 1
         if disk.num_calls >= limit[0]:
             raise Ended
@@ -159,7 +145,7 @@ def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_p
     for num_calls in (7, 20, 10_000):
         limit[0] = disk.num_calls + num_calls
         with suppress(Ended), disk.installed():
-            go_on(root / "run", config, events, point)
+            go_on(root / "run", events, point)
     assert outcomes == {"failed", "unfinished", "done"}
     assert disk.num_calls > 7 + 20 + 30
-    assert sorted(path.name for path in (root / "run").iterdir()) == ["DONE", "config.yaml", "env.json", "events.jsonl"]
+    assert {path.name for path in (root / "run").iterdir()} == {"DONE", "config.yaml", "env.json", "events.jsonl"}

@@ -12,62 +12,54 @@ from threading import Timer
 import pytest
 
 from harness.core.errors import HarnessError, Moved, RunFailed, StoreError
+from harness.files import Place
 from harness.record import folder
-from harness.record.folder import (
-    OtherRun,
-    State,
-    claim_grid,
-    claim_run,
-    discard_run,
-    inspect,
-    reason_kept,
-)
-from harness.record.place import Place
+from harness.record.folder import OtherRun, State, claim_grid, claim_run, discard_run, inspect, reason_kept
 from tests.unprivileged import unprivileged
 
 HASH = "0123456789"
 
 
-def fill(run_dir: Path, *, done: bool) -> None:
+def fill(run_dir: Path, *, done: bool = False, events: str = "{}\n") -> None:
     """What a run writes, in small."""
     (run_dir / "checkpoints" / "ps0").mkdir(parents=True)
-    (run_dir / "events.jsonl").write_text("{}\n")
+    (run_dir / "events.jsonl").write_text(events)
     if done:
         (run_dir / "DONE").write_text("")
 
 
-def claim(run_dir: Path, digest: str) -> None:
+def claim(run_dir: Path, digest: str = HASH) -> None:
     """Claim a folder and do nothing in it."""
     with claim_run(run_dir, digest):
         pass
 
 
-def claim_for_grid(run_dir: Path, _digest: str) -> None:
+def claim_for_grid(run_dir: Path, _digest: str = "") -> None:
     """Claim a folder for a grid and do nothing in it."""
     with claim_grid(run_dir):
         pass
 
 
 def test_resume_points_that_cannot_be_listed_are_not_absent(tmp_path: Path) -> None:
-    """Law: an interrupted run is not removed because the system does not say whether it has a resume point."""
+    """An interrupted run is not removed because the system does not say whether it has a resume point."""
     with claim_run(tmp_path / "run", HASH):
-        fill(tmp_path / "run", done=False)
+        fill(tmp_path / "run")
         (tmp_path / "run" / "resume").mkdir(mode=0)
     for path in (tmp_path / "run", *(tmp_path / "run").iterdir()):
         path.chmod(0o777 if path.name != "resume" else 0)
-    with (
-        unprivileged(tmp_path),
-        pytest.raises(StoreError, match="run/resume: cannot be read: Permission denied"),
-        claim_run(Path("run"), HASH),
-    ):
-        pass
+    words = "run/resume: cannot be read: Permission denied"
+    with unprivileged(tmp_path), pytest.raises(StoreError, match=words):
+        claim(Path("run"))
     assert (tmp_path / "run" / "events.jsonl").exists()
 
 
 @pytest.mark.parametrize("has_lock", [False, True])
 def test_states(tmp_path: Path, *, has_lock: bool) -> None:
-    """Law: a folder is empty, also with an empty lock, then unfinished from the first word on, then done for good."""
-    run_dir = tmp_path / "a" / "run"
+    """A folder is empty, also with an empty lock, then unfinished from the first word on, then done for good.
+
+    Claiming an unfinished run removes what runs write, and nothing else, nor where a link leads.
+    """
+    run_dir, elsewhere = tmp_path / "a" / "run", tmp_path / "elsewhere"
     if has_lock:  # as after a kill during its creation
         run_dir.mkdir(parents=True)
         (run_dir / ".lock").write_text("")
@@ -75,94 +67,73 @@ def test_states(tmp_path: Path, *, has_lock: bool) -> None:
     assert run_dir.exists() == has_lock
     with claim_run(run_dir, HASH) as found:
         assert found is State.EMPTY
-        fill(run_dir, done=False)
-        assert inspect(run_dir, HASH) is State.UNFINISHED
-        (run_dir / "DONE").write_text("")
+        fill(run_dir)
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (run_dir / "notes.txt").touch()
+    (run_dir / "wandb").symlink_to(elsewhere)
+    with claim_run(run_dir, HASH) as found:
+        assert found is State.UNFINISHED
+        assert sorted(path.name for path in run_dir.iterdir()) == [".lock", "notes.txt"]
+        fill(run_dir, done=True)
     assert inspect(run_dir, HASH) is State.DONE
     with pytest.raises(StoreError, match="expected an unfinished run, got a finished one"):
-        claim(run_dir, HASH)
+        claim(run_dir)
     assert (run_dir / "events.jsonl").exists()
-
-
-def test_unfinished_run_starts_from_nothing_but_strange_files_stay(tmp_path: Path) -> None:
-    """Law: claiming an unfinished run removes what runs write, and nothing else."""
-    with claim_run(tmp_path / "run", HASH):
-        fill(tmp_path / "run", done=False)
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "precious").write_text("")
-    (tmp_path / "run" / "wandb").symlink_to(tmp_path / "elsewhere")
-    with claim_run(tmp_path / "run", HASH) as found:
-        assert found is State.UNFINISHED
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
-    assert (tmp_path / "elsewhere" / "precious").exists()
+    assert (elsewhere / "precious").exists()
 
 
 @pytest.mark.parametrize(
-    ("look", "name", "message"),
+    ("looks", "name", "message"),
     [
-        *(
-            (look, name, f"{message}; set out to another folder")
-            for look in (claim, inspect)
-            for name, message in (
-                ("other", "holds a run of another config (expected hash ffffffffff, got 0123456789)"),
-                ("home", "expected an empty or a run folder, got other files"),
-                ("file", "expected a folder, got a file"),
-            )
-        ),
         (
-            claim_for_grid,
-            "home",
-            "expected an empty or a grid's folder (with grid.yaml), got other files (events.jsonl)",
+            (claim, inspect),
+            "other",
+            "holds a run of another config (expected hash ffffffffff, got 0123456789); set out",
         ),
-        (claim_for_grid, "", "expected an empty or a grid's folder (with grid.yaml), got other files (file)"),
-        (claim_for_grid, "other", "expected a folder for a grid, got the single run 0123456789"),
+        ((claim, inspect), "home", "expected an empty or a run folder, got other files; set out to another folder"),
+        ((claim, inspect), "file", "expected a folder, got a file; set out to another folder"),
+        ((claim_for_grid,), "home", "expected an empty or a grid's folder (with grid.yaml), got other files (events"),
+        ((claim_for_grid,), "", "expected an empty or a grid's folder (with grid.yaml), got other files (file)"),
+        ((claim_for_grid,), "other", "expected a folder for a grid, got the single run 0123456789"),
     ],
 )
 def test_folders_of_others_are_refused_untouched(
-    tmp_path: Path, look: Callable[[Path, str], object], name: str, message: str
+    tmp_path: Path, looks: tuple[Callable[[Path, str], object], ...], name: str, message: str
 ) -> None:
-    """Law: a run of another config, a folder that is no run or grid, and a file are refused and left as they are."""
-    claim(tmp_path / "other", HASH)
-    fill(tmp_path / "other", done=False)
+    """A run of another config, a folder that is no run or grid, and a file are refused and left as they are."""
+    claim(tmp_path / "other")
+    fill(tmp_path / "other")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "events.jsonl").write_text("other data")
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").touch()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StoreError) as caught:
-        look(tmp_path / name, "f" * 10)
-    assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
+    for look in looks:
+        with pytest.raises(StoreError) as caught:
+            look(tmp_path / name, "f" * 10)
+        assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("how", [claim, claim_for_grid])
-@pytest.mark.parametrize(
-    ("where", "reason"),
-    [
-        ("file/below", "Not a directory"),
-        ("x" * 300, "File name too long"),
-        ("/proc/nowhere", "No such file or directory"),
-    ],
-)
-def test_what_the_system_refuses_is_one_line(
-    tmp_path: Path, how: Callable[[Path, str], None], where: str, reason: str
-) -> None:
-    """Law: a folder that cannot be made is a StoreError with the file and the system's reason."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=rf": {reason}; set out to another folder$") as caught:
-        how(tmp_path / where, HASH)
-    assert where in str(caught.value)
-
-
-def test_errors_of_the_owner_pass(tmp_path: Path) -> None:
-    """Law: an OSError of what is done in a claimed folder stays what it is."""
+def test_what_the_system_refuses_is_one_line_and_the_owners_errors_pass(tmp_path: Path) -> None:
+    """A folder that cannot be made is a StoreError; an OSError of what is done in a claimed folder stays what it is."""
+    (tmp_path / "file").touch()
+    refused = {
+        "file/below": "Not a directory",
+        "x" * 300: "File name too long",
+        "/proc/no": "No such file or directory",
+    }
+    for where, reason in refused.items():
+        for how in (claim, claim_for_grid):
+            with pytest.raises(StoreError, match=rf"{where}.*: {reason}; set out to another folder$"):
+                how(tmp_path / where)
     for claimed in (claim_run(tmp_path / "run", HASH), claim_grid(tmp_path / "grid")):
         with pytest.raises(FileNotFoundError), claimed:
             (tmp_path / "absent").read_text()
 
 
 def test_a_run_at_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a process that lives is not waited for; the error names it and its host, as does one on another host."""
+    """A process that lives is not waited for; the error names it and its host, as does one on another host."""
     monkeypatch.setattr(folder, "_WAIT_S", 60.0)
     began_s = time.monotonic()
     with claim_run(tmp_path, HASH):
@@ -170,13 +141,13 @@ def test_a_run_at_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.Mo
             pid = os.getpid() if host == platform.node() else 1
             (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {pid} host {host}\n")
             with pytest.raises(StoreError, match=rf"^{tmp_path}: process {pid} on {host} is writing to it"):
-                claim(tmp_path, HASH)
+                claim(tmp_path)
     assert time.monotonic() - began_s < 30
 
 
 @pytest.mark.parametrize("host", ["", f" host {platform.node()}"])
 def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """Law: while processes of a dead one hold the lock, it is waited for, also if its text has no host (older)."""
+    """While processes of a dead one hold the lock, it is waited for, also if its text has no host (older)."""
     monkeypatch.setattr(folder, "_WAIT_S", 60.0)
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -187,53 +158,48 @@ def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytes
     lock.callback(released.append, True)  # called before the lock is released
     release = Timer(0.1, lock.close)
     release.start()
-    claim(tmp_path, HASH)
+    claim(tmp_path)
     assert released
     release.join()
 
 
-def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
-    """Law: a second runner on one folder gets one line that names the first; cells may be claimed."""
+def test_a_folder_takes_one_grid_at_a_time(tmp_path: Path) -> None:
+    """A second runner gets one line that names the first; cells may be claimed meanwhile. Runs side by side, a grid cut
+    short before its grid.yaml, and one with files besides are accepted later."""
+    claim(tmp_path / "cell")
     words = r"process \d+ on \S+ is writing to it; wait for it to end or set out to another folder"
     with claim_grid(tmp_path):
-        claim(tmp_path / "cell", HASH)
+        claim(tmp_path / "cell")
         with pytest.raises(StoreError, match=words):
-            claim_for_grid(tmp_path, HASH)
-
-
-def test_a_folder_of_runs_or_of_a_grid_takes_a_grid(tmp_path: Path) -> None:
-    """Law: runs side by side, a grid cut short before its grid.yaml, and one with files besides are accepted."""
-    claim(tmp_path / "cell", HASH)
-    claim_for_grid(tmp_path, HASH)
+            claim_for_grid(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    claim_for_grid(tmp_path, HASH)
+    claim_for_grid(tmp_path)
     (tmp_path / ".lock").write_text("")
     (tmp_path / "grid.yaml").write_text("seed: 1")
-    claim_for_grid(tmp_path, HASH)
+    claim_for_grid(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"cell", "notes.txt", ".lock", "grid.yaml"}
 
 
-def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
-    """Law: bad input leaves no folder, a run that began leaves all of it."""
-    for name in ("none", "some"):
-        run_dir = tmp_path / name
+@pytest.mark.parametrize(("events", "is_kept"), [("", False), ("{}\n", True)])
+def test_only_an_unstarted_run_is_discarded(tmp_path: Path, *, events: str, is_kept: bool) -> None:
+    """Bad input leaves no folder, a run that began leaves all of it."""
+    run_dir = tmp_path / "run"
 
-        def run(run_dir: Path = run_dir) -> None:
-            with claim_run(run_dir, HASH), reason_kept(run_dir, discards=True):
-                fill(run_dir, done=False)
-                if run_dir.name == "none":
-                    (run_dir / "events.jsonl").write_text("")
-                raise StoreError("bad input")
+    def run() -> None:
+        with claim_run(run_dir, HASH), reason_kept(run_dir, discards=True):
+            fill(run_dir, events=events)
+            raise StoreError("bad input")
 
-        with pytest.raises(StoreError, match="bad input"):
-            run()
-    assert not (tmp_path / "none").exists()
-    assert inspect(tmp_path / "some", HASH) is State.UNFINISHED
-    assert (tmp_path / "some" / "error.txt").read_text() == "StoreError: bad input\n"
+    with pytest.raises(StoreError, match="bad input"):
+        run()
+    assert run_dir.exists() is is_kept
+    if is_kept:
+        assert inspect(run_dir, HASH) is State.UNFINISHED
+        assert (run_dir / "error.txt").read_text() == "StoreError: bad input\n"
 
 
 def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
-    """Law: a place is lost with what it led to, though the system gives the number of a removed folder again."""
+    """A place is lost with what it led to, though the system gives the number of a removed folder again."""
     run_dir = tmp_path / "run"
     for _ in range(20):
         run_dir.mkdir()
@@ -248,11 +214,10 @@ def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [StoreError("checkpoints: cannot be read"), RunFailed("a rank died")], ids=type)
 def test_nothing_is_removed_from_a_folder_that_is_another_run_s(tmp_path: Path, error: HarnessError) -> None:
-    """Law: whatever a run fails by, a folder that has taken the place of its own is left alone."""
+    """Whatever a run fails by, a folder that has taken the place of its own is left alone."""
     run_dir, other = tmp_path / "run", tmp_path / "other"
     with claim_run(other, HASH):
-        fill(other, done=False)
-        (other / "events.jsonl").write_text("")
+        fill(other, events="")
     before = {path.relative_to(other): path.stat().st_mtime_ns for path in other.rglob("*")}
 
     def run() -> None:
@@ -267,7 +232,7 @@ def test_nothing_is_removed_from_a_folder_that_is_another_run_s(tmp_path: Path, 
 
 
 def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:
-    """Law: it is refused with its reason. One that was interrupted, or failed on its way, starts afresh."""
+    """It is refused with its reason. One that was interrupted, or failed on its way, starts afresh."""
     for events, has_reason, is_refused in (("finish", True, True), ("finish", False, False), ("eval", True, False)):
         run_dir = tmp_path / f"{events}-{has_reason}"
         with claim_run(run_dir, HASH):
@@ -284,7 +249,7 @@ def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_p
 
 
 def test_a_run_is_discarded_whatever_its_code_and_no_other(tmp_path: Path) -> None:
-    """Law: --afresh removes the files of the run of this config, finished or not, and leaves others as they are."""
+    """--afresh removes the files of the run of this config, finished or not, and leaves others as they are."""
     for name, is_done in (("done", True), ("begun", False)):
         with claim_run(tmp_path / name, "0a1b-old"):
             fill(tmp_path / name, done=is_done)
@@ -295,6 +260,5 @@ def test_a_run_is_discarded_whatever_its_code_and_no_other(tmp_path: Path) -> No
             inspect(tmp_path / name, "0a1b-new")
         discard_run(tmp_path / name, "0a1b-new")
         assert {path.name for path in (tmp_path / name).iterdir()} == {".lock", "letter.txt"}
-        assert inspect(tmp_path / name, "0a1b-new") is State.UNFINISHED
     discard_run(tmp_path / "absent", "0a1b-new")
     assert not (tmp_path / "absent").exists()

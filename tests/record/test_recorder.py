@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -60,15 +61,21 @@ def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     [
         (RunFailed("out of luck"), "failed", "RunFailed: out of luck"),
         (RunStopped(3), "unfinished", "RunStopped: asked to stop; a resume point of step 3 is kept"),
+        (None, "failed", "the run ended before it was done"),
     ],
-    ids=type,
+    ids=str,
 )
-def test_a_passing_error_is_the_reason(tmp_path: Path, error: Exception, status: str, reason: str) -> None:
-    """It goes on its way, and is kept. A run that was asked to stop has not failed: it is unfinished, as if killed."""
+def test_a_passing_error_is_the_reason(tmp_path: Path, error: Exception | None, status: str, reason: str) -> None:
+    """It goes on its way, and is kept. A run that was asked to stop has not failed: it is unfinished, as if killed.
+
+    A run whose result does not count has its Finished event, and an error instead of DONE.
+    """
     recorder = Recorder(tmp_path / "run", made_config())
-    recorder.record(made_events(made_config())[0])
-    with pytest.raises(type(error)), recorder:
-        raise error
+    with pytest.raises(type(error)) if error else nullcontext(), recorder:
+        for event in made_events(made_config()):
+            recorder.record(event)
+        if error:
+            raise error
     assert (recorder.run.status, recorder.run.reason()) == (status, reason)
     assert recorder.run.failure() == (reason if status == "failed" else None)
 
@@ -87,7 +94,7 @@ def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_record_that_the_system_does_not_show_is_one_line(tmp_path: Path) -> None:
-    """Law: where the system does not say whether the record is in its place, the run fails, and says that."""
+    """Where the system does not say whether the record is in its place, the run fails, and says that."""
     recorder = Recorder(tmp_path / "run", made_config())
     recorder.run.path.chmod(0)
     save = next(event for event in made_events(made_config()) if isinstance(event, Saved))
@@ -100,7 +107,7 @@ def test_a_record_that_the_system_does_not_show_is_one_line(tmp_path: Path) -> N
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("where", [Saved, Finished, None])
 def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: bool, where: type[Event] | None) -> None:
-    """Law: if its folder is gone, or holds another run, the run fails at its next save and writes nothing there."""
+    """If its folder is gone, or holds another run, the run fails at its next save and writes nothing there."""
     events, run_dir = made_events(made_config()), tmp_path / "run"
 
     def run() -> None:
@@ -127,22 +134,13 @@ def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: b
     assert RunDir(tmp_path / "moved").status == "unfinished"
 
 
-def test_a_finished_run_is_not_done_until_it_says_so(tmp_path: Path) -> None:
-    """A run whose result does not count has its Finished event, and an error instead of DONE."""
-    with Recorder(tmp_path / "run", made_config()) as recorder:
-        for event in made_events(made_config()):
-            recorder.record(event)
-    assert recorder.run.status == "failed"
-    assert isinstance(read_events(recorder.run.events)[-1], Finished)
-
-
 def test_no_record_is_overwritten(tmp_path: Path) -> None:
     """A folder that holds a record is refused in one line, and not a byte of it changes."""
     write_run(tmp_path / "run", made_config())
-    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
     with pytest.raises(StoreError, match="already holds the record of a run"):
         Recorder(tmp_path / "run", made_config("full"))
-    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -155,56 +153,31 @@ def test_numbers_json_cannot_say_are_refused(tmp_path: Path, value: float) -> No
     assert read_events(recorder.run.events) == []
 
 
-def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
-    """A record cut anywhere in its last line gives all events before that line, and ``is_torn``."""
-    events = write_run(tmp_path / "run", made_config())
-    content = (tmp_path / "run" / "events.jsonl").read_bytes()
-    last = len(content.rsplit(b"\n", 2)[1])
-    torn = tmp_path / "torn.jsonl"
-    for cut in (1, 2, last // 2, last):
-        torn.write_bytes(content[:-cut])
-        record = EventLog.read(torn)
-        assert record.events == events[:-1]
-        assert record.is_torn
-    assert not EventLog.read(tmp_path / "run" / "events.jsonl").is_torn
+def test_a_damaged_log_is_torn_or_named(tmp_path: Path) -> None:
+    """A record cut anywhere in its last line gives all events before that line, and ``is_torn``.
 
-
-@pytest.mark.parametrize(
-    "line", ["{", "[]", '{"event": "party"}', '{"event": "train", "step": 1}', '"train"', "", "\x80"]
-)
-def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
-    """A line that is no event, before the last, is one StoreError with file and line."""
-    write_run(tmp_path / "run", made_config())
-    lines = (tmp_path / "run" / "events.jsonl").read_bytes().split(b"\n")
-    lines[4] = line.encode("latin-1")
-    broken = tmp_path / "broken.jsonl"
-    broken.write_bytes(b"\n".join(lines))
-    with pytest.raises(StoreError, match=r"broken\.jsonl:5: not an event") as caught:
-        read_events(broken)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_record_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
-    """A FIFO in the place of the record is refused: to open it would wait for a writer for good."""
-    os.mkfifo(tmp_path / "events.jsonl")
-    with pytest.raises(StoreError, match=r"events\.jsonl: cannot be read: expected a file, got a FIFO"):
-        EventLog.read(tmp_path / "events.jsonl")
-
-
-@pytest.mark.parametrize("more", [b"garbage", b"garbage\n", b"\n", b"again"])
-def test_what_follows_the_finish_event_is_named(tmp_path: Path, more: bytes) -> None:
-    """Anything after the finish event, a line or a part of one, is a StoreError with file and line."""
+    A line that is no event, before the last, and anything after the finish event are one line with file and number.
+    """
     events = write_run(tmp_path / "run", made_config())
     file = tmp_path / "run" / "events.jsonl"
     content = file.read_bytes()
-    file.write_bytes(content + (content.splitlines(keepends=True)[-1] if more == b"again" else more))
-    with pytest.raises(StoreError, match=rf"events\.jsonl:{len(events) + 1}: "):
-        EventLog.read(file)
+    *lines, last = content.splitlines(keepends=True)
+    assert not EventLog.read(file).is_torn
+    for num_cut in (1, 2, len(last) // 2, len(last) - 1):
+        file.write_bytes(content[:-num_cut])
+        assert EventLog.read(file) == EventLog(events[:-1], is_torn=True)
+    broken = ("{", "[]", '{"event": "party"}', '{"event": "train", "step": 1}', '"train"', "", "\x80")
+    damages = [([*lines[:4], line.encode("latin-1") + b"\n", *lines[5:], last], 5) for line in broken]
+    damages += [([content, more], len(events) + 1) for more in (b"garbage", b"garbage\n", b"\n", last)]
+    for damaged, number in damages:
+        file.write_bytes(b"".join(damaged))
+        with pytest.raises(StoreError, match=rf"events\.jsonl:{number}: [ -~]*$"):
+            EventLog.read(file)
 
 
-@pytest.mark.parametrize(("key", "value"), [("detect_h", {}), ("o_load_h", {"a": 1}), ("detect_h", [1])])
+@pytest.mark.parametrize(("key", "value"), [("o_load_h", {"a": 1}), ("detect_h", [1])])
 def test_a_mapping_in_the_place_of_a_number_is_named(tmp_path: Path, key: str, value: object) -> None:
-    """Law: a key that the analysis computes with is a number, or is optional and absent, or is named."""
+    """A key that the analysis computes with is a number, or is optional and absent, or is named."""
     values = made_config().model_dump(mode="json")
     values["profile"][key] = value
     (tmp_path / "config.yaml").write_text(to_yaml(values))

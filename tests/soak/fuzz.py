@@ -4,7 +4,7 @@ An input is right if it is read as what it says, or refused by messages of one p
 accepted is written and read again as the same. Wrong: a traceback, another message, over a second of CPU time.
 
     python -m tests.soak.fuzz --inputs 100000 --seed 1
-    python -m tests.soak.fuzz --inputs 0 --store 1000 --seed 1             crashes of the store (tests/store/lives.py)
+    python -m tests.soak.fuzz --inputs 0 --store 1000 --seed 1       crashes (tests/store/test_crashes.py)
     python -m tests.soak.fuzz --only manifest --first 4711 --inputs 1      one input again, by its number
 """
 
@@ -23,7 +23,7 @@ from benchmarks._common import names_of, table
 from harness.core.seeds import generator
 from tests.damage import mutate
 from tests.parsers import PARSERS, judge
-from tests.store.lives import LIVES, Life, live
+from tests.store.test_crashes import LIVES, Life, live
 
 _MOST_SECONDS = 1.0
 _SHOWN = 5  # wrong inputs that are shown, of each parser

@@ -1,14 +1,16 @@
-"""Laws of a checkpoint folder: it shows the newest whole checkpoint, says what it skipped, keeps what is named."""
+"""Laws of checkpoints and resume points: the newest whole one is shown, what was skipped is said, and what is named is
+kept."""
 
+import errno
 import json
 import os
-import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -19,40 +21,33 @@ from harness.store import (
     FileRecord,
     Manifest,
     ResumeFolder,
+    ResumePoint,
     ShardStore,
     newest_checkpoint,
+    read_checkpoint,
+    read_state,
+    write_state,
 )
+from harness.store.format import replacing
 from harness.store.manifest import manifest_name, sealed
-from tests.store.helpers import chosen, manifest, next_sequence, read_dense, rows_of, write_dense, write_files
+from tests.store.helpers import chosen, manifest, read_dense, rows_of, write_dense, write_files
+from tests.store.test_crashes import make_point
 from tests.unprivileged import unprivileged
 
 
-def committed(root: Path, *sequences: int, keep: int = 2) -> list[Manifest]:
+def committed(root: Path, *sequences: int, store: CheckpointStore | None = None) -> list[Manifest]:
     """Commit a checkpoint per sequence number."""
-    store = CheckpointStore(root, keep=keep)
+    store = store or CheckpointStore(root)
     manifests = [write_files(root, sequence) for sequence in sequences]
     for each in manifests:
         store.commit(each)
-    store.wait()
+        store.wait()
     return manifests
 
 
-def test_no_folder_is_made_for_a_run_that_lost_its_own(tmp_path: Path) -> None:
-    """Law: a rank makes the folder of its files, and none for the run."""
-    store = ShardStore(tmp_path / "gone" / "checkpoints", "ps0")
-    with pytest.raises(StoreError, match="gone/checkpoints/ps0: cannot be created: No such file or directory"):
-        store.write_base(0, 0, torch.zeros(2, 3))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
-    """Law: neither checkpoints nor resume points are taken for absent because the system refuses to list them."""
-    (tmp_path / "closed").mkdir(mode=0)
-    with unprivileged(tmp_path):
-        with pytest.raises(StoreError, match="closed: cannot be read: Permission denied"):
-            newest_checkpoint(Path("closed"))
-        with pytest.raises(StoreError, match="closed: cannot be read: Permission denied"):
-            ResumeFolder(Path("closed"), fsync=False).paths()
+def names_in(root: Path) -> set[str]:
+    """Every file, by path."""
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def flipped(byte: int) -> Callable[[Path], object]:
@@ -76,65 +71,82 @@ def alter(path: Path) -> None:
     path.write_text(path.read_text().replace('"samples": 2560', '"samples": 2561'))
 
 
-def replace_by_fifo(path: Path) -> None:
-    """Nothing may wait for its writer."""
-    path.unlink()
-    os.mkfifo(path)
-
-
 CONTENT = ("ps0/base-000002.bin", "ps1/base-000002.bin", "trainer0/dense-000002.bin")
 DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     *((CONTENT[k % 3], flipped(byte), "damaged") for k, byte in enumerate((0, 8, 12, 20, 40, 3000, 4095, 4096, 4500))),
     *((name, flipped(-1), "damaged") for name in CONTENT),
     *((name, cut(frac), "") for name in (manifest_name(2), *CONTENT[1:]) for frac in (0.0, 0.5, 0.99)),
-    *((name, replace_by_fifo, "") for name in (manifest_name(2), CONTENT[0])),
+    *((name, lambda path: (path.unlink(), os.mkfifo(path)), "") for name in (manifest_name(2), CONTENT[0])),
     (manifest_name(2), alter, "altered"),
     (CONTENT[0], Path.unlink, ""),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "said"), DAMAGES)
-def test_damage_shows_the_checkpoint_before(
-    tmp_path: Path, name: str, damage: Callable[[Path], object], said: str
-) -> None:
-    """Law: one damaged, torn, missing or foreign file hides its checkpoint and no other, in a line that names it."""
+def test_damage_shows_the_checkpoint_before(tmp_path: Path) -> None:
+    """One damaged, torn, missing or foreign file hides its checkpoint and no other, in a line that names it."""
     assert newest_checkpoint(tmp_path) == (None, [])
     previous, newest = committed(tmp_path, 1, 2)
-    assert newest_checkpoint(tmp_path) == (newest, [])
-    damage(tmp_path / name)
-    found, (skipped,) = newest_checkpoint(tmp_path)
-    assert found == previous
-    assert skipped.startswith(f"skipped {manifest_name(2)}")
-    assert name in skipped
-    assert said in skipped
+    for name, damage, said in DAMAGES:
+        assert newest_checkpoint(tmp_path) == (newest, [])
+        content = (tmp_path / name).read_bytes()
+        damage(tmp_path / name)
+        found, (skipped,) = newest_checkpoint(tmp_path)
+        assert found == previous
+        assert skipped.startswith(f"skipped {manifest_name(2)}")
+        assert name in skipped
+        assert said in skipped
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).write_bytes(content)
 
 
-def test_records_travel_unchanged(tmp_path: Path) -> None:
-    """Records and manifests survive pickling, and JSON, exactly; other fields than a manifest's are named."""
-    whole = write_files(tmp_path, 1)
-    assert pickle.loads(pickle.dumps(whole)) == whole
-    assert Manifest.from_text(whole.to_text(), "here") == whole
-    fields = {key: value for key, value in json.loads(whole.to_text()).items() if key != "xxh3"}
-    with pytest.raises(StoreError, match=r"here: expected the fields of a manifest, got others .*num_bytes"):
-        Manifest.from_text(sealed({**fields, "trainer": {"path": "x"}}), "here")
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    """Nothing counts as absent because the system refuses to list it; no folder is made for a run that lost its own."""
+    (tmp_path / "closed").mkdir(mode=0)
+    with unprivileged(tmp_path):
+        for look in (newest_checkpoint, lambda root: ResumeFolder(root, fsync=False).paths()):
+            with pytest.raises(StoreError, match="closed: cannot be read: Permission denied"):
+                look(Path("closed"))
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file: cannot be used as a checkpoint folder: File exists"):
+        CheckpointStore(tmp_path / "file")
+    for name in ("file", "gone/checkpoints"):
+        with pytest.raises(StoreError, match=f"{name}/ps0: cannot be created: "):
+            ShardStore(tmp_path / name, "ps0").write_base(0, 0, rows_of(0))
+    assert not (tmp_path / "gone").exists()
 
 
-def test_dense_state_round_trip(tmp_path: Path) -> None:
-    """Tensors of any shape and dtype, non-contiguous ones too, and JSON values come back to the bit."""
-    tensors = {
-        "w": rows_of(1).t(),
-        "rng": torch.get_rng_state(),
-        "scalar": torch.tensor(1.5, dtype=torch.float64),
-        "empty": torch.empty(0, 4),
-        "half": torch.ones(3, dtype=torch.bfloat16, requires_grad=True),
-    }
-    extra = {"step": 7, "pcg": {"state": 2**100}, "note": "ü"}
-    record = write_dense(tmp_path, 1, 7, tensors=tensors, extra=extra)
-    read, read_extra = read_dense(tmp_path, record)
-    assert read.keys() == tensors.keys()
-    assert all(torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in read)
-    assert read_extra == extra
-    assert record.payload_bytes == sum(tensor.nbytes for tensor in tensors.values())
+def test_plain_data_comes_back_to_the_bit(tmp_path: Path) -> None:
+    """Arrays of any shape and dtype, non-contiguous ones too, and JSON values; others are refused by their place."""
+    arrays = [
+        rows_of(1).t(),
+        torch.tensor(1.5, dtype=torch.float64),
+        torch.empty(0, 4),
+        torch.ones(3, dtype=torch.bfloat16, requires_grad=True),
+        np.array([2**63, 7], np.uint64),
+        np.array([[True], [False]]).T,
+    ]
+    plain = [None, True, 2**100, 0.1, "ü", {"inner": {"#": [], "x": -0.0}}]
+    record = write_state(tmp_path, "ps0", 3, 7, {"arrays": arrays, "plain": plain}, fsync=False)
+    read = read_state(tmp_path, record)
+    assert repr(read["plain"]) == repr(plain)
+    for one, other in zip(arrays, read["arrays"], strict=True):
+        assert (type(one), one.dtype, one.shape) == (type(other), other.dtype, other.shape)
+        assert one.tolist() == other.tolist()
+    assert record.payload_bytes == sum(array.nbytes for array in arrays)
+    for value in [(1, 2), {3: 4}, {1}, np.float32(1), object(), {"#": 0}]:
+        with pytest.raises(StoreError, match=r"state of ps0\.a\[0\]: expected plain data"):
+            write_state(tmp_path, "ps0", 4, 0, {"a": [value]}, fsync=False)
+
+
+@pytest.mark.parametrize("change", [{"saving": []}, {"step": ...}, {"files": 1, "trainer": {"path": "x"}}])
+def test_a_description_of_other_fields_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    """What another version of the code wrote is one line, though its checksum is right."""
+    for made, what in ((write_files(tmp_path / str(len(change)), 1), "manifest"), (make_point(0, {}), "resume point")):
+        fields = {**json.loads(made.to_text()), **change}
+        text = sealed({key: value for key, value in fields.items() if key != "xxh3" and value is not ...})
+        kind = Manifest if what == "manifest" else ResumePoint
+        with pytest.raises(StoreError, match=f"here: expected the fields of a {what}, got others"):
+            kind.from_text(text, "here")
 
 
 def test_other_format_version_is_refused(tmp_path: Path) -> None:
@@ -145,32 +157,35 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
     content[8:12] = struct.pack("<I", 3)
     path.write_bytes(content)
     reworded = replace(newest.trainer, xxh3=xxhash.xxh3_64_hexdigest(content))
-    with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 2, got 3"):
-        read_dense(tmp_path, reworded)
     (tmp_path / newest.name).write_text(replace(newest, trainer=reworded).to_text())
     with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 2, got 3"):
         newest_checkpoint(tmp_path)
     text = (tmp_path / newest.name).read_text()
     (tmp_path / newest.name).write_text(text.replace('"version": 2', '"version": 3'))
-    with pytest.raises(StoreError, match=r"manifest-000002\.json: expected format version 2, got 3"):
-        newest_checkpoint(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StoreError, match="expected format version 2, got 3"):
-        CheckpointStore(tmp_path).commit(manifest(3, 20, dict(newest.shards), newest.trainer))
-    assert sorted(tmp_path.rglob("*")) == before
+    before = names_in(tmp_path)
+    for look in (newest_checkpoint, lambda root: CheckpointStore(root).commit(replace(newest, sequence=3))):
+        with pytest.raises(StoreError, match=r"manifest-000002\.json: expected format version 2, got 3"):
+            look(tmp_path)
+    assert names_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("who", ["ps0", "ps1", "trainer"])
-def test_disagreeing_parts_are_refused(tmp_path: Path, who: str) -> None:
-    """A manifest whose shards or trainer are of another step than it cannot be made."""
-    whole = write_files(tmp_path, 2)
-    shards, trainer = dict(whole.shards), whole.trainer
-    if who == "trainer":
-        trainer = replace(trainer, applied_step=19)
-    else:
-        shards[who] = (replace(shards[who][0], applied_step=19),)
-    with pytest.raises(StoreError, match=rf"{who} is at step 19 .* the checkpoint at step 20"):
-        manifest(2, 20, shards, trainer)
+def test_parts_that_disagree_are_in_no_manifest(tmp_path: Path) -> None:
+    """Every shard has a base and ordered deltas after it, and all parts are of the manifest's step."""
+    store = ShardStore(tmp_path, "ps0")
+    base = store.write_base(0, 0, rows_of(0))
+    first, second = (store.write_delta(s, s, rows_of(s), [chosen(1)]) for s in (1, 2))
+    dense = write_dense(tmp_path, 2, 2)
+    manifest(2, 2, {"ps0": (base, first, second)}, dense)
+    for records, step, why in [
+        ((), 2, "a base as the first file of a shard, got no file"),
+        ((first,), 2, "a base as the first file"),
+        ((base, second, first), 2, "order"),
+        ((base, base), 2, "only deltas"),
+        ((base, first), 2, "ps0 is at step 1 .* the checkpoint at step 2"),
+        ((base, first), 1, "trainer is at step 2 .* the checkpoint at step 1"),
+    ]:
+        with pytest.raises(StoreError, match=why):
+            manifest(2, step, {"ps0": records}, dense)
 
 
 def test_commit_refuses_missing_files_and_old_numbers(tmp_path: Path) -> None:
@@ -187,9 +202,11 @@ def test_commit_refuses_missing_files_and_old_numbers(tmp_path: Path) -> None:
 
 
 def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
-    """After a commit the folder holds the newest ``keep`` manifests, their files, and saves not yet committed."""
-    shard = ShardStore(tmp_path, "ps0")
-    store = CheckpointStore(tmp_path, keep=2)
+    """After a commit the folder holds the newest ``keep`` manifests, their files, and saves not yet committed.
+
+    Files of a save that died before its manifest, and unreadable manifests, go with the next commit.
+    """
+    shard, store = ShardStore(tmp_path, "ps0"), CheckpointStore(tmp_path, keep=2)
     chain: list[FileRecord] = [shard.write_base(0, 0, rows_of(0))]
     manifests: list[Manifest] = []
     shard.write_base(10, 10, rows_of(10))  # a later save that is still under way
@@ -198,38 +215,21 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
             chain = [shard.compact(chain, sequence)]
         if sequence:
             chain.append(shard.write_delta(sequence, sequence, rows_of(sequence), [chosen(sequence)]))
-        trainer = write_dense(tmp_path, sequence, sequence, tensors={}, extra={})
+        if sequence == 4:
+            ShardStore(tmp_path, "ps1").write_base(3, 3, rows_of(3))
+            (tmp_path / manifest_name(2)).write_text("{")
+        trainer = write_dense(tmp_path, sequence, sequence)
         manifests.append(manifest(sequence, sequence, {"ps0": tuple(chain)}, trainer))
         store.commit(manifests[-1])
         store.wait()
         named = {record.path for each in manifests[-2:] for record in each.files}
-        names = {each.name for each in manifests[-2:]}
-        files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-        assert files == named | names | {"ps0/base-000010.bin"}
-    assert next_sequence(tmp_path) == 11
-
-
-def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever waits, or commits next; the commit stands."""
-
-    def collect(store: CheckpointStore, *args: Any) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(CheckpointStore, "_collect", collect)
-    store = CheckpointStore(tmp_path)
-    first = write_files(tmp_path, 1)
-    store.commit(first)
-    with pytest.raises(ValueError, match="a bug"):
-        store.wait()
-    assert newest_checkpoint(tmp_path) == (first, [])
+        assert names_in(tmp_path) == named | {each.name for each in manifests[-2:]} | {"ps0/base-000010.bin"}
 
 
 def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a commit stands if the folder is moved away after it; the next write finds that (``Moved``)."""
-    store = CheckpointStore(tmp_path, keep=1)
-    manifests = [write_files(tmp_path, sequence) for sequence in (0, 1)]
+    """A commit stands if the folder is moved away after it; the next write finds that (``Moved``)."""
     scan, num_gone = os.scandir, 0
 
     def vanishing(path: Any) -> Any:
@@ -239,28 +239,10 @@ def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
             raise FileNotFoundError(2, "No such file or directory", str(path))
         return scan(path)
 
+    store = CheckpointStore(tmp_path, keep=1)
     monkeypatch.setattr(os, "scandir", vanishing)
-    for each in manifests:
-        store.commit(each)
-        store.wait()
+    committed(tmp_path, 0, 1, store=store)
     assert num_gone
-
-
-def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
-    """Files of a save that died before its manifest, and unreadable manifests, go with the next commit."""
-    committed(tmp_path, 1)
-    write_files(tmp_path, 2)
-    (tmp_path / manifest_name(2)).write_text("{")
-    store = CheckpointStore(tmp_path)
-    assert next_sequence(tmp_path) == 3
-    store.commit(write_files(tmp_path, 3))
-    store.wait()
-    assert {path.name[-11:] for path in tmp_path.rglob("*") if path.is_file()} == {
-        "-000001.bin",
-        "000001.json",
-        "-000003.bin",
-        "000003.json",
-    }
 
 
 def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
@@ -273,13 +255,67 @@ def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
     assert all(path.exists() for path in stale)
     CheckpointStore(tmp_path)
     assert not any(path.exists() for path in stale)
-    assert newest_checkpoint(tmp_path) == (newest, [])
 
 
-def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
-    """A checkpoint folder that is a file is refused by name."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file: cannot be used as a checkpoint folder: File exists"):
-        CheckpointStore(tmp_path / "file")
-    with pytest.raises(StoreError, match="cannot be created"):
-        ShardStore(tmp_path / "file", "ps0").write_base(0, 0, rows_of(0))
+def test_what_a_resume_point_needs_is_kept_and_what_came_after_it_goes(tmp_path: Path) -> None:
+    """A pinned checkpoint outlives later ones; a rewind removes later files, and the next number can be committed."""
+    store = CheckpointStore(tmp_path, keep=1, fsync=False)
+    (first,) = committed(tmp_path, 0, store=store)
+    store.pin([0])
+    _, _, third = committed(tmp_path, 1, 2, 3, store=store)
+    assert read_checkpoint(tmp_path, 0) == first
+    assert newest_checkpoint(tmp_path) == (third, [])
+    with pytest.raises(StoreError):
+        read_checkpoint(tmp_path, 1)
+    store.rewind(0)
+    assert newest_checkpoint(tmp_path) == (first, [])
+    assert names_in(tmp_path) == {first.name, *(record.path for record in first.files)}
+    store.pin([])
+    (again,) = committed(tmp_path, 1, store=store)
+    assert newest_checkpoint(tmp_path) == (again, [])
+    with pytest.raises(StoreError):
+        read_checkpoint(tmp_path, 0)
+    store.rewind(None)
+    assert names_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_refusing_disk_leaves_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """Whichever system call of a save is refused, the error names the file and the folder is as it was."""
+    store = CheckpointStore(tmp_path)
+    (first,) = committed(tmp_path, 1, store=store)
+    second = write_files(tmp_path, 2)
+    before = sorted(tmp_path.rglob("*"))
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    shard = ShardStore(tmp_path, "ps0")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        for name, save in {
+            "manifest-000002.json": lambda: store.commit(second),
+            "base-000003.bin": lambda: shard.write_base(3, 30, rows_of(30)),
+            "base-000004.bin": lambda: shard.compact(second.shards["ps0"], 4),
+        }.items():
+            with pytest.raises(StoreError, match=rf"{name}: cannot be written: {os.strerror(code)}"):
+                save()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert newest_checkpoint(tmp_path) == (first, [])
+    assert read_dense(tmp_path, first.trainer)[1] == {"step": 10}
+
+
+def test_two_writers_of_a_file_do_not_meet(tmp_path: Path) -> None:
+    """Each has a temporary file of its own, so the file is always whole: that of the writer who ended last."""
+    path = tmp_path / "base-000001.bin"
+    with replacing(path, fsync=False) as first:
+        first.write(memoryview(b"first"))
+        with replacing(path, fsync=False) as second:
+            second.write(memoryview(b"2"))
+        assert path.read_bytes() == b"2"
+        first.write(memoryview(b"!"))
+    assert path.read_bytes() == b"first!"
+    assert [*tmp_path.iterdir()] == [path]

@@ -57,7 +57,7 @@ def read(snapshot: Snapshot, parts: tuple[Part, ...], training: Training) -> Ite
 def test_what_is_read_is_what_was(parts: tuple[Part, ...] | None, buffer_bytes: int) -> None:
     """Every row has the value of the snapshot's moment, wherever steps come between copying a chunk and laying over."""
     num_blocked = num_changed = 0
-    for seed in range(30):
+    for seed in range(12):
         rows_MD = rows_of(seed)
         snapshot = Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes)
         training = Training(snapshot, seed)
@@ -67,7 +67,7 @@ def test_what_is_read_is_what_was(parts: tuple[Part, ...] | None, buffer_bytes: 
         assert torch.equal(found_KD, rows_of(seed)[ids])
         num_changed += not torch.equal(rows_MD, rows_of(seed))
         num_blocked += training.num_blocked
-    assert num_changed > 20, "steps went on"
+    assert num_changed > 8, "steps went on"
     assert (num_blocked > 0) == (buffer_bytes < 1 << 20), "a small buffer makes steps wait, a large one does not"
 
 
@@ -80,13 +80,16 @@ def changing(rows: Snapshot, rows_MD: Tensor, enough: threading.Event) -> None:
         rows_MD[rows_N] += 1
 
 
-@pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("parts", [None, (chosen(*range(0, 7000, 3)), slice(7000, 8000))], ids=["base", "delta"])
+@pytest.mark.parametrize(
+    ("buffer_bytes", "parts"),
+    [(1, None), (1, (chosen(*range(0, 1000, 3)), slice(1000, 2000))), (1 << 20, None)],
+    ids=["base", "delta", "large"],
+)
 def test_a_file_written_beside_steps_is_the_file_written_before_them(
     tmp_path: Path, parts: tuple[Part, ...] | None, buffer_bytes: int
 ) -> None:
     """Byte for byte, with real threads, also where steps wait for the writer at every row."""
-    rows_MD = rows_of(3, num_rows=8000)
+    rows_MD = rows_of(3, num_rows=2000)
 
     def write(root: Path, rows):
         store = ShardStore(root, "ps0", fsync=False)
@@ -106,9 +109,9 @@ def test_a_file_written_beside_steps_is_the_file_written_before_them(
 
 def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> None:
     """The writer ends with its half-written file gone, and a step that waited for it goes on."""
-    rows_MD = rows_of(3, num_rows=8000)
+    rows_MD = rows_of(3, num_rows=2000)
     rows = Snapshot(rows_MD, None, buffer_bytes=1)
-    step = in_background("step", lambda: rows.before_change(torch.arange(8000)))  # no room for it
+    step = in_background("step", lambda: rows.before_change(torch.arange(2000)))  # no room for it
     rows.release()
     step.result()
     with pytest.raises(GivenUp):
