@@ -15,9 +15,8 @@ from harness.files import Place, write_text
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
 from harness.processes.stop import StopRequest
-from harness.record import seal
 from harness.record.folder import claim_grid, discard_run, has_resume_point
-from harness.record.rundir import RunDir
+from harness.record.rundir import RunDir, damage_of
 from harness.wandb.server import server_problem, server_url
 
 _log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class OpenGrid:
 
 
 def _checked(outcome: Outcome) -> Outcome:
-    if outcome.status == "failed" or not (damage := seal.damage_of(RunDir(outcome.cell.run_dir))):
+    if outcome.status == "failed" or not (damage := damage_of(RunDir(outcome.cell.run_dir))):
         return outcome
     return replace(outcome, status="damaged", error=damage)
 

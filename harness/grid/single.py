@@ -13,7 +13,6 @@ from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Finished
 from harness.processes.stop import StopRequest
-from harness.record import seal
 from harness.record.code import difference_of
 from harness.record.folder import (
     OtherRun,
@@ -26,7 +25,7 @@ from harness.record.folder import (
     is_same_config,
     reason_kept,
 )
-from harness.record.rundir import RunDir, differing_keys, read_config
+from harness.record.rundir import RunDir, differing_keys, read_config, verify
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -72,7 +71,7 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
         discard_run(run_dir, digest)
     if _state(run_dir, config, digest) is State.DONE:
         drop_leftovers(run_dir)
-        seal.verify(RunDir(run_dir))  # or no results follow
+        verify(RunDir(run_dir))  # or no results follow
         yield OpenRun(config, run_dir, is_done=True)
         return
     if assemble.starts_processes(config):
