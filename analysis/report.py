@@ -167,7 +167,7 @@ def _trace_sections(frame: Frame) -> Iterable[Mapping[str, Any]]:
     """Sections on the failure traces, if any cell has one."""
     if frame["trace"].isna().all():
         return ()
-    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
+    from analysis.trace_figures import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
 
     return trace_sections(frame)
 

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from analysis.tables import UNKNOWN, Heading, rich_table
 from harness.core.plans import ps_rank
-from harness.traces.fits import Fit, Interval
+from harness.traces.fits import Fit, Interval, verdict
 from harness.traces.statistics import Level, TraceStatistics
-from harness.traces.verdict import verdict
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """Names of the two kinds of gap."""

@@ -1,14 +1,14 @@
 """Writes the traces of this folder, every byte a function of the seed: ``python -m failure_traces.generate``."""
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from harness.traces.generate import generate
-from harness.traces.presets import PRESETS, generate_preset
+from harness.traces.regime import PRESETS, generate_preset
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace
 
@@ -16,9 +16,16 @@ SEED = 20210405
 COMMAND = "python -m failure_traces.generate"
 
 
-def _text(header: dict[str, str], columns: str, rows: Iterable[str]) -> str:
+def _text(header: Mapping[str, str], columns: str, rows: Iterable[str]) -> str:
     provenance = [f"# {key}: {value}" for key, value in header.items()]
     return "\n".join([*provenance, columns, *rows]) + "\n"
+
+
+def _made_up(title: str, source: str, columns: str, rows: Iterable[str], *, job_h: float = 56, seed: int | None) -> str:
+    """A trace for a job of ``job_h`` hours. ``seed``: None if no byte depends on it."""
+    drawn = {} if seed is None else {"seed": str(seed)}
+    header = {"title": title, "source": source, "job_h": f"{job_h:g}", **drawn, "command": COMMAND}
+    return _text(header, columns, rows)
 
 
 def _rng(name: str, seed: int) -> np.random.Generator:
@@ -26,47 +33,16 @@ def _rng(name: str, seed: int) -> np.random.Generator:
 
 
 def _by_count(name: str, seed: int, *, num_failures: int, job_h: float, ranks: int, title: str, source: str) -> str:
+    """Failures of ``ranks`` ranks at uniform hours; which ranks is drawn when the trace is used."""
     hours = np.sort(_rng(name, seed).uniform(0, job_h, num_failures))
-    header = {"title": title, "source": source, "job_h": f"{job_h:g}", "seed": str(seed), "command": COMMAND}
-    return _text(header, "hour,rank", [f"{hour:.4f},{ranks}" for hour in hours])
-
-
-def two_in_56h(seed: int = SEED) -> str:
-    """CPR's emulation: two single-rank failures, uniform over 56 h; which rank is drawn when the trace is used."""
-    return _by_count(
-        "two_in_56h",
-        seed,
-        num_failures=2,
-        job_h=56,
-        ranks=1,
-        title="two random single-rank failures in 56 h",
-        source="generated after the emulation of CPR (MLSys 2021) section 5: 56 h, 2 failures [recalled]",
-    )
+    return _made_up(title, source, "hour,rank", [f"{hour:.4f},{ranks}" for hour in hours], job_h=job_h, seed=seed)
 
 
 def ten_in_56h(seed: int = SEED) -> str:
     """Ten failures of one rank, five hours apart from hour 6 on; which rank is drawn when the trace is used."""
-    header = {
-        "title": "ten single-rank failures in 56 h, five hours apart",
-        "source": "made up: each comes well after the last, and none before the model has learned or after the job",
-        "job_h": "56",
-        "seed": str(seed),
-        "command": COMMAND,
-    }
-    return _text(header, "hour,rank", [f"{hour},1" for hour in range(6, 52, 5)])
-
-
-def poster50(seed: int = SEED) -> str:
-    """CPR's test at production scale: five failures of 4 of 18 ranks, uniform over 50 h."""
-    return _by_count(
-        "poster50",
-        seed,
-        num_failures=5,
-        job_h=50,
-        ranks=4,
-        title="five failures in 50 h, each of 4 ranks (of 18) drawn at random",
-        source="generated after CPR's poster: 50 h, 5 failures, 4 randomly chosen PS each [read]; hours are ours",
-    )
+    title = "ten single-rank failures in 56 h, five hours apart"
+    source = "made up: each comes well after the last, and none before the model has learned or after the job"
+    return _made_up(title, source, "hour,rank", [f"{hour},1" for hour in range(6, 52, 5)], seed=seed)
 
 
 # Hour and remark of each event. All but the repeat and the last are moved by up to BUSY_JITTER_H.
@@ -100,14 +76,9 @@ def busy(seed: int = SEED) -> str:
         rows.append(f"{moved_h:.4f},ps{rank},{note}")
         if note == "two at once":
             rows.append(f"{moved_h:.4f},ps{next(deck)},{note}")
-    header = {
-        "title": "ten failure events in 56 h on four ranks, one of two ranks at once",
-        "source": "made up: spread over the job so that strategies differ in a short run",
-        "job_h": "56",
-        "seed": str(seed),
-        "command": COMMAND,
-    }
-    return _text(header, "hour,rank,note", rows)
+    title = "ten failure events in 56 h on four ranks, one of two ranks at once"
+    source = "made up: spread over the job so that strategies differ in a short run"
+    return _made_up(title, source, "hour,rank,note", rows, seed=seed)
 
 
 # Hour, rank or number of ranks, phase, hours of repair. Kills in a recovery wait for a failure at a boundary.
@@ -132,13 +103,10 @@ PHASES = (
 
 def phases(seed: int = SEED) -> str:
     """Failures of four ranks in every phase of a run."""
-    header = {
-        "title": "failures of four ranks in every phase of a run",
-        "source": "made up: one of each sort, some of them during the recovery from another",
-        "job_h": "56",
-        "command": COMMAND,
-    }
-    return _text(header, "hour,rank,phase,repair_h", [f"{hour},{who},{phase},{h}" for hour, who, phase, h in PHASES])
+    title = "failures of four ranks in every phase of a run"
+    source = "made up: one of each sort, some of them during the recovery from another"
+    rows = [f"{hour},{who},{phase},{repair_h}" for hour, who, phase, repair_h in PHASES]
+    return _made_up(title, source, "hour,rank,phase,repair_h", rows, seed=None)
 
 
 # Hour, rank, phase, fault, factor, hours of a slow rank.
@@ -157,13 +125,9 @@ FAULTS = (
 
 def faults(seed: int = SEED) -> str:
     """What happens to ranks besides kills; no bit is flipped, as that may end a run."""
-    header = {
-        "title": "ranks that hang, are cut off the network or slow, and writes that fail",
-        "source": "made up: one of each sort and more",
-        "job_h": "56",
-        "command": COMMAND,
-    }
-    return _text(header, "hour,rank,phase,fault,factor,repair_h", [",".join(map(str, row)) for row in FAULTS])
+    title = "ranks that hang, are cut off the network or slow, and writes that fail"
+    source, rows = "made up: one of each sort and more", [",".join(map(str, row)) for row in FAULTS]
+    return _made_up(title, source, "hour,rank,phase,fault,factor,repair_h", rows, seed=None)
 
 
 def empty(seed: int = SEED) -> str:
@@ -172,7 +136,7 @@ def empty(seed: int = SEED) -> str:
 
 
 def preset(name: str, seed: int = SEED) -> str:
-    """A regime of harness/traces/presets.py: a trace with as many failures as are to be expected of it."""
+    """A regime of harness/traces/regime.py: a trace with as many failures as are to be expected of it."""
     return _generated(generate_preset(name, seed, is_typical=True))
 
 
@@ -191,13 +155,29 @@ def cpr56(number: int, seed: int = SEED) -> str:
 
 def _generated(trace: Trace) -> str:
     rows = [f"{entry.hour:.12g},{entry.who},{','.join(entry.extra.values())}" for entry in trace.entries]
-    return _text(dict(trace.header), "hour,rank,repair_h,node", rows)
+    return _text(trace.header, "hour,rank,repair_h,node", rows)
 
 
 TRACES: dict[str, Callable[[int], str]] = {
-    "two_in_56h.csv": two_in_56h,
+    "two_in_56h.csv": partial(
+        _by_count,
+        "two_in_56h",
+        num_failures=2,
+        job_h=56,
+        ranks=1,
+        title="two random single-rank failures in 56 h",
+        source="generated after the emulation of CPR (MLSys 2021) section 5: 56 h, 2 failures [recalled]",
+    ),
     "ten_in_56h.csv": ten_in_56h,
-    "poster50.csv": poster50,
+    "poster50.csv": partial(
+        _by_count,
+        "poster50",
+        num_failures=5,
+        job_h=50,
+        ranks=4,
+        title="five failures in 50 h, each of 4 ranks (of 18) drawn at random",
+        source="generated after CPR's poster: 50 h, 5 failures, 4 randomly chosen PS each [read]; hours are ours",
+    ),
     "busy.csv": busy,
     "phases.csv": phases,
     "faults.csv": faults,

@@ -27,10 +27,9 @@ from harness.core.priority_strategies import CprPriority
 from harness.core.strategies import BUILT_IN, STRATEGIES, make_strategy
 from harness.core.strategy import StrategyOptions
 from harness.model.footprint import footprint
-from harness.planning.advisor import PLANNED, Advice, Spread, advise
+from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all, spec_of
 from harness.planning.simulate import SaveSizes
-from harness.planning.spread import job_of, simulate_all, spec_of
-from harness.traces.gaps import observe
+from harness.traces.gaps import longest_repairs, observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks, with_profile_of_trace
 from harness.traces.mismatch import mismatches
 from harness.traces.spec import GeneratorSpec
@@ -174,10 +173,7 @@ def _costs_of(trace: Trace, costs: Costs, given: Collection[str], *, has_repairs
 
 def _mean_wait_h(trace: Trace, o_res_h: float) -> float:
     """Mean rescheduling hours of a failure: its longest repair, or O_res if the trace gives none, as in a run."""
-    longest: dict[float, float] = {}
-    for entry in trace.failures:
-        if entry.repair_h is not None:
-            longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
+    longest = longest_repairs(trace)
     waits = [longest.get(hour, o_res_h) for hour in {entry.hour for entry in trace.failures}]
     return math.fsum(waits) / len(waits)
 

@@ -12,7 +12,7 @@ from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat
 from harness.traces.learn import doubts, spec_of_model
 from harness.traces.mapping import MapSpec, map_log
-from harness.traces.presets import generate_preset
+from harness.traces.regime import generate_preset
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace, to_text
 

@@ -139,17 +139,9 @@ class DueSaves:
     closing_steps: tuple[int, ...]
     charged: Outcome | None
 
-    def before(self, kill_step: int) -> int | None:
-        """The step of the last save at or before boundary ``kill_step``, as a save precedes a kill there; or None."""
-        return _last(self.steps, kill_step)
-
-    def closed_before(self, kill_step: int) -> int | None:
-        """As :meth:`before`, of saves that close an interval."""
-        return _last(self.closing_steps, kill_step)
-
 
 def _last(steps: Sequence[int], at: int) -> int | None:
-    """The greatest of ascending ``steps`` that is at most ``at``; None if there is none."""
+    """The greatest of ascending ``steps`` that is at most ``at``, as a save precedes a kill there; None if none is."""
     index = bisect_right(steps, at)
     return steps[index - 1] if index else None
 
@@ -251,14 +243,14 @@ class _Run:
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:
         self.charge_saves_through(planned_kill.step)
-        saved_step = self.saves.before(planned_kill.step)
+        saved_step = _last(self.saves.steps, planned_kill.step)
         if saved_step is None and self.strategy.saves_initially:
             saved_step = 0
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
         plan = plan_recovery(self.strategy, ranks, progress, takes_trainers=takes_trainers)
-        closed_step = self.saves.closed_before(planned_kill.step)
+        closed_step = _last(self.saves.closing_steps, planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step

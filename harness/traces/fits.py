@@ -1,4 +1,4 @@
-"""Maximum-likelihood fits of the time between failures, right-censored durations included, with intervals.
+"""Maximum-likelihood fits of the time between failures, right-censored durations included, and what they let conclude.
 
 scipy fits censored durations too (``dist.fit`` of ``CensoredData``), but has no intervals of the parameters and no
 goodness of fit for them. Intervals are Wald's on the logarithm of each parameter, from the observed information (Meeker
@@ -10,7 +10,7 @@ Array letters: E durations that ended, C censored durations, N all durations, P 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,8 +142,8 @@ def distribution(family: str, values_P: ArrayLike) -> Any:
     return FAMILIES[family].dist(*shape, scale=scale)
 
 
-def fit(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
-    """The maximum-likelihood fit of ``family`` to the durations, with intervals of this confidence.
+def fit(family: str, sample: Sample) -> Fit:
+    """The maximum-likelihood fit of ``family`` to the durations, with intervals of confidence ``CONFIDENCE``.
 
     Raises:
         TraceError: an unknown family, durations not above zero, nothing ended, or the likelihood has no maximum (fewer
@@ -153,18 +153,20 @@ def fit(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
     names = FAMILIES[family].names
     theta_P = np.log(values_P)
     if len(names) == 1:
-        intervals = [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=len(sample.cut_C) > 0)]
+        intervals = [mean_interval(sample.exposure_h, sample.num_events, is_cut=len(sample.cut_C) > 0)]
     else:
         with np.errstate(all="ignore"):
-            spread_P = float(stats.norm.isf((1 - confidence) / 2)) * _standard_errors(family, theta_P, sample)
+            spread_P = float(stats.norm.isf((1 - CONFIDENCE) / 2)) * _standard_errors(family, theta_P, sample)
             ends_P2 = np.exp(theta_P[:, None] + spread_P[:, None] * [-1, 1])
         intervals = [Interval(*ends) if all(np.isfinite(ends)) else Interval(0, math.inf) for ends in ends_P2.tolist()]
     distance, p = distance_of(family, values_P, sample)
+    with np.errstate(all="ignore"):
+        log_likelihood = float(FAMILIES[family].log_likelihood(sample)(*np.exp(theta_P)))
     return Fit(
         family=family,
         parameters=dict(zip(names, values_P.tolist(), strict=True)),
         intervals=dict(zip(names, intervals, strict=True)),
-        log_likelihood=_log_likelihood(family, theta_P, sample),
+        log_likelihood=log_likelihood,
         num_events=sample.num_events,
         exposure_h=sample.exposure_h,
         distance=distance,
@@ -184,14 +186,14 @@ def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
     return fits, refused
 
 
-def mean_interval(exposure_h: float, num_events: int, confidence: float = CONFIDENCE, *, is_cut: bool) -> Interval:
+def mean_interval(exposure_h: float, num_events: int, *, is_cut: bool) -> Interval:
     """The exact interval of the mean time between failures, in hours, for a constant hazard.
 
     Twice the exposure over the mean has a chi-square distribution. It is exact where observation ended with a failure.
     Where the clock ended it (``is_cut``), the number of failures is Poisson and the lower end takes two more degrees of
     freedom (Garwood, Biometrika 28, 1936). Without a failure the upper end is infinite.
     """
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     high = 2 * exposure_h / float(stats.chi2.ppf(tail, 2 * num_events)) if num_events else math.inf
     num_low = num_events + is_cut
     return Interval(2 * exposure_h / float(stats.chi2.isf(tail, 2 * num_low)) if num_low else 0.0, high)
@@ -242,12 +244,6 @@ def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, floa
     return float(found.statistic), float(found.pvalue)
 
 
-def _log_likelihood(family: str, theta_P: F64, sample: Sample) -> float:
-    """The log likelihood of the durations, at these logarithms of the parameters."""
-    with np.errstate(all="ignore"):
-        return float(FAMILIES[family].log_likelihood(sample)(*np.exp(theta_P)))
-
-
 def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
     """Standard errors of two log parameters, from the inverse of the observed information; NaN if it is singular."""
 
@@ -260,3 +256,56 @@ def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
     first, second = at(1, 0) + at(-1, 0) - here, at(0, 1) + at(0, -1) - here
     mixed = (at(1, 1) + at(-1, -1) - at(1, -1) - at(-1, 1)) / 4
     return _STEP * np.sqrt(np.array([-second, -first]) / (first * second - mixed**2))
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+MIN_EVENTS = 20
+"""With fewer, a shape's standard error is above 0.17 (Weibull, 0.78/sqrt(n)), and AIC is asymptotic."""
+TOO_CLOSE = 2.0
+"""A difference of AIC below which the lesser family has substantial support (Burnham & Anderson, Model Selection and
+Multimodel Inference, 2002, section 2.6)."""
+_REFUTED = 0.05
+_UNSEEN = 3.0
+
+
+def verdict(fits: Sequence[Fit]) -> str:
+    """Sentences: which family of distributions fits best, if the data can tell, and the doubts about it."""
+    if not fits:
+        return "No family can be fitted: too few times between failures differ."
+    ranked = sorted(fits, key=lambda fit: fit.aic)
+    num = ranked[0].num_events
+    if num < MIN_EVENTS:
+        times = f"{num:,} {'time' if num == 1 else 'times'} between failures"
+        return f"{times}: too few to tell families apart (at least {MIN_EVENTS} are needed)."
+    close = [fit for fit in ranked if fit.aic - ranked[0].aic < TOO_CLOSE]
+    return " ".join([_choice(close, ranked), *_doubts(close)])
+
+
+def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
+    names = [fit.family for fit in close]
+    if len(close) > 1:
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        apart = f"The data cannot tell {listed} apart (their AICs are within {TOO_CLOSE:g} of the least)"
+        return f"{apart}; nothing speaks against a constant hazard." if "exponential" in names else f"{apart}."
+    if len(ranked) == 1:
+        return f"Only {names[0]} could be fitted."
+    ahead, second = ranked[1].aic - ranked[0].aic, ranked[1].family
+    return f"Of these families {names[0]} fits best: its AIC is {ahead:.1f} below that of {second}."
+
+
+def _doubts(close: Sequence[Fit]) -> Iterator[str]:
+    """Sentences on the closest fits: all refuted, mean beyond the observed durations, hazard that falls or rises."""
+    if all(fit.p < _REFUTED for fit in close):
+        each = ", ".join(f"{fit.family} p < {max(fit.p, 1e-4):.2g}" for fit in close)
+        yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."
+    times = close[0].mean_h / (close[0].exposure_h / close[0].num_events)
+    if times >= _UNSEEN:
+        mean = f"{times:.0f} times the hours observed per failure" if times < math.inf else "infinite"
+        yield f"Its mean is {mean}: it rests on durations beyond those observed; do not extrapolate."
+    by_name = {fit.family: fit for fit in close}
+    if "weibull" in by_name and "exponential" not in by_name:
+        shape, interval = by_name["weibull"].parameters["shape"], by_name["weibull"].intervals["shape"]
+        if 1.0 not in interval:
+            shown = f"Weibull shape {shape:.2f}, {interval.low:.2f} to {interval.high:.2f}"
+            yield f"The hazard {'falls' if shape < 1 else 'rises'} with the time since the last failure ({shown})."

@@ -128,6 +128,15 @@ def observe(trace: Trace) -> Observed:
     return Observed(hour_E, num_E, rank_E, length_h, num_ranks, trace.source, num_repeated, num_of_trainers)
 
 
+def longest_repairs(trace: Trace) -> dict[float, float]:
+    """By the hour of a failure: the longest known repair of the ranks that it takes, in hours."""
+    longest: dict[float, float] = {}
+    for entry in trace.failures:
+        if entry.repair_h is not None:
+            longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
+    return longest
+
+
 def length_of(trace: Trace) -> float:
     """Hours that a trace lasts: its header's ``length_h``, else its ``job_h``, else the hour of its last failure.
 

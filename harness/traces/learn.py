@@ -106,8 +106,7 @@ def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
     """Parameters of the gaps' law: the gaps (``empirical``), or family and shape by AIC (``fit``)."""
     if how == "empirical":
         return {"model": "empirical", "gaps_h": tuple(gaps.ended_E.tolist())}
-    from harness.traces.fits import fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
-    from harness.traces.verdict import TOO_CLOSE  # noqa: PLC0415
+    from harness.traces.fits import TOO_CLOSE, fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
 
     fits, _ = fit_all(gaps)
     if not fits:

@@ -13,6 +13,7 @@ from pydantic import Field, NaiveDatetime, WithJsonSchema, model_validator
 
 from harness.config.words import Parameters
 from harness.core.errors import TraceError
+from harness.core.faults import longest
 from harness.core.host_map import host_name
 from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
@@ -253,7 +254,7 @@ def _entries(  # noqa: PLR0917
         before_h, node = found.get(key, (None, outage.node))
         if key in found:
             rules["failures of a node whose rank dies at that instant already"] += 1
-        found[key] = max((hours for hours in (before_h, repair_h) if hours is not None), default=None), node
+        found[key] = longest((before_h, repair_h)), node
     return tuple(
         Entry(
             hour=hour,

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 
 from harness.config.model import Config
-from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.clock import strike_step
 from harness.core.plans import Costs
 from harness.traces.fits import mean_interval
-from harness.traces.gaps import Observed, observe
+from harness.traces.gaps import Observed, longest_repairs, observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks
 from harness.traces.trace import Trace
 
@@ -94,8 +94,8 @@ def _instants(observed: Observed, costs: Costs, batch_size: int) -> Iterator[str
     """A sentence if several failure instants fall on one boundary between steps, where they are one failure."""
     num_steps = costs.total_samples // batch_size
     hours = [hour for hour in observed.instants[0].tolist() if hour <= costs.job_h]
-    due = (hour_to_samples(hour, job_h=costs.job_h, total_samples=costs.total_samples) for hour in hours)
-    num_boundaries = len({max(0, min(boundary_at(samples, batch_size), num_steps - 1)) for samples in due})
+    job = {"total_samples": costs.total_samples, "batch_size": batch_size, "num_steps": num_steps}
+    num_boundaries = len({strike_step(hour, job_h=costs.job_h, **job) for hour in hours})
     if num_boundaries < len(hours):
         yield (
             f"{len(hours)} failure instants fall on {num_boundaries} boundaries between steps, and instants at one "
@@ -105,10 +105,7 @@ def _instants(observed: Observed, costs: Costs, batch_size: int) -> Iterator[str
 
 
 def _repairs(trace: Trace, costs: Costs, *, is_charged: bool) -> Iterator[str]:
-    longest: dict[float, float] = {}
-    for entry in trace.failures:
-        if entry.repair_h is not None:
-            longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
+    longest = longest_repairs(trace)
     sum_h = math.fsum(longest.values())
     if is_charged and sum_h > costs.job_h:
         yield (

@@ -1,5 +1,6 @@
 """Converts a failure trace to the planned faults of one run."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,18 +39,8 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
     trace = job_trace(config, goes_on=clock == "wall")
     if trace is None:
         return ()
-    for entry in trace.entries if is_by_second else ():
-        if (entry.phase, entry.fault) != ("boundary", KILL):
-            raise TraceError(
-                f"{trace.source}:{entry.line}: phase, fault: expected nothing with trace.inject=wall, got "
-                f"{entry.phase}, {entry.fault.name}; a rank is killed at a second, whatever the run does then"
-            )
-    for entry in trace.entries if "shm" in config.cluster.transports else ():
-        if entry.fault.cuts_network:
-            raise TraceError(
-                f"{trace.source}:{entry.line}: fault: expected none of {entry.fault.name} with shm in "
-                "cluster.transports, got one; shared memory is no network: set cluster.transports=[uv]"
-            )
+    for entry in trace.entries:
+        _refuse_for_config(entry, f"{trace.source}:{entry.line}", config)
     planned_faults = schedule(
         trace,
         job_h=config.emulated.job_h,
@@ -62,18 +53,18 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         seed=config.trace_seed,
         clock=clock,
     )
-    takes_all = next((planned for planned in planned_faults if is_by_second and planned.takes_trainers), None)
-    if takes_all is not None:
-        if config.trace.trainers_die:
+    for planned in planned_faults if is_by_second else ():
+        if planned.takes_trainers and config.trace.trainers_die:
             raise ConfigError(
                 "trace.trainers_die: expected false with trace.inject=wall, got true; what all trainers know is kept "
                 "between two steps only"
             )
-        line = max(strike.line for rank, strike in takes_all.strikes.items() if is_trainer(rank))
-        raise TraceError(
-            f"{trace.source}:{line}: rank: expected a trainer that lives with trace.inject=wall, got a kill of all; "
-            "what they know is kept between two steps only"
-        )
+        if planned.takes_trainers:
+            line = max(strike.line for rank, strike in planned.strikes.items() if is_trainer(rank))
+            raise TraceError(
+                f"{trace.source}:{line}: rank: expected a trainer that lives with trace.inject=wall, got a kill of "
+                "all; what they know is kept between two steps only"
+            )
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
     return planned_faults
@@ -108,17 +99,11 @@ def schedule(
             are, all trainers at once, a phase, or a fault that lasts or strikes in a phase only, with the clock
             ``wall``.
     """
-    lost: dict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = {}
+    lost: defaultdict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = defaultdict(list)
     others: list[tuple[PlannedFault, Entry]] = []
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
-        if entry.hour > job_h and clock == "samples":
-            raise TraceError(
-                f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
-                "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
-            )
-        if (entry.phase != "boundary" or entry.fault.lasts) and clock == "wall":
-            _refuse_on_wall_clock(entry, where)
+        _refuse_by_clock(entry, where, job_h, clock)
         step = strike_step(
             entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
         )
@@ -128,16 +113,16 @@ def schedule(
             ranks += map(trainer_rank, range(num_trainers))
         named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
-            lost.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), []).extend(named)
+            lost[step, entry.hour if clock == "wall" else 0.0, entry.phase] += named
         else:
             others.append((_planned(step, named), entry))
     for step in {step for step, _, _ in lost}:
         _refuse_all_trainers({key: named for key, named in lost.items() if key[0] == step}, num_trainers, trace.source)
-    losses = (_planned(step, lost[step, hour, phase], num_trainers) for step, hour, phase in sorted(lost))
-    at_once = (each for each, _ in others if each.phase == "boundary" and not each.fault.lasts)
+    at_once = [each for each, _ in others if each.phase == "boundary" and not each.fault.lasts]
+    at_once += [_planned(key[0], lost[key], num_trainers) for key in sorted(lost)]
     lasting = [(each, entry) for each, entry in others if each.fault.lasts]
     return (
-        *sorted([*at_once, *losses], key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
+        *sorted(at_once, key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
         *_with_ends(lasting, job_h, total_samples, batch_size),
         *(each for each, _ in others if each.phase != "boundary"),
     )
@@ -170,17 +155,37 @@ def _refuse_all_trainers(
     )
 
 
-def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
-    """Raise TraceError for an entry that only ``trace.clock: samples`` allows."""
-    fault = entry.fault
-    if fault.lasts or "boundary" not in fault.phases:
+def _refuse_for_config(entry: Entry, where: str, config: Config) -> None:
+    """Raise TraceError for an entry that ``trace.inject`` or ``cluster.transports`` rules out."""
+    if config.trace.inject == "wall" and (entry.phase, entry.fault) != ("boundary", KILL):
+        raise TraceError(
+            f"{where}: phase, fault: expected nothing with trace.inject=wall, got {entry.phase}, {entry.fault.name}; "
+            "a rank is killed at a second, whatever the run does then"
+        )
+    if "shm" in config.cluster.transports and entry.fault.cuts_network:
+        raise TraceError(
+            f"{where}: fault: expected none of {entry.fault.name} with shm in cluster.transports, got one; shared "
+            "memory is no network: set cluster.transports=[uv]"
+        )
+
+
+def _refuse_by_clock(entry: Entry, where: str, job_h: float, clock: FailureClock) -> None:
+    """Raise TraceError for an hour past the job's end, or an entry that only ``trace.clock: samples`` allows."""
+    if clock == "samples":
+        if entry.hour > job_h:
+            raise TraceError(
+                f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
+                "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
+            )
+    elif entry.fault.lasts or "boundary" not in entry.fault.phases:
         *names, last = (name for name, each in FAULTS.items() if not each.lasts and "boundary" in each.phases)
         expected = f"{', '.join(names)} or {last}"
-        raise TraceError(f"{where}: fault: expected {expected} with trace.clock=wall, got {fault.name}")
-    raise TraceError(
-        f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
-        "after its hour, which only trace.clock=samples allows"
-    )
+        raise TraceError(f"{where}: fault: expected {expected} with trace.clock=wall, got {entry.fault.name}")
+    elif entry.phase != "boundary":
+        raise TraceError(
+            f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
+            "after its hour, which only trace.clock=samples allows"
+        )
 
 
 def _with_ends(

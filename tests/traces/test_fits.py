@@ -9,9 +9,8 @@ import pytest
 from scipy import special, stats
 
 from harness.core.errors import TraceError
-from harness.traces.fits import FAMILIES, distance_of, distribution, fit
+from harness.traces.fits import FAMILIES, distance_of, distribution, fit, verdict
 from harness.traces.gaps import Sample
-from harness.traces.verdict import verdict
 
 TRUE = {
     "exponential": {"mean_h": 20.0},
@@ -108,6 +107,8 @@ def test_what_cannot_be_fitted_is_refused(sample: Sample, message: str) -> None:
     """Bad durations, and those that leave a shape without a maximum, are refused in one line."""
     with pytest.raises(TraceError, match=message):
         fit("weibull", sample)
+    with pytest.raises(TraceError, match="no family 'normal'; expected one of exponential, gamma"):
+        fit("normal", sample)
 
 
 TWO_KINDS = np.concatenate([np.linspace(0.98, 1.02, 300), np.linspace(98, 102, 300)])

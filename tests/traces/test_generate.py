@@ -12,9 +12,8 @@ from harness.config.profiles import PROFILES
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
 from harness.traces.generate import generate, generate_many
-from harness.traces.laws import MODELS, law_of
-from harness.traces.presets import PRESETS, generate_preset
-from harness.traces.spec import GeneratorSpec
+from harness.traces.regime import PRESETS, generate_preset
+from harness.traces.spec import MODELS, GeneratorSpec, law_of
 from harness.traces.trace import to_text
 from tests.known_jobs import CPR56, planned_under
 

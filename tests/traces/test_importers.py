@@ -12,7 +12,7 @@ import pytest
 
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.importers import FORMATS, findings, fta, infinitehbd, lanl, philly, read_log, spot
+from harness.traces.importers import FORMATS, findings, intervals, lanl, read_log, spot, training
 from harness.traces.importers.findings import LogFormat
 from tests.traces import made_logs
 from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
@@ -127,22 +127,22 @@ RULES = [
     ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {findings.ORDER: 1}), ":3"),
     ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({spot.GONE: 1}, {}), ":3"),
     ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {spot.THERE: 1}), ":2"),
-    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {}), ": record 1"),
+    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({training.NO_START: 1}, {}), ": record 1"),
     ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {findings.ORDER: 1}), ": record 2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1}), ":2"),
-    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({fta.OTHER_TYPE: 1}, {}), ":2"),
-    ("philly", json.dumps([job("Failed", (60, None))]), 0, ({philly.NO_END: 1}, {}), ": record 1"),
-    ("philly", json.dumps([job("Failed", (60, 50))]), 0, ({philly.BACKWARDS: 1}, {}), ": record 1"),
-    ("philly", json.dumps([job("Pass", (60, 90), (90, 99))]), 1, ({}, {philly.STEPS_BACK: 1}), ": record 1"),
+    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {}), ":2"),
+    ("philly", json.dumps([job("Failed", (60, None))]), 0, ({training.NO_END: 1}, {}), ": record 1"),
+    ("philly", json.dumps([job("Failed", (60, 50))]), 0, ({training.BACKWARDS: 1}, {}), ": record 1"),
+    ("philly", json.dumps([job("Pass", (60, 90), (90, 99))]), 1, ({}, {training.STEPS_BACK: 1}), ": record 1"),
     (
         "philly",
         json.dumps([job("Pass", (6, 9)), job("Failed", (6, 9), servers=())]),
         0,
-        ({philly.NO_SERVER: 1}, {}),
+        ({training.NO_SERVER: 1}, {}),
         ": record 2",
     ),
 ]

@@ -11,10 +11,10 @@ from scipy import stats
 from analysis.trace_show import remarks
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
+from harness.traces.fits import verdict
 from harness.traces.gaps import gaps_of, observe
 from harness.traces.statistics import TraceStatistics, describe
 from harness.traces.trace import Entry, Trace, parse_trace
-from harness.traces.verdict import verdict
 
 
 def trace_of(deaths: list[tuple[float, int]], *, node: str = "", **header: object) -> Trace:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.errors import TraceError
-from harness.traces.importers import fta, infinitehbd, intervals, lanl, philly, spot
+from harness.traces.importers import intervals, lanl, spot, training
 from harness.traces.importers.findings import HOUR_S, FailureLog, Findings, LogFormat
 from harness.traces.trace import read_utf8
 
@@ -32,7 +32,7 @@ class Importer:
 
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
-        read=infinitehbd.read,
+        read=training.read_infinitehbd,
         licence="Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)",
         has_calendar=False,
     ),
@@ -54,17 +54,17 @@ FORMATS: dict[str, Importer] = {
         has_calendar=False,
     ),
     "fta": Importer(
-        read=fta.read,
+        read=intervals.read_fta,
         licence="Failure Trace Archive; cite the archive and the data set's own source",
         has_calendar=None,
     ),
     "philly": Importer(
-        read=philly.read,
+        read=training.read_philly,
         licence="msr-fiddle/philly-traces, provided as is; cite Jeon et al., ATC 2019",
         has_calendar=True,
     ),
     "intervals": Importer(
-        read=intervals.read,
+        read=intervals.read_intervals,
         licence="not stated in the file",
         has_calendar=None,
         options=("unit",),

@@ -11,8 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import Findings
-from harness.traces.importers.reading import Count, Number, Record, csv_rows, date_seconds, shown
+from harness.traces.importers.findings import Count, Findings, Number, Record, csv_rows, date_seconds, shown
 
 NOT_POSITIVE = "records with down time <= 0 dropped"
 NO_TIME = "records without a start dropped"

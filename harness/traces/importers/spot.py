@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import Failure, Findings
-from harness.traces.importers.reading import Count, Name, Number, Record, csv_rows, read_json, shown
+from harness.traces.importers.findings import Count, Failure, Findings, Name, Number, Record, csv_rows, read_json, shown
 
 GONE = "removals of an instance that is gone already dropped"
 THERE = "additions of an instance that is there already: passed over"

@@ -1,7 +1,9 @@
-"""Jobs of Microsoft's Philly clusters and their attempts: the JSON list ``cluster_job_log``.
+"""Logs of clusters that train, in JSON: faults of InfiniteHBD's servers, and jobs of Microsoft's Philly clusters.
 
-Source: github.com/msr-fiddle/philly-traces, its README (Jeon et al., ATC 2019, arXiv 1901.05758). The log is of jobs,
-not of machines: which attempts a job made, and how the last one ended.
+InfiniteHBD (arXiv 2502.03885, github.com/stepfun-ai/InfiniteHBD-Trace): a list of ``fault_start`` and ``fault_end``
+events of an LLM cluster of 400 servers. ``event_time`` is in days since the log begins; only servers with a fault are
+named. Philly (Jeon et al., ATC 2019, arXiv 1901.05758, README of github.com/msr-fiddle/philly-traces): the list
+``cluster_job_log`` is of jobs, not of machines: which attempts a job made, and how the last one ended.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,8 +11,42 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import Findings
-from harness.traces.importers.reading import Name, Record, date_seconds, read_json
+from harness.traces.importers.findings import DAY_S, Failure, Findings, Name, Number, Record, date_seconds, read_json
+
+NO_START = "fault_end events of a server without a fault dropped"
+
+
+class _Event(Record):
+    event_type: Literal["fault_start", "fault_end"]
+    node_id: Name
+    event_time: Number
+    fault_type: Any = None
+
+
+def read_infinitehbd(text: str, found: Findings) -> None:
+    """Read each ``fault_start`` with its ``fault_end``, or an end without start, as a failure of its server.
+
+    An end belongs to the earliest open fault of its server and ``fault_type``, else to the server's earliest open one.
+    A fault without an end has no repair time.
+    """
+    records: list[_Event] = read_json(list[_Event], text, found.source)
+    if not records:
+        raise TraceError(f"{found.source}: expected at least one event, got none")
+    events = [(each.event_time * DAY_S, f"{found.source}: record {k}", each) for k, each in enumerate(records, start=1)]
+    open_faults: dict[str, list[tuple[Any, Failure]]] = {}
+    for time_s, where, event in found.in_order(events):
+        found.nodes[event.node_id] = None
+        faults = open_faults.setdefault(event.node_id, [])
+        if event.event_type == "fault_start":
+            faults.append((event.fault_type, found.fail(event.node_id, time_s, None, where)))
+        elif faults:
+            number = next((number for number, (kind, _) in enumerate(faults) if kind == event.fault_type), 0)
+            faults.pop(number)[1].end_s = time_s
+        else:
+            found.drop(NO_START, where)
+
+
+# --- Philly -----------------------------------------------------------------------------------------------------------
 
 NO_END = "failures of attempts without an end_time dropped"
 NO_SERVER = "failures of attempts without a server dropped"
@@ -47,7 +83,7 @@ class _Job(Record):
     attempts: list[_Attempt]
 
 
-def read(text: str, found: Findings) -> None:
+def read_philly(text: str, found: Findings) -> None:
     """Read each failed attempt of a job as a failure of all its servers, at the end of the attempt.
 
     An attempt has failed if another one followed it, or if it is the last one of a job whose status is ``Failed``
