@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import parser, report, table
-from harness.cluster.replica import num_copied_bytes
+from harness.cluster.server import num_copied_bytes
 from harness.config.derived import job_costs
 from harness.config.model import ClusterConfig, Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES

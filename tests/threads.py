@@ -3,7 +3,7 @@
 from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from harness.cluster.trainers import SeveralTrainers
 
@@ -32,6 +32,6 @@ class ThreadExchange:
 def in_threads(size: int, program: Callable[[SeveralTrainers], T]) -> list[T]:
     """What ``program`` returns in each of so many trainers."""
     given, turns = [None] * size, Barrier(size, timeout=60)
-    trainers = [SeveralTrainers(ThreadExchange(index, given, turns)) for index in range(size)]
+    trainers = [SeveralTrainers(cast(Any, ThreadExchange(index, given, turns))) for index in range(size)]
     with ThreadPoolExecutor(size) as threads:
         return [*threads.map(program, trainers)]

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from harness.cluster.formation import Formation
+from harness.cluster.group import Formation
 from harness.config.model import ClusterConfig
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
-from harness.processes.fork_server import END_S, ForkServer, current, start
-from harness.processes.forked import ForkedProcess
+from harness.processes.forked import END_S, ForkedProcess, ForkServer, current, start
 from harness.processes.network import Entrance
 from harness.processes.spawn import fork_server
 

@@ -13,98 +13,46 @@ import select
 import socket
 import struct
 from collections.abc import Generator, Mapping, Set
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.cluster.link import ControlLink, ExchangeOutcome, TrainerAddress
 from harness.core.errors import RunFailed
 from harness.core.plans import trainer_rank
 from harness.processes import control
-
-TrainerAddress = tuple[str, int, bool]
-"""Host and port at which a trainer accepts others, and whether it has been connected with any."""
 
 _HEAD = struct.Struct("<QQ")  # bytes of a pickled value, and of the sizes of its buffers
 _SIZE = struct.Struct("<Q")
 _AT_ONCE = 16  # buffers that one call of the system sends
 
 
-@dataclass(frozen=True)
-class ExchangeOutcome:
-    """The supervisor's message to all living trainers about the exchange in which others have died.
-
-    Attributes:
-        living: numbers of the living trainers.
-        num_calls: the largest number of exchanges that one of them has completed.
-        values: by number, the encoded values of dead trainers in the last of these exchanges.
-    """
-
-    living: tuple[int, ...]
-    num_calls: int
-    values: Mapping[int, bytes]
-
-
-class Notices(Protocol):
-    """The interface by which a trainer gets notices of the supervisor while it waits for other trainers.
-
-    Attributes:
-        is_waiting: whether the trainer waits for others. Set by :class:`Mesh`.
-        dead: numbers of the trainers that have died, and how, in words.
-    """
-
-    is_waiting: bool
-    dead: dict[int, str]
-
-    def fileno(self) -> int:
-        """A file descriptor that is readable when a notice for :meth:`hear` has arrived."""
-        ...
-
-    def hear(self) -> None:
-        """Handle all notices that have arrived. An exception ends the exchange."""
-        ...
-
-    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
-        """Ask for the outcome of the exchange under way, after ``num_calls`` completed ones.
-
-        ``values``: of dead trainers in the last completed one. Returns None if another trainer has died: ask again.
-        """
-        ...
-
-
 class Mesh:
-    """The connections of one trainer with the others. Implements :class:`harness.cluster.trainers.Exchange`.
+    """The connections of one trainer with the others, by which they exchange values.
 
     Args:
-        index, size: of this trainer, and of the group. A spare trainer gets its index before it meets others.
-        host: address to listen on.
-        notices: the supervisor's notices, handled while this trainer waits for others.
+        index: of this trainer. A spare trainer gets its index before it meets others.
+        link: its end of the control channel, whose notices are handled while this trainer waits for others.
 
     Attributes:
+        size: number of trainers.
+        has_met: whether the trainers are connected.
         new_trainers: numbers of the trainers that were connected by the last :meth:`meet`.
     """
 
-    def __init__(
-        self,
-        index: int,
-        size: int,
-        *,
-        host: str,
-        authkey: bytes,
-        timeout_s: float,
-        notices: Notices,
-    ) -> None:
-        self.index, self.size = index, size
-        self._authkey, self._timeout_s = authkey, timeout_s
-        self._listener = control.listen(host, 0)
-        self._notices = notices
+    def __init__(self, index: int, link: ControlLink) -> None:
+        context = link.rank_context
+        self.index, self.size = index, context.options.num_trainers
+        self._authkey, self._timeout_s = context.authkey, context.options.join_timeout_s
+        self._listener = control.listen(link.own_address(), 0)
+        self._notices = link
         self._peers: dict[int, _Peer] = {}
         self._num_calls = 0
         self._last: Mapping[int, Any] = {}  # the values of all in the last exchange
-        self.has_met = size == 1
+        self.has_met = False
         self.new_trainers: set[int] = set()
 
     @property
@@ -169,7 +117,11 @@ class Mesh:
             peer.close()
 
     def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
-        """Exchange a value with the others; see :class:`harness.cluster.trainers.Exchange`.
+        """Give ``value`` to the others; returns the values of all living trainers, by number.
+
+        All trainers get the same values. ``only_to``: only these trainers get the value, the others None. A trainer
+        that dies meanwhile has given its value to all of them, or to none. Raises RunFailed if another trainer makes
+        another call than ``what``.
 
         When a trainer dies, the others report to the supervisor how many exchanges they have completed. A trainer that
         lacks the last value of the dead one gets it from one that has used it. If none has, that value does not count.

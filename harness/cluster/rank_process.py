@@ -3,6 +3,7 @@
 A request of a trainer calls :meth:`PsProcess.serve` in the PS rank.
 """
 
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare_trainer, rank_order
 from harness.core.trainers import ALONE
 from harness.processes import control
-from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
+from harness.processes.leash import hold_leash, ignore_interrupts
 
 _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
@@ -104,7 +105,7 @@ def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) ->
     this process to its parent.
     """
     ignore_interrupts()
-    ignore_stops()
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines
     if rank_context.entrance is not None:
         try:
             rank_context.entrance.enter()
@@ -148,14 +149,7 @@ def _mesh(link: ControlLink) -> Mesh | None:
     context = link.rank_context
     if context.options.num_trainers == 1:
         return None
-    mesh = Mesh(
-        -1 if is_spare_trainer(context.rank) else rank_order(context.rank)[1],
-        context.options.num_trainers,
-        host=link.own_address(),
-        authkey=context.authkey,
-        timeout_s=context.options.join_timeout_s,
-        notices=link,
-    )
+    mesh = Mesh(-1 if is_spare_trainer(context.rank) else rank_order(context.rank)[1], link)
     link.trainer_address = lambda: mesh.address
     return mesh
 

@@ -12,7 +12,7 @@ from torch.futures import Future
 
 from harness.cluster import group, wire
 from harness.cluster.effects import Effects
-from harness.cluster.formation import Formation
+from harness.cluster.group import Formation
 from harness.cluster.link import ControlLink, give_up_silent_hosts
 from harness.cluster.mesh import Mesh
 from harness.cluster.protocol import (
@@ -75,8 +75,8 @@ class RpcCluster(Cluster, Resumable):
 
         With several trainers, each sends the requests to its own share of the ranks, and gets all replies.
         """
-        may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
-        if may_join and self._effects.take_spares():
+        is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
+        if self._options.spares and self._num_in_flight == 0 and is_step and self._effects.take_spares():
             self._form_between_requests(self._effects.once(lambda: self._link.ask("regroup")))
         refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._known_lost.items()}
         self._num_in_flight += 1
@@ -163,7 +163,11 @@ class RpcCluster(Cluster, Resumable):
         replies, detail = self._replies(underway())
         detail |= self._dead_trainers(detail)
         if detail:  # a rank that read from one of the dead is served again
-            replies = {rank: reply for rank, reply in replies.items() if not _needed_dead_rank(reply)}
+            replies = {
+                rank: reply
+                for rank, reply in replies.items()
+                if not (isinstance(reply, Failure) and isinstance(reply.error, RankLost))
+            }
         raise_failures(replies.values())
         if detail:
             raise self._lost(detail, replies)
@@ -366,13 +370,3 @@ def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
 def words_of(error: RuntimeError) -> str:
     """The transport's error text, as one line of 200 characters at most."""
     return str(error).splitlines()[0][:200]
-
-
-def _is_step(requests: Mapping[Rank, Request]) -> bool:
-    """Whether these are messages of a step or an evaluation, and not of a recovery."""
-    return all(isinstance(request, Exchange | Several) for request in requests.values())
-
-
-def _needed_dead_rank(reply: Reply) -> bool:
-    """Whether the rank could not serve a request because a rank that it reads from is dead."""
-    return isinstance(reply, Failure) and isinstance(reply.error, RankLost)

@@ -1,41 +1,15 @@
 """A group of several trainers: how work is divided among them, and how its results are exchanged."""
 
 from collections.abc import Callable, Set
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from harness.cluster.mesh import Mesh
 from harness.core.errors import HarnessError, RunFailed
 from harness.core.plans import trainer_rank
 from harness.core.resumable import Resumable
 from harness.core.trainers import TrainerGroup
 
 T = TypeVar("T")
-
-
-class Exchange(Protocol):
-    """The interface by which a trainer exchanges values with the others.
-
-    Attributes:
-        index, size: of the trainer, and of the group.
-        new_trainers: numbers of the trainers that were connected last.
-    """
-
-    index: int
-    size: int
-    new_trainers: set[int]
-
-    @property
-    def has_met(self) -> bool:
-        """Whether the trainers are connected."""
-        ...
-
-    def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
-        """Give ``value`` to the others; returns the values of all living trainers, by number.
-
-        All trainers get the same values. ``only_to``: only these trainers get the value, the others None.
-        A trainer that dies meanwhile has given its value to all of them, or to none. Raises RunFailed if another
-        trainer makes another call than ``what``.
-        """
-        ...
 
 
 class SeveralTrainers(TrainerGroup, Resumable):
@@ -49,7 +23,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
     _state = ("_num_actions", "_answers")
 
-    def __init__(self, exchange: Exchange, number_calls: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, exchange: Mesh, number_calls: Callable[[int], None] = lambda _: None) -> None:
         self._exchange, self._number_calls = exchange, number_calls
         self.size = exchange.size
         self._living = {*range(exchange.size)}

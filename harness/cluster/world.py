@@ -13,21 +13,19 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.formation import Formation, Rendezvous
+from harness.cluster.group import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
+from harness.cluster.link import Connections
 from harness.cluster.processes import Processes
-from harness.cluster.replacements import Replacements
-from harness.cluster.trainer_calls import ExchangeOutcomes, NumberedCalls, Result
-from harness.cluster.trainer_watch import TrainerWatch
+from harness.cluster.trainer_deaths import ExchangeOutcomes, NumberedCalls, Replacements, Result, TrainerWatch
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, NoTrainerLeft, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_spare_trainer, is_trainer, rank_order, spare_name
 from harness.processes import control
+from harness.processes.control import give_up_after
 from harness.processes.network import PrivateNetwork
-from harness.processes.sockets import give_up_after
 from harness.processes.stop import StopRequest
 
 _TICK = 0.05  # of the shorter deadline: longest time between two checks of all deadlines
@@ -470,7 +468,7 @@ class World:
         self._trainers.remove(trainer)
         self._replacements.lost(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
-            alone = "; no trainer is left" if len(self._watch) > 1 else ""
+            alone = "; no trainer is left" if self._options.num_trainers > 1 else ""
             raise RunFailed(f"{trainer} {how}{alone}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
         self._tell_trainers("trainer_died", rank_order(trainer)[1], how)

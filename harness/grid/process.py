@@ -17,8 +17,7 @@ from harness.core.events import Finished
 from harness.files import Place, read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.processes.fork_server import current, start
-from harness.processes.forked import ForkedProcess
+from harness.processes.forked import ForkedProcess, current, start
 from harness.processes.spawn import fork_server
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
 from harness.record.rundir import RunDir, write_reason

@@ -24,11 +24,11 @@ from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.core.errors import ConfigError, HarnessError
 from harness.hosts.agent_link import BEAT_FRAC
 from harness.hosts.notice import Notice
-from harness.processes import control, fork_server
+from harness.processes import control, forked
+from harness.processes.control import LEASE_FRAC, give_up_after, interface_of
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
 from harness.processes.partition import CannotCutOff
-from harness.processes.sockets import LEASE_FRAC, give_up_after, interface_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class Agent:
         os._exit(code)
 
     def _kill_server(self) -> None:
-        if (server := fork_server.current()) is not None:
+        if (server := forked.current()) is not None:
             server.send(signal.SIGKILL)
 
 

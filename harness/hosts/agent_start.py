@@ -23,7 +23,7 @@ from harness.hosts.agent import AgentSettings
 from harness.hosts.agent_link import AgentLink
 from harness.processes import control
 from harness.processes.child import ROOT, Child
-from harness.processes.sockets import give_up_after
+from harness.processes.control import give_up_after
 from harness.record.code import Code, current_code, read_all_code
 
 _log = logging.getLogger(__name__)

@@ -1,15 +1,96 @@
-"""The supervisor's handle on a process that a fork server forked on this machine: its end, signals and exit code."""
+"""The fork server of this process, and handles on the processes that it forked: their end, signals and exit code.
+
+The server may die or be stopped, so every wait for it has a deadline.
+"""
 
 import signal
+import threading
+from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from harness.core.errors import RunFailed
 from harness.processes import partition
-from harness.processes.fork_server import END_S, ForkServer
 from harness.processes.pidfd import Pidfd
 
+END_S = 1.0
+"""Between the first sign of the end of a process and its end."""
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
 _TELL_S = 10.0  # for a fork server to report how a process ended
+_FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
+
+
+class ForkServer(Pidfd):
+    """A running fork server.
+
+    Attributes:
+        given_up: why :meth:`give_up` has killed it, in words; empty if it has not.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.has_answered = False
+        self.given_up = ""
+
+    def give_up(self, timeout_s: float, what: str) -> None:
+        """Kill the server because it did not do ``what`` within ``timeout_s``. A no-op if it has ended."""
+        if self.has_ended():
+            return
+        self.given_up = f"was killed, since it took more than {timeout_s:g} s to {what}"
+        self.send(signal.SIGKILL)
+
+    def failure(self) -> RunFailed:
+        """A RunFailed that says how the server ended."""
+        end = f"was ended by {self.killed_by}" if self.killed_by else "has ended"
+        return RunFailed(f"the fork server (pid {self.pid}) {self.given_up or end}")
+
+    @property
+    def killed_by(self) -> str | None:
+        """Name of the signal that killed the server; None if it runs, ended by itself, or was reaped elsewhere."""
+        code = self.exit_code
+        return signal.Signals(-code).name if code is not None and code < 0 else None
+
+
+_current: ForkServer | None = None
+
+
+def current() -> ForkServer | None:
+    """The fork server of this process; None before it starts, and if this Python version hides its process id."""
+    global _current  # noqa: PLW0603 - as multiprocessing's own, one for each process
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if pid is None:
+        return None
+    if _current is None or _current.pid != pid:
+        with suppress(ProcessLookupError):
+            _current = ForkServer(pid)
+    return _current
+
+
+def start(process: BaseProcess, timeout_s: float) -> None:
+    """Start ``process`` by the running fork server.
+
+    Raises RunFailed if the server does not answer within ``timeout_s`` (300 s for its first answer); it is then killed,
+    since a signal may have stopped it. Raises OSError or EOFError if it could not fork.
+    """
+    server = current()
+    if server is None:
+        process.start()
+        return
+    if not server.has_answered:
+        timeout_s = max(timeout_s, _FIRST_ANSWER_S)
+    deadline = threading.Timer(timeout_s, server.give_up, (timeout_s, f"start {process.name}"))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        process.start()
+    except (OSError, EOFError) as error:
+        if server.given_up:
+            raise server.failure() from error
+        raise
+    finally:
+        deadline.cancel()
+    server.has_answered = True
 
 
 class ForkedProcess:
@@ -52,7 +133,6 @@ class ForkedProcess:
         return self._process.sentinel
 
     def kill(self) -> None:
-        """Send SIGKILL to the process; a no-op if it has ended."""
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
@@ -61,11 +141,9 @@ class ForkedProcess:
             self._handle.send(number)
 
     def pause(self) -> None:
-        """Send SIGSTOP without waiting; a no-op if the process has ended."""
         self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Send SIGCONT; a no-op if the process has ended."""
         self.send(signal.SIGCONT)
 
     @property
@@ -85,7 +163,6 @@ class ForkedProcess:
 
     @property
     def cut_problem(self) -> str | None:
-        """Why :meth:`cut_off` would fail, in one line, or None. The process must have a TCP socket."""
         return None if self._handle is None else partition.problem(self._handle)
 
     def join(self, timeout_s: float) -> None:

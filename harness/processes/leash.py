@@ -27,11 +27,6 @@ def ignore_interrupts() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def ignore_stops() -> None:
-    """Ignore Ctrl-Z: a stopped rank would miss deadlines. Ranks wait for a supervisor that Ctrl-Z has stopped."""
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-
-
 def end_quietly_without_orders() -> None:
     """For a fork server: suppress the traceback of a forked process whose starter died before it sent the work."""
     show = sys.excepthook

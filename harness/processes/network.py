@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection
 
 from harness.core.errors import RunFailed
 from harness.processes import control
-from harness.processes.fork_server import current, start
-from harness.processes.forked import ForkedProcess
+from harness.processes.forked import ForkedProcess, current, start
 from harness.processes.leash import end_with_parent
 from harness.processes.spawn import fork_server
 

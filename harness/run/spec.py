@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.replica import num_copied_bytes
-from harness.cluster.server import RankSpec
+from harness.cluster.server import RankSpec, num_copied_bytes
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import host_map, job_costs
 from harness.config.experiment import Cell

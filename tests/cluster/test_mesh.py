@@ -1,36 +1,18 @@
 """Laws of the sockets between trainers; what happens when one dies is in ``tests/run/test_trainers.py``."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from harness.cluster.mesh import ExchangeOutcome, Mesh
+from harness.cluster.mesh import Mesh
+from harness.config.model import ClusterConfig
 from harness.core.errors import RunFailed
-
-
-class Silence:
-    """A control channel on which nothing comes."""
-
-    is_waiting = False
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.dead = dict[int, str]()
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def hear(self) -> None:
-        pass
-
-    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
-        pass
-
 
 Start = Callable[[Callable[[Mesh], Any]], list[Callable[[], Any]]]
 
@@ -38,9 +20,10 @@ Start = Callable[[Callable[[Mesh], Any]], list[Callable[[], Any]]]
 @contextmanager
 def meshes(size: int) -> Iterator[Start]:
     """Trainers of this process, connected; the result starts a call by each and returns what waits for its result."""
-    never, end = os.pipe()
-    how: dict[str, Any] = {"host": "127.0.0.1", "authkey": b"k" * 32, "timeout_s": 20, "notices": Silence(never)}
-    made = [Mesh(index, size, **how) for index in range(size)]
+    never, end = os.pipe()  # on the control channel nothing comes
+    link = Mock(dead={}, **{"fileno.return_value": never, "own_address.return_value": "127.0.0.1"})
+    link.rank_context = Mock(authkey=b"k" * 32, options=ClusterConfig(num_trainers=size, join_timeout_s=20))
+    made = [Mesh(index, link) for index in range(size)]
     addresses = {mesh.index: mesh.address for mesh in made}
     with ThreadPoolExecutor(size) as threads:
 

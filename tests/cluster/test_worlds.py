@@ -14,7 +14,7 @@ import pytest
 
 from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.trainer_watch import TrainerProgress
+from harness.cluster.trainer_deaths import TrainerProgress
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped

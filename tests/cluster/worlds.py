@@ -27,7 +27,7 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
 from harness.core.faults import Partition, PlannedFault, Strike
 from harness.processes import forked, network
-from harness.processes.fork_server import current
+from harness.processes.forked import current
 from harness.processes.spawn import nest_fork_server
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec

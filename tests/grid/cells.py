@@ -23,7 +23,6 @@ from harness.grid import process, runner
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView, LocalPool, run_cells
 from harness.grid.worker import OnStatus, RunCell
-from harness.processes import fork_server as fork_server_module
 from harness.processes import forked
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.processes.stop import StopRequest
@@ -269,7 +268,7 @@ class _Killer(Journal):
         super().status(cell, status)
         if len(self.lines) < 4:
             return
-        server = fork_server_module.current()
+        server = forked.current()
         assert server is not None
         cells = [int((cell.run_dir.parent / f"local-{seed}" / "pid").read_text()) for seed in range(2)]
         pids = [*cells, server.pid]

@@ -21,8 +21,8 @@ from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.notice import Notice
 from harness.hosts.ray_launcher import RayLauncher
+from harness.processes.control import give_up_all_after, interface_of
 from harness.processes.leash import ORPHANED
-from harness.processes.sockets import give_up_all_after, interface_of
 from tests.own_time import own_time
 
 DEAD_AFTER_S = 2.0

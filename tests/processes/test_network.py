@@ -18,7 +18,7 @@ import pytest
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.processes import network as networks
-from harness.processes.fork_server import current
+from harness.processes.forked import current
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.record.event_log import EventLog

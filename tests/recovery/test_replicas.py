@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.replica import num_copied_bytes
+from harness.cluster.server import num_copied_bytes
 from harness.config.model import Config
 from harness.core.events import Recovered
 from harness.run.assemble import Parts

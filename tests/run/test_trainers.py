@@ -21,7 +21,7 @@ import pytest
 from torch.futures import Future
 
 import analysis
-from harness.cluster.formation import Formation
+from harness.cluster.group import Formation
 from harness.cluster.link import ControlLink
 from harness.cluster.mesh import Mesh, _Peer
 from harness.cluster.rpc import RpcCluster

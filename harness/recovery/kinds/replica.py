@@ -22,7 +22,7 @@ from harness.cluster.protocol import (
     WriteBack,
     exchanges_of,
 )
-from harness.cluster.replica import num_copied_bytes
+from harness.cluster.server import num_copied_bytes
 from harness.core.plans import Progress, Rank, buddy_of, owner_of, ps_index, ps_rank
 from harness.recovery.kinds.base import LostRanks, Recovery, Serve
 
