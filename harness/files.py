@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,17 +16,24 @@ _SPECIAL = {stat.S_IFIFO: "FIFO", stat.S_IFCHR: "device", stat.S_IFBLK: "device"
 
 
 @contextmanager
+def os_errors(what: str, then: str = "") -> Iterator[None]:
+    """An OSError of the block becomes a StoreError ``WHAT: REASON``, with ``then`` behind it."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror}{then}") from error
+
+
+@contextmanager
 def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[None]:
     """An OSError of the block becomes a StoreError ``FILE: cannot be ACTION: REASON``.
 
     What is no file raises it before it is read: a FIFO waits for its writer, and a device may have no end.
     """
-    try:
+    with os_errors(f"{file}: cannot be {action}"):
         if action == "read" and file.exists() and (what := _SPECIAL.get(stat.S_IFMT(file.stat().st_mode))):
             raise StoreError(f"{file}: cannot be read: expected a file, got a {what}")
         yield
-    except OSError as error:
-        raise StoreError(f"{file}: cannot be {action}: {error.strerror}") from error
 
 
 def read_file(file: Path) -> bytes:
@@ -125,12 +132,9 @@ class Place:
         if self._handle < 0:
             self._take()
             return
-        try:
+        found = None
+        with os_errors(f"{self._path}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
             found = _identity(os.stat(self._path))
-        except (FileNotFoundError, NotADirectoryError):
-            found = None
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be read: {error.strerror}") from error
         if found != _identity(os.fstat(self._handle)):
             now = "nothing is there" if found is None else "another one is there"
             raise Moved(f"{self._path}: moved or removed during the run; {now}, and what was written went with it")
@@ -145,12 +149,8 @@ class Place:
         return True
 
     def _take(self) -> None:
-        try:
+        with os_errors(f"{self._path}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
             self._handle = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be read: {error.strerror}") from error
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound: modules end before objects do
         if self._handle >= 0:

@@ -13,30 +13,232 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
+import analysis
+from analysis.claims.claim import Benchmark
+from harness.cli.benchmark_runs import BenchmarkRun
 from harness.config.experiment import load_config, load_experiment
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
+from harness.core.resumable import EventsPosition
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, read_meta, write_meta
+from harness.data.schema import read_schema
 from harness.data.sidecar import SUFFIX, read_sidecar
-from harness.store import FileRecord, Manifest, ShardStore, read_state
+from harness.record.code import current_code
+from harness.record.event_log import EventLog
+from harness.record.recorder import to_line
+from harness.record.rundir import RunDir, is_sealed, read_config, verify
+from harness.store import FileRecord, Manifest, ResumePoint, ShardStore, read_state, write_state
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import LogFormat
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
+from harness.wandb.facts import facts_of, read_facts
+from harness.wandb.history import History
+from harness.wandb.sent import mark_sent, sent_marker
 from tests.damage import Rng
 from tests.data import logs
-from tests.made_runs import made_config
-from tests.parser import Parser, same
-from tests.record_parsers import RECORD_PARSERS, drawn_config
+from tests.made_runs import made_config, made_events, write_run
 from tests.store.helpers import rows_of, write_files
 from tests.traces.made_logs import WRITERS, check_clean, made
+
+Read = Callable[[Path], Any]
+
+
+@dataclass(frozen=True)
+class Parser:
+    """``sound``: an input that is accepted. ``read``: reads the file and checks what it promises; raises UserError."""
+
+    sound: Callable[[Rng], bytes]
+    read: Read
+
+
+def same(one: Any, other: Any) -> None:
+    """Raise AssertionError unless both are equal; a NaN equals itself."""
+    assert repr(one) == repr(other), f"read again: {one!r:.300} is not {other!r:.300}"
+
+
+def again(path: Path, text: str) -> Path:
+    """A file beside ``path`` with what was read from it, as it is written."""
+    file = path.with_name(f"again{path.suffix}")
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def placed(path: Path, name: str, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    """A folder of ``files``, by path, in which the file at ``path`` is in the place of ``name``."""
+    folder = path.with_name("runs") / "run"
+    for each, content in {**files, name: path.read_bytes()}.items():
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        (folder / each).write_bytes(content)
+    return folder
+
+
+def _made(write: Callable[[Path], object]) -> dict[str, bytes]:
+    """The files that ``write`` makes in a folder, by path."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        write(root / "it")
+        files = (path for path in (root / "it").rglob("*") if path.is_file())
+        return {str(path.relative_to(root / "it")): path.read_bytes() for path in files}
+
+
+# --- a run that failed, whose files are not sealed --------------------------------------------------------------------
+
+
+def drawn_config(rng: Rng) -> bytes:
+    """The resolved config of a run."""
+    names = ("none", "full", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_mirror", "buddy")
+    config = made_config(names[rng.integers(len(names))], seed=int(rng.integers(100)))
+    return to_yaml(config.model_dump(mode="json")).encode()
+
+
+@cache
+def _events(seed: int) -> bytes:
+    return "".join(map(to_line, made_events(made_config(seed=seed)))).encode()
+
+
+def _environment(rng: Rng) -> bytes:
+    values: dict[str, Any] = {
+        "num_threads": int(rng.integers(100)),
+        "code": current_code().to_json(),
+        "git": {"commit": "0" * 40, "dirty": False},
+        "data": {"digest": "0" * 16, "num_samples": 14, "synthetic": None},
+        "trace": {"digest": "1" * 16},
+        "load_average": [0.5, 0.25, 0.125],
+    }
+    return json.dumps(values, indent=1).encode()
+
+
+@cache
+def _finished() -> dict[str, bytes]:
+    """The files of a finished run, by name."""
+    return _made(lambda path: write_run(path, made_config(), data="0" * 16))
+
+
+def _read_export(run: RunDir) -> None:
+    """Make what wandb shows of a run."""
+    if (facts := read_facts(run, {})) is not None:
+        history = History(facts.config["profile"]["job_h"])
+        for event in EventLog.of(run).events:
+            history.rows(event)
+            history.summary(event)
+
+
+def _read_failed(name: str, path: Path) -> None:
+    """Whatever shows a run that is not sealed: each reads it, or refuses it. The first refusal is raised."""
+    run = RunDir(placed(path, name, _finished()))
+    run.done.rename(run.error)
+    refusals: list[UserError] = []
+    for read in (lambda: _read_export(run), lambda: analysis.show(run.path), lambda: analysis.load(run.path.parent)):
+        try:
+            read()
+        except UserError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+
+
+def _read_events(path: Path) -> None:
+    record = EventLog.read(path)
+    same(EventLog.read(again(path, "".join(map(to_line, record.events)))).events, record.events)
+    _read_failed("events.jsonl", path)
+
+
+def _read_run_config(path: Path) -> None:
+    run_dir = placed(path, "config.yaml")
+    values = read_config(run_dir)
+    RunDir(run_dir).config.write_text(to_yaml(values), encoding="utf-8")
+    same(read_config(run_dir), values)
+    _read_failed("config.yaml", path)
+
+
+def _read_seal(path: Path) -> None:
+    run = RunDir(placed(path, "DONE", _finished()))
+    verify(run)
+    if is_sealed(run):
+        same(path.read_bytes(), _finished()["DONE"])
+
+
+# --- resume points ----------------------------------------------------------------------------------------------------
+
+
+def _point(rng: Rng) -> bytes:
+    record = _state()[0]
+    point = ResumePoint(
+        number=3,
+        step=int(rng.integers(100)),
+        config_hash="0" * 16,
+        code="1" * 16,
+        events=EventsPosition(num_bytes=100, num_events=3, digest="2" * 32),
+        checkpoint=1,
+        files={"ps0": record},
+        supervisor={"carried_out": [0], "generation": 1},
+    )
+    return point.to_text().encode()
+
+
+def _read_point(path: Path) -> None:
+    point = ResumePoint.from_text(path.read_bytes().decode(errors="replace"), str(path))
+    same(ResumePoint.from_text(point.to_text(), str(path)), point)
+
+
+@cache
+def _state() -> tuple[FileRecord, bytes]:
+    """The record of a state file, and its content."""
+    state = {"rows": torch.arange(6.0).reshape(2, 3), "bits": np.array([1, 7], np.uint64), "plain": [None, 0.5, "x"]}
+    with TemporaryDirectory() as name:
+        record = write_state(Path(name), "ps0", 3, 30, state, fsync=False)
+        return record, (Path(name) / record.path).read_bytes()
+
+
+def _read_state(path: Path) -> None:
+    record, content = _state()
+    read_state(placed(path, record.path), record)
+    same(path.read_bytes(), content)
+
+
+# --- wandb, benchmarks ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _marker() -> bytes:
+    def mark(path: Path) -> None:
+        path.mkdir()
+        run = RunDir(path)
+        facts = facts_of(run, made_config(), "0" * 16)
+        mark_sent(run, facts, digest="1" * 16, server="https://api.wandb.ai", url="https://wandb.ai/us/it/runs/1")
+
+    return _made(mark)["wandb/sent.json"]
+
+
+def _read_marker(path: Path) -> None:
+    found = sent_marker(RunDir(placed(path, "wandb/sent.json")))
+    assert found.get("url") is None or found["url"].partition("/runs/")
+
+
+@cache
+def _results() -> bytes:
+    with TemporaryDirectory() as name:
+        run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), Path(name) / "it.json", "data")
+        machine = {"code": None, "time": "2026-11-23", "cpu": "x", "num_cores": 2, "load_average": [0.5]}
+        run.keep({"machine": machine, "results": [{"value": 3}]})
+        return run.file.read_bytes()
+
+
+def _read_results(path: Path) -> None:
+    run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), path, "data")
+    same([run.results(), run.difference()], [[{"value": 3}], "code not recorded"])
+    assert run.machine()
+
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -53,24 +255,13 @@ _OVERRIDES = (
 
 def _read_config(path: Path) -> None:
     config = load_config(path)
-    again = path.with_name("again.yaml")
-    again.write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
-    same(load_config(again), config)
-
-
-def _experiment(rng: Rng) -> bytes:
-    return _EXPERIMENTS[rng.integers(len(_EXPERIMENTS))].read_bytes()
+    same(load_config(again(path, to_yaml(config.model_dump(mode="json")))), config)
 
 
 def _read_experiment(path: Path) -> None:
     experiment = load_experiment(path, cell_hash=Config.model_dump_json)
-    again = path.with_name("again.yaml")
-    again.write_text(to_yaml(experiment.resolved), encoding="utf-8")
-    same(load_experiment(again, cell_hash=Config.model_dump_json).cells, experiment.cells)
-
-
-def _override(rng: Rng) -> bytes:
-    return _OVERRIDES[rng.integers(len(_OVERRIDES))].encode()
+    file = again(path, to_yaml(experiment.resolved))
+    same(load_experiment(file, cell_hash=Config.model_dump_json).cells, experiment.cells)
 
 
 def _read_override(path: Path) -> None:
@@ -99,10 +290,7 @@ def _trace(rng: Rng) -> bytes:
 def _read_trace(path: Path) -> None:
     trace = read_trace(path)
     assert all(entry.hour >= 0 and math.isfinite(entry.hour) for entry in trace.entries)
-    again = path.with_name("again.csv")
-    again.write_text(to_text(trace), encoding="utf-8")
-    once = read_trace(again)
-    same(_as_written(once), _as_written(trace))
+    same(_as_written(read_trace(again(path, to_text(trace)))), _as_written(trace))
 
 
 def _as_written(trace: Trace) -> list[Any]:
@@ -116,19 +304,11 @@ def _as_written(trace: Trace) -> list[Any]:
     ]
 
 
-def _law(rng: Rng) -> bytes:
-    return _LAWS[rng.integers(len(_LAWS))].encode()
-
-
 def _read_law(path: Path) -> None:
     law, job = path.read_bytes().decode(errors="surrogateescape"), made_config().emulated
     trace = draw(law, job, 8, seed=1)
     assert [e.hour for e in trace.entries] == sorted(e.hour for e in trace.entries if job.job_h >= e.hour >= 0)
     same(draw(law, job, 8, seed=1), trace)
-
-
-def _log(format: str, rng: Rng) -> bytes:
-    return WRITERS[format](made(rng)).encode()
 
 
 def _read_log(format: str, path: Path) -> None:
@@ -155,30 +335,18 @@ def _read_rows(path: Path) -> None:
 @cache
 def _data() -> dict[str, bytes]:
     """The files of a prepared folder, by name."""
-    with TemporaryDirectory() as name:
-        folder = Path(name) / "data"
-        logs.write_folder(folder, _NUM_ROWS)
-        return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def _folder(path: Path, name: str) -> Path:
-    """A prepared folder with the file ``name`` replaced by that at ``path``."""
-    folder = path.with_name("data")
-    folder.mkdir(exist_ok=True)
-    for each, content in {**_data(), name: path.read_bytes()}.items():
-        (folder / each).write_bytes(content)
-    return folder
+    return _made(lambda path: logs.write_folder(path, _NUM_ROWS))
 
 
 def _read_meta(path: Path) -> None:
-    folder = _folder(path, META_NAME)
+    folder = placed(path, META_NAME, _data())
     meta = read_meta(folder)
     write_meta(folder, meta)
     same(read_meta(folder), meta)
 
 
 def _read_records(path: Path) -> None:
-    Dataset.open(_folder(path, RECORDS_NAME), split="dlrm", seed=0).verify()
+    Dataset.open(placed(path, RECORDS_NAME, _data()), split="dlrm", seed=0).verify()
     same(path.read_bytes(), _data()[RECORDS_NAME])
 
 
@@ -194,15 +362,23 @@ def _read_sidecar(path: Path) -> None:
     assert found is None or (abs(found.rows) < 2**40 and abs(found.seed) < 2**40 and found.taper < 2**40), found
 
 
+_SCHEMA = b"separator: ;\nheader: false\nlabel: 1\ndense: {2: log1p, 3: none}\ncategories: [4, 5]\nmissing: [none]\n"
+
+
+def _read_schema(path: Path) -> None:
+    schema = read_schema(path)
+    same(read_schema(again(path, to_yaml(schema.model_dump(mode="json")))), schema)
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 @cache
 def _checkpoint() -> tuple[Manifest, dict[str, bytes]]:
     """A manifest, and its files by path."""
-    with TemporaryDirectory() as name:
-        made_by = write_files(Path(name), 1)
-        return made_by, {record.path: (Path(name) / record.path).read_bytes() for record in made_by.files}
+    found: list[Manifest] = []
+    files = _made(lambda path: (path.mkdir(), found.append(write_files(path, 1))))
+    return found[0], files
 
 
 def _read_manifest(path: Path) -> None:
@@ -211,40 +387,49 @@ def _read_manifest(path: Path) -> None:
     same(Manifest.from_text(found.to_text(), str(path)), found)
 
 
-def _shard() -> FileRecord:
-    return _checkpoint()[0].shards["ps0"][0]
+def _content(rank: str) -> bytes:
+    """The shard's file, or the trainer's."""
+    return next(content for path, content in _checkpoint()[1].items() if path.startswith(rank))
 
 
-def _dense() -> FileRecord:
-    return _checkpoint()[0].trainer
-
-
-def _read_content(record: FileRecord, read: Callable[[Path, FileRecord], Any], path: Path) -> None:
-    (path.parent / record.path).parent.mkdir(exist_ok=True)
-    shutil.copyfile(path, path.parent / record.path)
-    read(path.parent, record)
-    same(path.read_bytes(), _checkpoint()[1][record.path])
-
-
-def _read_shard(root: Path, record: FileRecord) -> None:
-    ShardStore(root, "ps0").read_into((record,), torch.empty_like(rows_of(0)))
+def _read_content(rank: str, path: Path) -> None:
+    record = next(record for record in _checkpoint()[0].files if record.path.startswith(rank))
+    root = placed(path, record.path)
+    if rank == "ps0":
+        ShardStore(root, rank).read_into((record,), torch.empty_like(rows_of(0)))
+    else:
+        read_state(root, record)
+    same(path.read_bytes(), _content(rank))
 
 
 PARSERS: Mapping[str, Parser] = {
     "configuration": Parser(drawn_config, _read_config),
-    "experiment": Parser(_experiment, _read_experiment),
-    "override": Parser(_override, _read_override),
+    "experiment": Parser(lambda rng: rng.choice(np.array(_EXPERIMENTS)).read_bytes(), _read_experiment),
+    "override": Parser(lambda rng: str(rng.choice(_OVERRIDES)).encode(), _read_override),
     "trace": Parser(_trace, _read_trace),
-    "law": Parser(_law, _read_law),
-    **{f"log {format}": Parser(partial(_log, format), partial(_read_log, format)) for format in FORMATS},
+    "law": Parser(lambda rng: str(rng.choice(_LAWS)).encode(), _read_law),
+    **{
+        f"log {format}": Parser(
+            partial(lambda format, rng: WRITERS[format](made(rng)).encode(), format), partial(_read_log, format)
+        )
+        for format in FORMATS
+    },
     "rows": Parser(_rows, _read_rows),
     "meta": Parser(lambda _: _data()[META_NAME], _read_meta),
     "records": Parser(lambda _: _data()[RECORDS_NAME], _read_records),
+    "schema": Parser(lambda _: _SCHEMA, _read_schema),
     "sidecar": Parser(_sidecar, _read_sidecar),
     "manifest": Parser(lambda _: _checkpoint()[0].to_text().encode(), _read_manifest),
-    "shard": Parser(lambda _: _checkpoint()[1][_shard().path], lambda p: _read_content(_shard(), _read_shard, p)),
-    "dense": Parser(lambda _: _checkpoint()[1][_dense().path], lambda p: _read_content(_dense(), read_state, p)),
-    **RECORD_PARSERS,
+    "shard": Parser(lambda _: _content("ps0"), partial(_read_content, "ps0")),
+    "dense": Parser(lambda _: _content("trainer0"), partial(_read_content, "trainer0")),
+    "events": Parser(lambda rng: _events(int(rng.integers(3))), _read_events),
+    "configuration of a run": Parser(drawn_config, _read_run_config),
+    "environment of a run": Parser(_environment, partial(_read_failed, "env.json")),
+    "seal": Parser(lambda _: _finished()["DONE"], _read_seal),
+    "resume point": Parser(_point, _read_point),
+    "state": Parser(lambda _: _state()[1], _read_state),
+    "sent marker": Parser(lambda _: _marker(), _read_marker),
+    "results of a benchmark": Parser(lambda _: _results(), _read_results),
 }
 """By name."""
 

@@ -146,7 +146,6 @@ class Batches:
         self._planned = planned
 
     def __call__(self, step: int) -> tuple[Batch, BatchPlan]:
-        """Batch number ``step``, from 0."""
         return self._planned(step)
 
 
@@ -198,7 +197,6 @@ class Traffic:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row: its values and its optimizer's state."""
         return VALUE_BYTES * self.width
 
     def access(self, num_rows: int) -> None:
@@ -208,7 +206,6 @@ class Traffic:
         self.uncached_bytes += num_rows * moved_bytes
 
     def fetch(self, num_rows: int) -> None:
-        """Count rows fetched from the ranks."""
         self.fetched_rows += num_rows
         self.sent_bytes += num_rows * ID_BYTES
         self.received_bytes += num_rows * self.row_bytes

@@ -78,7 +78,6 @@ class Window:
 
     @property
     def stop(self) -> int:
-        """The number of finished steps at the window's end."""
         return self.first + len(self.steps)
 
 

@@ -18,7 +18,6 @@ _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
 def no_slots() -> Slots:
-    """An empty array of slots or keys."""
     return np.empty(0, np.int64)
 
 
@@ -31,16 +30,13 @@ class SlotPool:
     free: Slots = field(default_factory=no_slots)
 
     def copy(self) -> "SlotPool":
-        """A copy with the same free slots."""
         return replace(self, free=self.free.copy())
 
     @property
     def num_used(self) -> int:
-        """Number of slots in use."""
         return self.capacity - self.num_free
 
     def grow(self, capacity: int) -> None:
-        """Raise the capacity to ``capacity``, if it is lower."""
         if capacity <= self.capacity:
             return
         free = np.empty(capacity, np.int64)
@@ -56,7 +52,6 @@ class SlotPool:
         return self.free[self.num_free : self.num_free + num].copy()
 
     def give(self, slots: Slots) -> None:
-        """Return slots to the pool."""
         self.free[self.num_free : self.num_free + len(slots)] = slots
         self.num_free += len(slots)
 
@@ -90,7 +85,6 @@ class Recency(Resumable):
         self._last_S[slots_N] = step
 
     def forget(self, slots_N: Slots) -> None:
-        """Forget slots that have become free."""
         self._last_S[slots_N] = -1
 
     def oldest(self, num: int, *, before: int) -> Slots:

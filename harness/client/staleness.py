@@ -91,7 +91,6 @@ class WorkerCaches(Resumable):
 
     @property
     def num_rows(self) -> int:
-        """Number of copies of all workers."""
         return self._slots.num_used
 
     def find(self, step: int, keys_N: Keys) -> Keys:

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -161,10 +162,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 def code_of(run_dir: Path) -> Code | None:
     """The code that computed the run in ``run_dir``; None where its env.json does not say."""
-    try:
+    with suppress(StoreError):
         return Code.of_json(read_json(RunDir(run_dir).env).get("code"))
-    except StoreError:
-        return None
+    return None
 
 
 def difference_of(run_dir: Path) -> str | None:
@@ -259,10 +259,9 @@ def _git(*arguments: str) -> str:
 
 @cache
 def _version(package: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 @cache

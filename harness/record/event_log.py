@@ -63,7 +63,6 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of :meth:`EventLog.read`."""
     return EventLog.read(path).events
 
 

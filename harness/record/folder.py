@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from harness.core.errors import HarnessError, StoreError, UserError
-from harness.files import Place, fsync_folder, try_lock
+from harness.files import Place, fsync_folder, os_errors, try_lock
 from harness.record.event_log import newest_events
 from harness.record.rundir import RunDir, read_config, write_reason
 
@@ -129,12 +129,10 @@ def empty_run(run_dir: Path) -> None:
 def has_resume_point(run_dir: Path) -> bool:
     """Whether an interrupted run left a resume point, usable or not, in ``run_dir``. Raises StoreError."""
     folder = run_dir / "resume"
-    try:
-        return any(fnmatch(name, "point-*.json") for name in os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be read: {error.strerror}") from error
+    names: list[str] = []
+    with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(folder)
+    return any(fnmatch(name, "point-*.json") for name in names)
 
 
 def drop_leftovers(run_dir: Path) -> None:

@@ -110,7 +110,6 @@ class Recorder:
         self.finished = event if isinstance(event, Finished) else self.finished
 
     def done(self) -> None:
-        """Close the record of a run that succeeded."""
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:

@@ -31,7 +31,7 @@ from harness.config.model import Config
 from harness.config.words import mistakes_of
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
-from harness.files import digest_of, make_folder, new_digest, read_file, read_json, store_errors, write_text
+from harness.files import digest_of, make_folder, new_digest, os_errors, read_file, read_json, store_errors, write_text
 
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
@@ -98,13 +98,11 @@ class RunDir:
 
         Raises StoreError if the system refuses to say.
         """
-        try:
+        with os_errors(f"{self.path}: cannot be read"):
             if not any((self.path / name).is_file() for name in _FILES):
                 return "absent"
             if self.done.exists():
                 return "done"
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
         reason = self.reason()
         return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"
 
@@ -244,13 +242,6 @@ def find_runs(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         raise StoreError(f"{path}: {'expected a folder, got a file' if path.exists() else 'no such folder'}")
-    found = _runs_below(path)
-    if not found:
-        raise StoreError(f"{path}: no run found; expected a run folder (one with config.yaml) or a folder above runs")
-    return sorted(found)
-
-
-def _runs_below(path: Path) -> list[Path]:
     found: list[Path] = []
     errors: list[OSError] = []
     for folder, names, files in os.walk(path, onerror=errors.append):
@@ -258,7 +249,10 @@ def _runs_below(path: Path) -> list[Path]:
         if not _FILES.isdisjoint(files):
             found.append(Path(folder))
             names.clear()
-    return found + [Path(error.filename) for error in errors if not isinstance(error, FileNotFoundError)]
+    found += [Path(error.filename) for error in errors if not isinstance(error, FileNotFoundError)]
+    if not found:
+        raise StoreError(f"{path}: no run found; expected a run folder (one with config.yaml) or a folder above runs")
+    return sorted(found)
 
 
 def write_reason(run_dir: Path, reason: str) -> None:

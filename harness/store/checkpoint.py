@@ -24,10 +24,9 @@ from typing import Any, Self, TypeVar
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.core.resumable import EventsPosition, State
-from harness.files import fsync_folder
+from harness.files import fsync_folder, os_errors
 from harness.store.format import (
     content_paths,
-    disk_errors,
     numbered_paths,
     read_text,
     reading,
@@ -86,7 +85,7 @@ class CheckpointStore:
         self.root = root
         self._keep = keep
         self._fsync = fsync
-        with disk_errors(f"{root}: cannot be used as a checkpoint folder"):
+        with os_errors(f"{root}: cannot be used as a checkpoint folder"):
             root.mkdir(parents=True, exist_ok=True)
             self.remove_unfinished()
             if fsync:
@@ -138,7 +137,7 @@ class CheckpointStore:
         """
         self.check()
         last = -1 if sequence is None else sequence
-        with disk_errors(f"{self.root}: later checkpoints cannot be removed"):
+        with os_errors(f"{self.root}: later checkpoints cannot be removed"):
             for number, path in [*numbered_paths(self.root, "manifest"), *content_paths(self.root)]:  # newest first
                 if number > last:
                     path.unlink(missing_ok=True)
@@ -177,7 +176,6 @@ class CheckpointStore:
         return record.path, place
 
     def wait(self) -> None:
-        """Wait until the old files of the last commit are deleted."""
         dropping, self._dropping = self._dropping, None
         if dropping is not None:
             dropping.result()
@@ -264,7 +262,6 @@ class ResumePoint(Described):
 
     @property
     def name(self) -> str:
-        """The name of its ``point-*.json``."""
         return f"point-{self.number:06d}.json"
 
     @classmethod
@@ -290,7 +287,7 @@ class ResumeFolder:
 
     def prepare(self) -> None:
         """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
-        with disk_errors(f"{self.root}: cannot be used for resume points"):
+        with os_errors(f"{self.root}: cannot be used for resume points"):
             if not self.root.is_dir():
                 self.root.mkdir(parents=True)
                 if self._fsync:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from harness.core.errors import Damaged, StoreError
 from harness.core.resumable import State
-from harness.files import fsync_folder
+from harness.files import fsync_folder, os_errors
 from harness.store.manifest import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
 from harness.store.rows import CHUNK_BYTES, ENCODINGS, RAW, rows_in
 
@@ -40,22 +40,13 @@ _HEADER_START = _PREFIX.size + _HEADER_HASH.size
 _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
 
 
-@contextmanager
-def disk_errors(what: str) -> Iterator[None]:
-    """A context that turns an OSError into a StoreError ``WHAT: REASON``."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{what}: {error.strerror}") from error
-
-
 def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
     """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; empty without the folder.
 
     Raises StoreError if the folder cannot be read, since its files would otherwise count as absent.
     """
     names: list[str] = []
-    with disk_errors(f"{root}: cannot be read"), suppress(FileNotFoundError):
+    with os_errors(f"{root}: cannot be read"), suppress(FileNotFoundError):
         names = os.listdir(root)
     named = [root / name for name in names if name.startswith(f"{prefix}-") and name.endswith(".json")]
     return sorted(_numbered(named), reverse=True)
@@ -94,7 +85,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def read_text(path: Path) -> str:
     """A text file as a whole; bytes that are no UTF-8 are replaced. Raises StoreError that names the file."""
-    with disk_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
+    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
         return (file.read() or b"").decode(errors="replace")
 
 
@@ -150,18 +141,17 @@ def replacing(path: Path, *, fsync: bool) -> Iterator[HashingWriter]:
     """
     temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            yield HashingWriter(handle)
+        with os_errors(f"{path}: cannot be written", "; earlier checkpoints are untouched"):
+            handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                yield HashingWriter(handle)
+                if fsync:
+                    os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(temp, path)
             if fsync:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.replace(temp, path)
-        if fsync:
-            fsync_folder(path.parent)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; earlier checkpoints are untouched") from error
+                fsync_folder(path.parent)
     finally:
         with suppress(OSError):
             temp.unlink(missing_ok=True)
@@ -186,7 +176,7 @@ def write_content(
     """
     path = root / rank / content_name(kind, sequence)
     if not path.parent.is_dir():
-        with disk_errors(f"{path.parent}: cannot be created"):
+        with os_errors(f"{path.parent}: cannot be created"):
             root.mkdir(exist_ok=True)  # not what is above it: where that is gone, a run has lost its folder
             path.parent.mkdir(exist_ok=True)
             if fsync:
@@ -221,7 +211,7 @@ def discard(root: Path, rank: str, sequence: int) -> None:
 def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
     """A context with a reader of the content file that ``record`` names; its header has been read."""
     path = root / record.path
-    with disk_errors(f"{path}: cannot be read"):
+    with os_errors(f"{path}: cannot be read"):
         file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, where an OSError may be another file's
     with file:
         yield ContentReader(path, record, file)
@@ -259,7 +249,7 @@ class ContentReader:
         """Fill ``view`` with the next bytes of the file."""
         for start in range(0, len(view), CHUNK_BYTES):
             chunk = view[start : start + CHUNK_BYTES]
-            with disk_errors(f"{self.path}: cannot be read"):
+            with os_errors(f"{self.path}: cannot be read"):
                 self._num_read += (got := self._file.readinto(chunk))
             if got < len(chunk):
                 raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read}")

@@ -34,11 +34,6 @@ class RowCounts:
     chosen: int
     mirrored: int = 0
 
-    @property
-    def untracked(self) -> int:
-        """Number of rows of the other tables."""
-        return self.all - self.tracked
-
 
 class SaveKind(ABC):
     """The rows that one save of a shard writes, and their encoding. It is stateless; state belongs in the tracker."""
@@ -102,7 +97,7 @@ class PrioritySave(TrackedSave):
         return _whole(shard) | super().rows(shard, tracker, tracked, step)
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        return of.untracked, of.chosen
+        return of.all - of.tracked, of.chosen
 
 
 class WithMirrorSave(PrioritySave):
@@ -119,7 +114,7 @@ class WithMirrorSave(PrioritySave):
         return rows
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        return of.untracked, of.chosen + of.mirrored
+        return of.all - of.tracked, of.chosen + of.mirrored
 
 
 class DifferentialSave(SaveKind):

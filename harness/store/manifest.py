@@ -178,12 +178,10 @@ class Manifest(Described):
 
     @property
     def name(self) -> str:
-        """The manifest's file name."""
         return manifest_name(self.sequence)
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """Every content file the checkpoint needs."""
         return (*(record for records in self.shards.values() for record in records), self.trainer)
 
     @classmethod

@@ -41,7 +41,6 @@ class RowSource:
 
 
 def row_bytes_of(rows_MD: Tensor) -> int:
-    """Bytes of one row of ``rows_MD``."""
     return math.prod(rows_MD.shape[1:]) * rows_MD.itemsize
 
 

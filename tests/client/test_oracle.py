@@ -38,26 +38,6 @@ def is_flushed(window: Window, boundary: int = 13) -> bool:
     return window.stop % boundary == 0 or window.stop == NUM_STEPS
 
 
-@pytest.mark.parametrize("max_rows", [None, 150])
-def test_every_row_is_in_its_slot_when_its_step_comes(batches: Batches, max_rows: int | None) -> None:
-    """A cache that does as the plans say, rows coming late and leaving first, finds the rows of each step."""
-    slots: dict[int, int] = {}  # what is in each slot
-    windows = plan_all(batches, window_steps=7, max_rows=max_rows)
-    assert [window.first for window in windows[1:]] == [window.stop for window in windows[:-1]]
-    slots.update(zip(windows[0].after.held.slots.tolist(), windows[0].after.held.keys.tolist(), strict=True))
-    for before, window in pairwise(windows):
-        for slot in before.after.held[window.is_leaving_H].slots.tolist():
-            del slots[slot]
-        arriving = dict(zip(window.coming.slots.tolist(), window.coming.keys.tolist(), strict=True))
-        assert slots.keys().isdisjoint(arriving)
-        for (_, plan), slots_N in zip(before.steps, before.slots, strict=True):
-            assert [slots[slot] for slot in slots_N.tolist()] == plan.keys_N.tolist()
-        slots |= arriving
-        assert {slot: key for key, slot in zip(window.after.held.keys, window.after.held.slots, strict=True)} == slots
-        assert set(window.after.held.keys) == {*before.rows.keys, *window.rows.keys}
-    assert windows[-1].after.pool.capacity == max(slot for window in windows for slot in window.after.held.slots) + 1
-
-
 def test_a_window_is_as_long_as_its_bound_allows(batches: Batches) -> None:
     """Cut windows touch no more rows than they may, one step more would; a single step may need more."""
     free = plan_all(batches, window_steps=7)

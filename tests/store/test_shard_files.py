@@ -45,7 +45,7 @@ def test_empty_shard_and_empty_delta(tmp_path: Path, encoding: str) -> None:
 def random_history(store: ShardStore, seed: int) -> tuple[list[FileRecord], Tensor]:
     """A base and six random deltas, and what a dict of row versions says they restore to.
 
-    A delta has chosen rows of two tables in any order, and up to two small tables whole, in any order.
+    In any order, a delta has chosen rows of two tables, and up to three small tables whole, two side by side.
     """
     rng = np.random.default_rng(seed)
     records = [store.write_base(0, 0, rows_of(0))]
@@ -54,10 +54,11 @@ def random_history(store: ShardStore, seed: int) -> tuple[list[FileRecord], Tens
         some = [
             torch.from_numpy(rng.choice(np.arange(0, 40), rng.integers(0, 20), replace=False)),
             slice(40, 47),
-            torch.from_numpy(rng.choice(np.arange(47, 95), rng.integers(0, 30), replace=False)).int(),
+            slice(47, 50),
+            torch.from_numpy(rng.choice(np.arange(50, 95), rng.integers(0, 30), replace=False)).int(),
             slice(95, NUM_ROWS),
         ]
-        parts: list[Part] = [some[i] for i in rng.permutation(len(some))[: rng.integers(1, 5)]]
+        parts: list[Part] = [some[i] for i in rng.permutation(len(some))[: rng.integers(1, 6)]]
         records.append(store.write_delta(step, step, rows_of(step), parts))
         rows = [range(part.start, part.stop) if isinstance(part, slice) else part.tolist() for part in parts]
         version_of |= {row: step for part in rows for row in part}
