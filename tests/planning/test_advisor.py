@@ -48,7 +48,6 @@ PRICED = replace(CPR56, load="by_bytes", o_save_fixed_h=0.01, snapshot_frac=0.3)
 
 @pytest.mark.parametrize("costs", [CPR56, PRICED], ids=["default", "priced"])
 def test_buckets_add_up_to_the_closed_forms(costs: Costs) -> None:
-    """The four buckets are the terms of O_full and O_part."""
     for interval_h in (0.05, 3.0, 40.0):
         assert full_buckets(costs, interval_h).total_h == pytest.approx(o_full_h(costs, interval_h))
         assert part_buckets(costs, interval_h).total_h == pytest.approx(o_part_h(costs, interval_h))
@@ -99,7 +98,6 @@ def test_simulated_runs_agree_with_the_closed_forms() -> None:
 
 
 def test_drawn_strikes_are_those_of_the_same_trace() -> None:
-    """Arrays become strikes as the lines of a trace file do."""
     job = small_job(CPR56)
     hours, ranks = np.array([0.0, 3.3, 3.3, 3.30001, 56.0]), np.array([1, 2, 5, 2, 7])
     lines = [f"{hour!r},ps{rank}" for hour, rank in zip(hours.tolist(), ranks.tolist(), strict=True)]
@@ -115,7 +113,6 @@ def test_drawn_strikes_are_those_of_the_same_trace() -> None:
 
 
 def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of `run.py plan`."""
     code = command_line.main(["plan", *words])
     said = capsys.readouterr()
     return code, said.out, said.err
@@ -139,7 +136,6 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
     ],
 )
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, message: str) -> None:
-    """What, where, what would be right; exit code 2. Of a trace that contradicts itself too."""
     if "\n" in words:
         (tmp_path / "t.csv").write_text(words)
         words = str(tmp_path / "t.csv")
@@ -167,7 +163,7 @@ def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFix
     """Its options are accepted, and count: the share of a mirror in memory and in saves."""
 
     def planned(*words: str) -> tuple[dict[str, str], str]:
-        code, out, err = run_plan(capsys, "cpr56", "--simulate", "4", *words)
+        code, out, err = run_plan(capsys, "cpr56_priced", "--simulate", "4", *words)
         assert (code, err) == (0, "")
         lines = [line.strip() for line in out.splitlines()]
         rows = lines[next(n for n, line in enumerate(lines) if line.startswith("strategy ")) + 1 :]
@@ -180,7 +176,9 @@ def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFix
     rows, memory = planned("strategy.name=cpr_mirror", "strategy.share=0.5")
     assert "cpr_mirror, at the trainer 1,356.1 MB" in memory
     assert rows["cpr_mfu,"].split() == default["cpr_mfu,"].split()
-    assert rows["cpr_mirror"].split()[1:] != rows["cpr_mfu,"].split()[1:]
+    means = {name: float(line.partition(" h ")[2].split("%")[0]) for name, line in rows.items() if " h " in line}
+    assert means["cpr_mirror"] > means["cpr_mfu,"]  # every eighth save also writes half of each tracked table
+    assert "(at most)" in planned("strategy.name=differential", "strategy.bits=8")[0]["differential"]
 
 
 def test_plan_of_a_trace_takes_its_constants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

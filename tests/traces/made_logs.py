@@ -56,20 +56,17 @@ def events(*events: tuple[float, str, str]) -> str:
 
 
 def infinitehbd(downs: Sequence[Down]) -> str:
-    """Starts and ends in order of time."""
     starts = [(down.start / 1440, "start", f"n{down.node}") for down in downs]
     ends = [(down.end / 1440, "end", f"n{down.node}") for down in downs if down.end is not None]
     return events(*sorted(starts + ends))
 
 
 def lanl_line(started: str, fixed: str, down_minutes: str, *, node: str = "3", system: int = 20) -> str:
-    """One record of 26 columns."""
     left = f"{system},cluster,{NUM_NODES},2048,4,{node},{node},1-Oct,1-Dec,current,part,16,2,2,2,compute"
     return f"{left},{started},{fixed},{down_minutes},,CPU,,,,,No"
 
 
 def us_date(minute: int | None) -> str:
-    """As the log has it, without leading zeros."""
     if minute is None:
         return ""
     moment = BEGAN + timedelta(minutes=minute)
@@ -77,7 +74,6 @@ def us_date(minute: int | None) -> str:
 
 
 def lanl(downs: Sequence[Down]) -> str:
-    """By node, as the original is."""
     lines = [LANL_NAMES]
     for down in sorted(downs, key=lambda down: down.node):
         minutes = "" if down.end is None else str(down.end - down.start)
@@ -103,7 +99,6 @@ def counts(downs: Sequence[Down], *, tick: int) -> list[int]:
 
 
 def skypilot(downs: Sequence[Down], *, with_prices: bool = True, tick: int = 10) -> str:
-    """A count every ``tick`` minutes."""
     data = counts(downs, tick=tick)
     log: dict[str, object] = {"metadata": {"gap_seconds": 60 * tick}, "data": data}
     if with_prices:
@@ -130,7 +125,6 @@ def fta(downs: Sequence[Down]) -> str:
 
 
 def iso(minute: int | None) -> str | None:
-    """As Philly's log has it."""
     return None if minute is None else str(BEGAN + timedelta(minutes=minute))
 
 
@@ -175,7 +169,6 @@ WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
 
 
 def read(folder: Path, format: str, content: str | bytes, **options: Any) -> FailureLog:
-    """Of a file with this content."""
     path = folder / f"made.{format}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return read_log(path, LogFormat(format=format, **options))
@@ -237,7 +230,6 @@ def _count_json(format: str, log: list) -> tuple[int, int]:  # pyright: ignore[r
 
 
 def check_clean(log: FailureLog, format: str, content: bytes) -> None:
-    """What a result promises."""
     least, most = count_records(format, content)
     assert least <= log.num_read <= most
     assert 0 <= log.length_h < 24 * 366 * 131

@@ -29,7 +29,6 @@ def drawn(family: str, num: int, seed: int, *, is_cut: bool) -> Sample:
 
 
 def ended(*hours: float, cut: Sequence[float] = ()) -> Sample:
-    """Durations given one by one."""
     return Sample(np.array(hours), np.array(cut))
 
 
@@ -55,7 +54,6 @@ def test_a_fit_is_the_maximum_that_scipy_finds(family: str, is_cut: bool) -> Non
 
 
 def test_an_exponential_fit_is_events_by_exposure() -> None:
-    """The mean is exposure / events, and its interval the exact one of chi-square."""
     fitted = fit("exponential", ended(1, 2, 3, cut=[4]))
     assert fitted.parameters == {"mean_h": pytest.approx(10 / 3)}
     cut, uncut = fitted.intervals["mean_h"], fit("exponential", ended(1, 2, 3)).intervals["mean_h"]
@@ -104,7 +102,6 @@ def test_the_distance_is_kolmogorov_and_smirnovs() -> None:
     ],
 )
 def test_what_cannot_be_fitted_is_refused(sample: Sample, message: str) -> None:
-    """Bad durations, and those that leave a shape without a maximum, are refused in one line."""
     with pytest.raises(TraceError, match=message):
         fit("weibull", sample)
     with pytest.raises(TraceError, match="no family 'normal'; expected one of exponential, gamma"):

@@ -104,7 +104,6 @@ def test_intervals_in_any_unit(tmp_path: Path, unit: str, per_minute: float) -> 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_bytes_that_do_not_matter(tmp_path: Path, format: str) -> None:
-    """A byte order mark and any line ends change nothing but the checksum."""
     text = WRITERS[format](MADE).replace("\r\n", "\n")
     plain = read(tmp_path, format, text)
     for dressed in (f"\ufeff{text}", text.replace("\n", "\r\n"), text.replace("\n", "\r"), f"{text}\n\n"):
@@ -261,7 +260,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("format", "content", "message"), WRONG)
 def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | bytes, message: str) -> None:
-    """It begins with the file and says where, what, and what would be right."""
     with pytest.raises(TraceError) as refused:
         read(tmp_path, format, content)
     assert str(refused.value).startswith(f"{tmp_path}/made.{format}{message}")
@@ -280,7 +278,6 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
     ],
 )
 def test_what_cannot_be_asked(tmp_path: Path, path: str, options: dict[str, Any], message: str) -> None:
-    """An unknown format, option, value of one, or system; a path without a file, or of a folder."""
     (tmp_path / "log").write_text(lanl_line("1/2/2002 3:00", "", "9"))
     with pytest.raises(TraceError) as refused:
         read_log(tmp_path / path, LogFormat(**options))

@@ -23,7 +23,6 @@ LOG = (
 
 
 def read() -> Trace:
-    """The log, parsed."""
     return parse_trace(LOG.splitlines(), "log.csv")
 
 
@@ -35,7 +34,6 @@ def config_of(folder: Path, text: str = LOG, **trace: object) -> Config:
 
 
 def said(config: Config, *, is_planned: bool = False) -> list[str]:
-    """What does not fit."""
     config = with_profile_of_trace(config)
     return list(mismatches(config, job_costs(config, 128_000), is_planned=is_planned))
 
@@ -93,7 +91,6 @@ def test_a_profile_takes_the_constants_of_the_trace_as_the_job_meets_it(tmp_path
 
 @pytest.mark.parametrize(("name", "trace"), [("busy", "busy"), ("poster50", "poster50"), ("cpr56", "two_in_56h")])
 def test_a_shipped_trace_fits_its_profile(name: str, trace: str) -> None:
-    """Nothing is said of the traces that were made for a profile."""
     assert said(Config.model_validate({"profile": name, "trace": {"path": f"failure_traces/{trace}.csv"}})) == []
 
 
@@ -121,7 +118,6 @@ CHARGED: dict[str, Any] = {"repair": "reschedule"}
 def test_each_mismatch_is_said_in_one_sentence(  # noqa: PLR0917
     tmp_path: Path, length_h: float | None, ranks: int, rows: str, keys: dict[str, Any], sentence: str | None
 ) -> None:
-    """What the trace has, what the job has, and what to do."""
     length = "" if length_h is None else f"# length_h: {length_h}\n"
     text = f"{length}# ranks: {ranks}\nhour,rank,repair_h\n" + "\n".join(rows.split())
     found = said(config_of(tmp_path, text, **keys))
@@ -148,7 +144,6 @@ def drawn(law: str, seed: int = 0, *, goes_on: bool = False, **profile: object) 
 
 
 def deaths(trace: Trace) -> list[tuple[float, Any]]:
-    """Hour and rank of each."""
     return [(entry.hour, entry.who) for entry in trace.entries]
 
 
@@ -210,7 +205,6 @@ def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
 
 
 def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
-    """Each draw begins at another hour; ``trace.seed`` says which."""
     firsts: set[float] = set()
     for seed in range(20):
         trace = job_trace(config_of(tmp_path, window="random", seed=seed))
@@ -241,13 +235,11 @@ FIXED = "expected fixed:N with 1 to 10000 failures, got '"
     ],
 )
 def test_a_law_that_does_not_exist_is_refused(law: str, message: str) -> None:
-    """One line each."""
     with pytest.raises((ConfigError, TraceError), match=message):
         drawn(law)
 
 
 def test_a_law_that_does_not_fit_is_refused() -> None:
-    """A failure of more ranks than there are, and a law beside a trace's file or its mapping."""
     with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
         drawn("fixed:1", ranks_per_failure=5)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):

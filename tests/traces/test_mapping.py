@@ -14,7 +14,6 @@ from harness.traces.trace import Trace, parse_trace, to_text
 
 
 def make_log(*outages: tuple[float, str, float | None], length_h: float = 100.0, num_nodes: int = 12) -> FailureLog:
-    """A log of nodes n1, n2, ..., n12."""
     ordered = sorted(Outage(start_h=start, node=node, end_h=end) for start, node, end in outages)
     return FailureLog(
         format="made",
@@ -36,12 +35,10 @@ def log() -> FailureLog:
 
 
 def lines(trace: Trace) -> list[tuple[float, str | int, float | None]]:
-    """What matters of a trace."""
     return [(entry.hour, entry.who, entry.repair_h) for entry in trace.entries]
 
 
 def read_back(trace: Trace) -> Trace:
-    """The trace, written and read."""
     return parse_trace(to_text(trace, command="run.py trace import").splitlines(), "trace.csv")
 
 
@@ -70,7 +67,6 @@ def test_a_window_begins_at_hour_zero_and_stretches(log: FailureLog) -> None:
 
 @pytest.mark.parametrize(("kind", "expected"), [("densest", 2), ("quietest", 0), ("median", 1)])
 def test_a_window_is_found_by_its_failures(log: FailureLog, kind: Any, expected: int) -> None:
-    """The densest, quietest or median of all windows of a length."""
     trace = map_log(log, MapSpec(window=kind, length_h=16))
     assert (len(trace.entries), trace.header["length_h"]) == (expected, "16")
 
@@ -139,7 +135,6 @@ def test_nodes_are_hosts_that_are_lost_once(log: FailureLog) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(log: FailureLog, words: dict[str, Any], message: str) -> None:
-    """The word, what was expected, what was given."""
     with pytest.raises(TraceError) as caught:
         map_log(log, MapSpec(**words))
     assert str(caught.value).startswith(message)

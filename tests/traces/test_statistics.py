@@ -35,7 +35,6 @@ def renewal_trace(gaps_N: np.ndarray, num_ranks: int, seed: int) -> Trace:
 
 
 def described(*lines: str) -> TraceStatistics:
-    """The statistics of a file with these lines."""
     return describe(parse_trace(lines, "mine.csv"))
 
 
@@ -111,7 +110,6 @@ def test_few_failures_are_no_obstacle(num: int) -> None:
     ],
 )
 def test_a_header_that_contradicts_the_entries_is_refused(header: dict[str, Any], message: str) -> None:
-    """One line says where and what would be right."""
     with pytest.raises(TraceError, match=f"made.csv: {message}"):
         describe(trace_of([(2.0, 0), (5.0, 3)], **header))
     with pytest.raises(TraceError, match="no hours observed"):
@@ -132,7 +130,6 @@ def test_bursts_widen_the_interval_of_the_mtbf() -> None:
 
 
 def test_a_rank_that_fails_again_and_again_is_named() -> None:
-    """The worst comes first, with its node; ranks that are alike give no small p."""
     deaths = [(float(n), 5 if n % 2 else n % 40) for n in range(1, 80)]
     told = describe(trace_of(deaths, length_h=80, ranks=40, node="x"))
     assert any(line.startswith("Again and again: ps5 (x) 40×, ") for line in remarks(told))

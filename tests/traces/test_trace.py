@@ -20,7 +20,6 @@ FOLDER = Path(__file__).parents[2] / "failure_traces"
 
 
 def read(text: str) -> Trace:
-    """Parse a text as ``busy.csv``."""
     return parse_trace(text.splitlines(keepends=True), "busy.csv")
 
 
@@ -157,7 +156,6 @@ HOSTS = {"cluster__num_ps": 6, "cluster__hosts": ("a", "b", "c")}
 
 
 def under(config: Config, folder: Path, lines: str, **dotted: Any) -> Config:
-    """``config`` with such a trace, on three hosts."""
     path = folder / "trace.csv"
     path.write_text(f"hour,rank,repair_h\n{lines}\n")
     return changed(config, trace__path=str(path), **(HOSTS | dotted))
@@ -196,7 +194,6 @@ def test_a_host_is_the_ranks_on_it_at_its_hour(config: Config, tmp_path: Path) -
 def test_a_host_that_cannot_be_lost_is_one_line(
     config: Config, tmp_path: Path, lines: str, keys: dict[str, Any], words: str
 ) -> None:
-    """When the config is checked, with the file and the line of the trace."""
     with pytest.raises(TraceError) as caught:
         RunSpec(under(config, tmp_path, lines, **keys)).validate()
     line = 1 + len(lines.splitlines())
@@ -205,7 +202,6 @@ def test_a_host_that_cannot_be_lost_is_one_line(
 
 
 def test_results_depend_on_the_placement_only_where_a_trace_names_a_host(config: Config, tmp_path: Path) -> None:
-    """And never on the names of hosts."""
     named, other = under(config, tmp_path, "5,host1,"), {"cluster__hosts": ("x", "y", "z", "w")}
     renamed, moved = (changed(named, **keys) for keys in ({"cluster__hosts": ("x", "y", "z")}, other))
     assert RunSpec(named).result_hash == RunSpec(renamed).result_hash != RunSpec(moved).result_hash
