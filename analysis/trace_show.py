@@ -10,21 +10,31 @@ from rich.text import Text
 
 from analysis.tables import UNKNOWN, Heading, rich_table
 from harness.core.plans import ps_rank
-from harness.traces.fits import Fit, Interval, verdict
+from harness.traces.fits import Interval, verdict
 from harness.traces.statistics import Level, TraceStatistics
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """Names of the two kinds of gap."""
 _SIGNIFICANT = 0.05
 _NUM_OFFENDERS = 5
+_NOTE = (
+    "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as dispersed: "
+    "by the scatter of their numbers over ranks, or over windows of time."
+)
+_WINDOW = "A window of a log, or generated like one: gaps count from each first failure on, not from hour 0."
 _BOUND = "Goodness of fit: p is a bound that can refute a family, not confirm it."
 
 
 def show_trace(stats: TraceStatistics) -> RenderableType:
     """All statistics of a trace for the console; unknown values are shown as such."""
-    parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), *map(Text, _often_notes(stats))]
+    parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), Text(_NOTE)]
+    if stats.first == "left_out":
+        parts.append(Text(_WINDOW))
     for name, level in levels_of(stats):
-        parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level)] if level.fits else [])]
+        gaps, num_zero = _counted(level.sample.num_events, "gap"), level.sample.num_zero
+        zero = f"; {num_zero:,} of no length left out" if num_zero else ""
+        title = f"{LEVELS[name]}: {gaps}, {len(level.sample.cut_C):,} censored by the end{zero}"
+        parts += [Text(f"\nTime between failures of {title}", style="bold"), *([_fits(level)] if level.fits else [])]
         parts += [Text(line) for line in (verdict(level.fits), *_doubts(level))]
     return Group(*parts, *map(Text, remarks(stats)), *([Text(_BOUND)] if stats.observed.num_deaths else []))
 
@@ -72,12 +82,10 @@ def number(value: float | None) -> str:
 
 
 def between(interval: Interval | None) -> str:
-    """An interval as ``low to high``."""
     return UNKNOWN if interval is None else f"{number(interval.low)} to {number(interval.high)}"
 
 
 def p_value(p: float) -> str:
-    """A p-value to two digits."""
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
@@ -95,22 +103,6 @@ def _often(stats: TraceStatistics) -> Table:
     return rich_table([Heading("failure of", is_text=True), *map(Heading, titles)], rows)
 
 
-def _often_notes(stats: TraceStatistics) -> Iterator[str]:
-    """Notes on the table of MTBFs."""
-    yield (
-        "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as "
-        "dispersed: by the scatter of their numbers over ranks, or over windows of time."
-    )
-    if stats.first == "left_out":
-        yield "A window of a log, or generated like one: gaps count from each first failure on, not from hour 0."
-
-
-def _gaps_title(name: str, level: Level) -> str:
-    zero = f"; {level.sample.num_zero:,} of no length left out" if level.sample.num_zero else ""
-    cut = f"{len(level.sample.cut_C):,} censored by the end{zero}"
-    return f"\nTime between failures of {LEVELS[name]}: {_counted(level.sample.num_events, 'gap')}, {cut}"
-
-
 def _fits(level: Level) -> Table:
     texts = Heading("family", is_text=True), Heading("parameters (95 %)", is_text=True)
     headings = [texts[0], *map(Heading, ("ΔAIC", "mean, h", "distance", "p at most")), texts[1]]
@@ -118,13 +110,9 @@ def _fits(level: Level) -> Table:
     for fit in sorted(level.fits, key=lambda fit: fit.aic):
         p = p_value(fit.p).removeprefix("p ").removeprefix("= ")
         numbers = f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
-        rows.append((fit.family, *numbers, _parameters(fit)))
+        shown = (f"{name} {number(value)} ({between(fit.intervals[name])})" for name, value in fit.parameters.items())
+        rows.append((fit.family, *numbers, ", ".join(shown)))
     return rich_table(headings, rows)
-
-
-def _parameters(fit: Fit) -> str:
-    shown = (f"{name} {number(value)} ({between(fit.intervals[name])})" for name, value in fit.parameters.items())
-    return ", ".join(shown)
 
 
 def _doubts(level: Level) -> Iterator[str]:

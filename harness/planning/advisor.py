@@ -37,7 +37,7 @@ from harness.model.footprint import footprint
 from harness.planning.simulate import Job, due_saves, save_sizes, simulate
 from harness.traces.generate import generate_many
 from harness.traces.learn import spec_of_model
-from harness.traces.regime import WALL_LENGTH, group_sizes
+from harness.traces.regime import WALL_LENGTH, groups_of
 from harness.traces.spec import GeneratorSpec
 
 F64 = NDArray[np.float64]
@@ -60,7 +60,6 @@ class Buckets:
 
     @property
     def total_h(self) -> float:
-        """Emulated hours of all four buckets, summed."""
         return self.save_h + self.load_h + self.lost_h + self.reschedule_h
 
 
@@ -134,16 +133,7 @@ def advise(
         ),
         decision="full" if is_full else "partial",
         flips=flips(costs, counts_ranks=counts_ranks),
-        trackers=tuple(
-            tracker_memory(
-                cardinalities,
-                dim=embedding_dim,
-                row_width=row_width,
-                num_tracked=num_tracked,
-                r=options.r,
-                share=share,
-            )
-        ),
+        trackers=tuple(_tracker_memory(cardinalities, embedding_dim, row_width, num_tracked, options.r, share)),
     )
 
 
@@ -202,8 +192,8 @@ def _break_even(holds: Callable[[float], bool]) -> float:
     return high
 
 
-def tracker_memory(
-    cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float, share: float
+def _tracker_memory(  # noqa: PLR0917
+    cardinalities: Sequence[int], dim: int, row_width: int, num_tracked: int, r: float, share: float
 ) -> Iterator[TrackerMemory]:
     """The memory of each tracker and replica for tables of these sizes.
 
@@ -244,7 +234,6 @@ class Summary:
 
     @classmethod
     def of(cls, values: F64) -> "Summary":
-        """The statistics of at least two values."""
         low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         return cls(mean=float(np.mean(values)), error=error, median=median, low=low, high=high)
@@ -275,7 +264,6 @@ def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pl
 
 
 def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
-    """The statistics of one strategy's outcomes, which are given in ``parts``."""
     interval = make_strategy(options, costs).interval
     found = np.concatenate(parts)
     return Spread(
@@ -340,18 +328,11 @@ def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
     becomes a mixture of the two nearest whole numbers.
     """
     learned = spec_of_model(model, {} if shape is None else {"shape": shape})
-    groups = group_sizes(costs.ranks_per_failure)
-    return GeneratorSpec(
-        model=learned.model if learned else model,
-        shape=learned.shape if learned else shape,
-        gaps_h=learned.gaps_h if learned else (),
-        like=learned.like if learned else None,
-        mtbf_h=costs.mtbf_h,
-        ranks=costs.num_ps,
-        length_h=costs.job_h,
-        group_probability=min(1.0, sum(weight for _, weight in groups)),
-        group_sizes=groups,
-    )
+    law = {"model": model, "shape": shape}
+    if learned is not None:
+        law = {name: getattr(learned, name) for name in ("model", "shape", "gaps_h", "like")}
+    job = {"mtbf_h": costs.mtbf_h, "ranks": costs.num_ps, "length_h": costs.job_h}
+    return GeneratorSpec(**law, **job, **groups_of(costs.ranks_per_failure))
 
 
 def simulate_all(

@@ -56,7 +56,6 @@ class SaveSizes:
 
     @cached_property
     def full(self) -> int:
-        """Bytes of a full save."""
         return self.of("full")
 
 

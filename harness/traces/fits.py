@@ -126,7 +126,6 @@ class Fit:
 
     @property
     def law(self) -> Any:
-        """The fitted scipy distribution, in hours."""
         return distribution(self.family, [*self.parameters.values()])
 
     @property
@@ -137,7 +136,6 @@ class Fit:
 
 
 def distribution(family: str, values_P: ArrayLike) -> Any:
-    """The scipy distribution of ``family`` with these parameters."""
     *shape, scale = np.asarray(values_P)
     return FAMILIES[family].dist(*shape, scale=scale)
 

@@ -45,12 +45,10 @@ class Sample:
 
     @property
     def num_events(self) -> int:
-        """The number of durations that ended."""
         return len(self.ended_E)
 
     @cached_property
     def all_N(self) -> F64:
-        """Every duration, ended or not."""
         return np.append(self.ended_E, self.cut_C)
 
     @property
@@ -80,7 +78,6 @@ class Observed:
 
     @property
     def num_deaths(self) -> int:
-        """The number of deaths of ranks."""
         return int(self.num_E.sum())
 
     @cached_property

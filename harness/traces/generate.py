@@ -51,7 +51,6 @@ class Deaths:
         return np.searchsorted(self.traces_E, np.arange(self.num_traces + 1))
 
     def of(self, k: int) -> tuple[F64, I64]:
-        """Hours and ranks of trace ``k``."""
         part = slice(self.starts_K1[k], self.starts_K1[k + 1])
         return self.hours_E[part], self.ranks_E[part]
 
@@ -220,17 +219,15 @@ def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ra
 
 
 def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
-    """The repair time of every death in hours, independent of all else."""
-    if not spec.has_repairs:
+    """The repair time of every death in hours, independent of all else; None if the trace has none."""
+    median_h, mean_h = spec.repair_median_h, spec.repair_mean_h
+    if not spec.repairs_h and (median_h is None or mean_h is None):
         return None
     u_E = _uniform(seed, "repair", _streams(traces_E), _places(traces_E))
-    if spec.repairs_h:
+    if spec.repairs_h or median_h is None or mean_h is None:
         return np.array(spec.repairs_h)[(u_E * len(spec.repairs_h)).astype(np.int64)]
-    assert spec.repair_median_h is not None
-    assert spec.repair_mean_h is not None
-    sigma = (2 * np.log(spec.repair_mean_h / spec.repair_median_h)) ** 0.5  # mean = median · exp(sigma² / 2)
-    longest = np.log(MAX_HOURS / spec.repair_median_h)
-    return spec.repair_median_h * np.exp(np.minimum(sigma * special.ndtri(u_E), longest))
+    sigma = (2 * np.log(mean_h / median_h)) ** 0.5  # mean = median · exp(sigma² / 2)
+    return median_h * np.exp(np.minimum(sigma * special.ndtri(u_E), np.log(MAX_HOURS / median_h)))
 
 
 # --- chance -----------------------------------------------------------------------------------------------------------

@@ -62,8 +62,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     Gaps are those from failure to failure, the last one censored; the time before a first failure is the rest of a gap
     and left out. The MTBF is not the fitted mean: hours / instants holds for any law.
 
-    Raises:
-        TraceError: too few failures to learn from, or ranks that are not named.
+    Raises TraceError: too few failures to learn from, or ranks that are not named.
     """
     observed = observe(trace)
     sizes_I = observed.instants[1]

@@ -83,8 +83,7 @@ class MapSpec(Parameters):
 def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     """The trace of a job. Failures at one instant stay at one instant; a rank dies once in each.
 
-    Raises:
-        TraceError: a window outside the log, no such node, fewer ranks than the mapping needs.
+    Raises TraceError: a window outside the log, no such node, fewer ranks than the mapping needs.
     """
     nodes = _choose_nodes(log, spec.nodes)
     outages = [outage for outage in log.outages if outage.node in nodes]
@@ -113,6 +112,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     kind = "ranks" if spec.hosts is None else "hosts"
     counts = {**log.dropped, **log.changed, **rules}
     applied = [f"{count} {rule}" for rule, count in counts.items() if count]
+    began = None if log.began is None else datetime.fromisoformat(log.began) + timedelta(hours=first_h)
     header = {
         "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} {kind}",
         "source": log.source,
@@ -121,7 +121,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         "format": log.format,
         "records": f"kept {log.num_kept} of {log.num_read}",
         **{f"rule {number}": rule for number, rule in enumerate(applied, start=1)},
-        **({"began": _date(log.began, first_h)} if log.began else {}),
+        **({} if began is None else {"began": began.isoformat(timespec="seconds")}),
         "window_h": f"{first_h:g}-{last_h:g}",
         **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),
         "length_h": f"{length_h:g}",
@@ -137,11 +137,6 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple(
         (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", name)
     )
-
-
-def _date(began: str, hour: float) -> str:
-    """Calendar time (ISO 8601) of ``hour`` of a log that began at ``began``."""
-    return (datetime.fromisoformat(began) + timedelta(hours=hour)).isoformat(timespec="seconds")
 
 
 def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.config.profiles import Profile
 from harness.core.errors import ConfigError, TraceError, printable
@@ -205,9 +206,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
     """The generator's parameters for ``law`` and a job with this profile. Raises as :func:`draw`."""
     job = {"ranks": num_ps, "length_h": profile.job_h}
     if law == "exponential":
-        sizes = group_sizes(profile.ranks_per_failure)
-        probability = min(1.0, sum(weight for _, weight in sizes))
-        return GeneratorSpec(mtbf_h=profile.mtbf_h, group_probability=probability, group_sizes=sizes, **job)
+        return GeneratorSpec(mtbf_h=profile.mtbf_h, **groups_of(profile.ranks_per_failure), **job)
     if law in PRESETS:
         spec = PRESETS[law].spec
         weights: dict[int, float] = defaultdict(float)
@@ -219,6 +218,12 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         return learned
     expected = ("exponential", "fixed:N", "fixed:N@H", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")
+
+
+def groups_of(ranks_per_failure: float) -> dict[str, Any]:
+    """The generator's parameters of groups with this mean number of ranks."""
+    sizes = group_sizes(ranks_per_failure)
+    return {"group_probability": min(1.0, sum(weight for _, weight in sizes)), "group_sizes": sizes}
 
 
 def group_sizes(ranks_per_failure: float) -> Sizes:

@@ -91,8 +91,7 @@ MODELS = ("exponential", *SHAPED, "empirical")
 def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
     """The law with this name and this shape or these gaps.
 
-    Raises:
-        TraceError: an unknown model; a shape or gaps that are missing, superfluous or out of range.
+    Raises TraceError: an unknown model; a shape or gaps that are missing, superfluous or out of range.
     """
     if model not in MODELS:
         raise TraceError(f"model: {model!r} is none of {', '.join(MODELS)}, fit:TRACE.csv")
@@ -229,7 +228,6 @@ class GeneratorSpec(Parameters):
 
     @property
     def law(self) -> Law:
-        """The law of the gaps, with mean 1."""
         return law_of(self.model, self.shape, self.gaps_h)
 
     @property
@@ -257,11 +255,6 @@ class GeneratorSpec(Parameters):
     def expected_instants(self) -> float:
         """The expected number of instants. It is exact for ``equilibrium``; for ``fresh`` it is the long-run rate."""
         return self.busy_h / self.instant_mtbf_h
-
-    @property
-    def has_repairs(self) -> bool:
-        """Whether the trace has repair times."""
-        return self.repair_median_h is not None or bool(self.repairs_h)
 
     @property
     def words(self) -> str:

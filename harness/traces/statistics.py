@@ -64,8 +64,7 @@ class TraceStatistics:
 def describe(trace: Trace) -> TraceStatistics:
     """All statistics of ``trace``.
 
-    Raises:
-        TraceError: a header that contradicts the entries or holds no number, or no hours observed.
+    Raises TraceError: a header that contradicts the entries or holds no number, or no hours observed.
     """
     observed, first = observe(trace), first_of(trace)
     trace = without_repeats(trace)

@@ -24,6 +24,7 @@ MAX_TRAINERS = 256
 """The most trainers of a run."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
+_NAMES = "column names that begin with 'hour,rank'"
 _OPTION = re.compile(r"--([a-z-]+) (\S+)")
 _OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
@@ -126,8 +127,7 @@ def to_text(trace: Trace, *, command: str | None = None) -> str:
 def parse_trace(lines: Iterable[str], source: str) -> Trace:
     """The trace in ``lines``; ``source`` is its name in errors. Blank lines and CRLF are tolerated.
 
-    Raises:
-        TraceError: ``source:line: ...``, the first deviation from the format.
+    Raises TraceError: ``source:line: ...``, the first deviation from the format.
     """
     header: dict[str, str] = {}
     columns: list[str] = []
@@ -143,14 +143,17 @@ def parse_trace(lines: Iterable[str], source: str) -> Trace:
             if colon:
                 header[key.strip()] = value.strip()
         elif not columns:
-            columns = _columns(_split(text, where), where)
+            columns = _split(text, where)
+            if columns[:2] != ["hour", "rank"] or len(set(columns)) < len(columns):
+                names = "distinct column names" if columns[:2] == ["hour", "rank"] else _NAMES
+                raise TraceError(f"{where}: expected {names}, got {','.join(columns)!r}")
         else:
             entries.append(_entry(_split(text, where), columns, number, where))
             if len(entries) > 1 and entries[-1].hour < entries[-2].hour:
                 order = f"expected an hour >= {entries[-2].hour}, got {entries[-1].hour}"
                 raise TraceError(f"{where}: {order}; sort the lines by hour")
     if not columns:
-        raise TraceError(f"{source}:{max(number, 1)}: expected column names that begin with 'hour,rank', got none")
+        raise TraceError(f"{source}:{max(number, 1)}: expected {_NAMES}, got none")
     return Trace(source=source, entries=tuple(entries), header=header)
 
 
@@ -159,14 +162,6 @@ def _split(text: str, where: str) -> list[str]:
         return [value.strip() for value in next(csv.reader([text], strict=True))]
     except csv.Error as error:
         raise TraceError(f"{where}: expected a line of CSV, got text that the reader rejects ({error})") from error
-
-
-def _columns(names: list[str], where: str) -> list[str]:
-    if names[:2] != ["hour", "rank"]:
-        raise TraceError(f"{where}: expected column names that begin with 'hour,rank', got {','.join(names)!r}")
-    if len(set(names)) < len(names):
-        raise TraceError(f"{where}: expected distinct column names, got {','.join(names)!r}")
-    return names
 
 
 def _entry(values: list[str], columns: list[str], number: int, where: str) -> Entry:

@@ -75,8 +75,7 @@ FORMATS: dict[str, Importer] = {
 def read_log(path: Path, how: LogFormat) -> FailureLog:
     """The log in ``path``, cleaned by the rules of docs/TRACES.md; ``strict``: TraceError if one applies.
 
-    Raises:
-        TraceError: an unknown format, an option of another one, or a file that is not as its format says; one line.
+    Raises TraceError: an unknown format, an option of another one, or a file that is not as its format says; one line.
     """
     importer = FORMATS.get(how.format)
     if importer is None:

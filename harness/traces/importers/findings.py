@@ -46,7 +46,6 @@ class Outage:
 
     @property
     def repair_h(self) -> float | None:
-        """Repair time in hours, if known."""
         return None if self.end_h is None else self.end_h - self.start_h
 
 
@@ -72,7 +71,6 @@ class FailureLog:
 
     @property
     def num_kept(self) -> int:
-        """The number of records kept."""
         return len(self.outages)
 
     @property
@@ -209,8 +207,7 @@ class Findings:
         is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: whether its last time lies in 1990 or
         later.
 
-        Raises:
-            TraceError: some times count from 1970, some from 0.
+        Raises TraceError: some times count from 1970, some from 0.
         """
         if has_calendar is None:
             has_calendar = self.last_s >= CALENDAR_S

@@ -74,7 +74,6 @@ def _is_header(fields: list[str], where: str, *, is_first: bool) -> bool:
 
 
 def _add(line: _Line, found: Findings, where: str) -> None:
-    """Add the line to ``found``: as a failure, or as dropped by a rule."""
     if line.start_s is None or line.node is None:
         found.drop(NO_TIME if line.start_s is None else NO_NODE, where)
         return

@@ -45,7 +45,6 @@ class Slots:
             self._open.pop(slot).end_s = time_s
 
     def leave(self, instance: str, time_s: float, where: str) -> None:
-        """Record that ``instance`` was preempted at ``time_s``."""
         slot = self.slot_of.pop(instance)
         self._empty.append(slot)
         self._open[slot] = self._found.fail(slot, time_s, None, where)
