@@ -209,8 +209,11 @@ class Measure(Model):
 
     def differences(self, own: Frame, others: Frame) -> Any:
         """The mean over ``own`` minus the mean over ``others``, as a series by seed; ``reference`` is ignored."""
-        plain = self.model_copy(update={"reference": {}})
-        return (plain.by_seed(own, own) - plain.by_seed(others, others)).dropna()
+        return (self.plain_by_seed(own) - self.plain_by_seed(others)).dropna()
+
+    def plain_by_seed(self, own: Frame) -> Any:
+        """:meth:`by_seed` without ``reference``."""
+        return self.model_copy(update={"reference": {}}).by_seed(own, own)
 
     def difference(self, own: Frame, others: Frame) -> Estimate | None:
         """The estimate from :meth:`differences`; None without a common seed."""

@@ -80,27 +80,28 @@ def _means(text: str, own: Frame, cells: Frame, measures: Sequence[Measure], why
     return study(text, "; ".join(filter(None, (measure.text(own, cells) for measure in measures))), len(own), why)
 
 
-def dominates(left: Frame, right: Frame, measures: Sequence[Measure]) -> bool:
-    """Whether ``left`` is shown to be at most ``right`` in all measures, and below it in at least one.
+def dominating(arms: Mapping[str, Frame], measures: Sequence[Measure]) -> dict[str, list[str]]:
+    """The names of the arms (see ``arms_of``) that dominate each arm: at most it in all measures, below it in one.
 
     By paired 95 % intervals of the difference: each ends at 0 or below, and at least one below 0.
     """
-    ends = [_upper_end(measure.difference(left, right)) for measure in measures]
-    return all(end <= 0 for end in ends) and any(end < 0 for end in ends)
+    values = {name: [measure.plain_by_seed(own) for measure in measures] for name, own in arms.items()}
 
+    def dominates(left: str, right: str) -> bool:
+        found = [estimate((a - b).dropna()) for a, b in zip(values[left], values[right], strict=True)]
+        ends = [math.inf if each is None or each.interval is None else each.interval[1] for each in found]
+        return all(end <= 0 for end in ends) and any(end < 0 for end in ends)
 
-def _upper_end(value: Estimate | None) -> float:
-    """The upper end of the interval; infinity without an interval, as for one pair or none."""
-    return float("inf") if value is None or value.interval is None else value.interval[1]
+    return {name: [other for other in arms if other != name and dominates(other, name)] for name in arms}
 
 
 def pareto(cells: Frame) -> list[Row]:
     """A row for each strategy: its means, and the strategies that dominate it in all measures or in some of them."""
     arms = arms_of(cells)
+    found = {part: dominating(arms, measures) for part, measures in _DOMINATED.items()}
     rows: list[Row] = []
     for name, own in arms.items():
-        found = {part: dominating(name, arms, measures) for part, measures in _DOMINATED.items()}
-        why = [f"dominated {part} by {', '.join(map(_quoted, names))}" for part, names in found.items() if names]
+        why = [f"dominated {part} by {', '.join(map(_quoted, by[name]))}" for part, by in found.items() if by[name]]
         measures = (HOURS, NODE_HOURS, WRITTEN, MEMORY, LOST, LOSS)
         rows.append(_means(_quoted(name), own, cells, measures, "; ".join(why) or "not dominated"))
     return rows
@@ -109,11 +110,6 @@ def pareto(cells: Frame) -> list[Row]:
 def _quoted(name: str) -> str:
     strategy, space, options = name.partition(" ")
     return f"`{strategy}`{space}{options}"
-
-
-def dominating(name: str, arms: Mapping[str, Frame], measures: Sequence[Measure]) -> list[str]:
-    """The names of the arms (see ``arms_of``) that dominate arm ``name`` in ``measures``."""
-    return [other for other, own in arms.items() if other != name and dominates(own, arms[name], measures)]
 
 
 def tracker_part(cells: Frame) -> list[Row]:

@@ -43,10 +43,10 @@ def front(axes: Sequence["Axes"], cells: Frame) -> None:
             x, y = (measure.mean(own, cells) for measure in (cost, loss))
             if x is not None and y is not None and not (loss is LOSS and name == "never_save"):
                 points[name] = (x, y)
+        dominated = dominating(arms, (cost, loss))
         moved_pt = _moved_pt({name: x.mean for name, (x, _) in points.items()})
         for name, (x, y) in points.items():
             hue = colour(name.partition(" ")[0])
-            is_dominated = bool(dominating(name, arms, (cost, loss)))
             axes[panel].errorbar(
                 x.mean,
                 y.mean,
@@ -55,7 +55,7 @@ def front(axes: Sequence["Axes"], cells: Frame) -> None:
                 fmt=marks[name],
                 markersize=6,
                 color=hue,
-                markerfacecolor="none" if is_dominated else hue,
+                markerfacecolor="none" if dominated[name] else hue,
                 ecolor=hue,
                 elinewidth=1,
                 markeredgecolor=hue,

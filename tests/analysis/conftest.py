@@ -1,10 +1,13 @@
-"""One small grid for all tests of the analysis: it is only read."""
+"""One small grid for all tests of the analysis, and its report: they are only read."""
 
+import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import analysis
 from harness.record.recorder import Recorder
 from tests.made_runs import made_config, made_events, write_run
 
@@ -27,3 +30,13 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         unfinished.record(event)
     yield root
     unfinished.close(ok=False)
+
+
+@pytest.fixture(scope="session")
+def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of the grid, at a margin of 2·10⁻³."""
+    root = tmp_path_factory.mktemp("copy") / "grid"
+    shutil.copytree(grid, root)
+    path = analysis.report(root, margin=2e-3, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    assert path == root / "report.html"
+    return path.read_text()

@@ -7,10 +7,8 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, MEASURES, Block, Line, Verdict, verdicts
+from analysis.stats import DEFAULT_MARGIN, Block, Line, Verdict, verdicts
 from analysis.tables import advice
-from harness.cli.arguments import parser
-from tests.made_runs import made_config, write_run
 
 
 def line(strategy: str, overhead: float, *differences: float) -> Line:
@@ -26,11 +24,6 @@ def line(strategy: str, overhead: float, *differences: float) -> Line:
     return Line(strategy, strategy, pd.DataFrame(cells))
 
 
-def block(*lines: Line) -> Block:
-    """A setting with its reference."""
-    return Block({}, "", [line("none", 0.0, 0.0, 0.0, 0.0), *lines])
-
-
 FULL = line("full", 0.08, 0.0, 0.0, 0.0)
 HARMLESS = line("cpr_mfu", 0.0053, -1e-4, 0.5e-4, -0.5e-4, 0.0)
 HARMFUL = line("cpr_vanilla", 0.0049, -2e-3, -2.1e-3, -1.9e-3)
@@ -38,21 +31,23 @@ WIDE = line("cpr_ssu", 0.004, -3e-3, 1e-3, -1e-3)
 
 
 def found(*lines: Line, margin: float = DEFAULT_MARGIN) -> dict[str, Verdict]:
-    """The verdicts by strategy."""
-    return {each.strategy: each for each in verdicts(block(*lines), margin)}
+    """The verdicts by strategy, in a setting with a reference."""
+    block = Block({}, "", [line("none", 0.0, 0.0, 0.0, 0.0), *lines])
+    return {each.strategy: each for each in verdicts(block, margin)}
 
 
 def test_each_strategy_has_the_verdict_that_its_seeds_show() -> None:
     """Below the margin, above it, undecided, or equal since nothing was lost; ordered by overhead, without `none`."""
     result = found(FULL, HARMLESS, HARMFUL, WIDE)
-    assert {name: each.verdict for name, each in result.items()} == {
-        "cpr_ssu": "open",
-        "cpr_vanilla": "inferior",
-        "cpr_mfu": "non-inferior",
-        "full": "equal by construction",
-    }
-    assert [*result] == ["cpr_ssu", "cpr_vanilla", "cpr_mfu", "full"]
+    assert [(name, each.verdict) for name, each in result.items()] == [
+        ("cpr_ssu", "open"),
+        ("cpr_vanilla", "inferior"),
+        ("cpr_mfu", "non-inferior"),
+        ("full", "equal by construction"),
+    ]
     assert result["cpr_vanilla"].loss.mean == pytest.approx(2e-3)
+    assert found(HARMFUL, margin=0.01)["cpr_vanilla"].verdict == "non-inferior", "the margin decides"
+    assert found(HARMLESS, margin=1e-6)["cpr_mfu"].verdict == "open"
 
 
 @pytest.mark.parametrize("what", ["pls", "update_pls", "lost_dense_frac"])
@@ -61,12 +56,6 @@ def test_nothing_that_loses_is_equal_by_construction(what: str) -> None:
     for lost in (0.0, None, 0.002):
         own = replace(FULL, cells=FULL.cells.assign(**{what: lost}))
         assert (found(own)["full"].verdict == "equal by construction") == (not lost)
-
-
-def test_the_margin_decides_what_is_harmless() -> None:
-    """A certain loss of 0.002 is below a margin of 0.01, and one of 0.00003 above one of 0.000001 is undecided."""
-    assert found(HARMFUL, margin=0.01)["cpr_vanilla"].verdict == "non-inferior"
-    assert found(HARMLESS, margin=1e-6)["cpr_mfu"].verdict == "open"
 
 
 def test_holm_counts_the_strategies_that_are_compared() -> None:
@@ -94,60 +83,39 @@ def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
 
 def test_the_front_holds_what_no_other_strategy_beats() -> None:
     """No other has a lower overhead and a lower mean loss: full is off the front beside a cheaper one without loss."""
-    assert [name for name, each in found(FULL, HARMLESS, HARMFUL, WIDE).items() if each.on_front] == [
-        "cpr_ssu",
-        "cpr_mfu",
-        "full",
-    ]
     cheaper = line("cpr_mfu", 0.0053, 1e-4, 2e-4, 3e-4)
-    assert [name for name, each in found(FULL, cheaper).items() if each.on_front] == ["cpr_mfu"]
+    for lines, front in (
+        ((FULL, HARMLESS, HARMFUL, WIDE), ["cpr_ssu", "cpr_mfu", "full"]),
+        ((FULL, cheaper), ["cpr_mfu"]),
+    ):
+        assert [name for name, each in found(*lines).items() if each.on_front] == front
 
 
-def test_the_engine_is_no_regime(grid: Path) -> None:
-    """A cell that ran on both engines is one result: one setting, and as many seeds as without the copy."""
+def test_console_and_report_say_the_same(grid: Path, page: str) -> None:
+    """Both name margin, verdicts, and that rounding is unknown; a folder of references has no verdicts.
+
+    A cell that ran on both engines is one result: one setting, and as many seeds as without the copy.
+    """
     frame = analysis.load(grid)
     (regime,) = analysis.regimes_of(frame)
     full = next(line for line in regime.lines if line.strategy == "full")
     assert [*full.cells["engine"]] == ["local"] * 3
-
-
-def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
-    """Both name margin, verdicts, and that rounding is unknown; a folder of references has no verdicts."""
-    frame = analysis.load(grid)
-    table = advice(frame, 2e-3, explain=True)
-    assert table is not None
-    text, page = str(table), analysis.report(grid, frame=frame, margin=2e-3).read_text()
-    for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):
+    text = str(advice(frame, 2e-3, explain=True))
+    for verdict in verdicts(regime, 2e-3):
         assert verdict.sentence in text
         assert verdict.sentence in page
     for words in ("margin of 2·10⁻³", "Rounding: unknown"):
         assert words in text
         assert words in page
-    write_run(tmp_path / "none", made_config("none"))
-    alone = analysis.load(tmp_path)
-    assert advice(alone) is None
-    assert "Which strategy" not in analysis.report(tmp_path, frame=alone).read_text()
+    assert advice(frame[frame["strategy"] == "none"]) is None
 
 
-def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--margin` of `grid` and `report` is a number above 0, by default that of the analysis."""
-    for command in ("grid", "report"):
-        with pytest.raises(SystemExit):
-            parser().parse_args([command, "--help"])
-        assert f"(default: {DEFAULT_MARGIN:g}; of ne: {MEASURES['ne'].margin:g})" in " ".join(
-            capsys.readouterr().out.split()
-        )
-        assert parser().parse_args([command, "x", "--margin", "1e-3"]).margin == 1e-3
-
-
-def test_what_is_shown_says_over_how_many_seeds_and_traces(tmp_path: Path) -> None:
+def test_what_is_shown_says_over_how_many_seeds_and_traces(grid: Path) -> None:
     """Few seeds and a model that has hardly learned are a caution; three seeds of a trained model are not."""
-    for name, num, auc in (("weak", 2, -0.17), ("sound", 3, 0.0)):
-        for seed in range(num):
-            for strategy in ("none", "full", "cpr_vanilla"):
-                write_run(tmp_path / name / f"{strategy}{seed}", made_config(strategy, seed=seed), auc=auc)
-    weak, sound = (str(advice(analysis.load(tmp_path / name), margin=0.5)) for name in ("weak", "sound"))
+    sound = analysis.load(grid)
+    few = sound[sound["seed"] < 2]
+    weak, text = (str(advice(frame, margin=0.5)) for frame in (few.assign(auc=few["auc"] - 0.17), sound))
     assert "Shown over 2 seeds and 1 trace: " in weak
     assert "Caution: 2 seeds of 1 trace say little of others; AUC of none is 0.61: the model has hardly" in weak
-    assert "Shown over 3 seeds and 1 trace: " in sound
-    assert "Caution" not in sound
+    assert "Shown over 3 seeds and 1 trace: " in text
+    assert "Caution" not in text

@@ -1,8 +1,10 @@
 """Run directories as a frame."""
 
 import json
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from markupsafe import escape
 
 import analysis
 from analysis.load import COLUMNS, lost_dense_samples
+from analysis.load.evaluations import evaluation_results
 from harness.core.errors import StoreError
-from harness.core.events import Finished, Recovered
+from harness.core.events import Evaluated, Finished, Recovered
 from harness.record.event_log import read_events
 from tests.analysis.shown import shown
 from tests.made_runs import altered, made_config, made_events, unseal, write_run
@@ -65,29 +68,21 @@ def test_a_sample_that_the_dense_network_lacks_counts_once(failures: list[tuple[
 
 
 def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:
-    """Copies of three seeds in a second grid change neither the number of seeds nor an interval."""
-    for folder in ("a", "b"):
-        for seed in range(3):
+    """Copies of three seeds in a second grid change neither the number of seeds nor an interval.
+
+    Nor does a cell of equal setting and results whose hash alone differs, as after a new config key.
+    """
+    for folder in ("a", "b", "c"):
+        for seed in range(3) if folder != "c" else [0]:
             write_run(tmp_path / folder / f"none-s{seed}", made_config("none", seed=seed))
+    _rewritten(tmp_path / "c" / "none-s0", 0, config_hash="f" * 16)
     frame = analysis.load(tmp_path)
-    assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 3}
+    assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 4}
     [line], [alone] = (analysis.blocks_of(analysis.load(path))[0].lines for path in (tmp_path, tmp_path / "a"))
     assert line.estimate("auc") == alone.estimate("auc")
-    assert frame["failure"].dropna().str.startswith("the same cell as ").all()
-
-
-def test_unknown_update_pls_stays_unknown(tmp_path: Path) -> None:
-    """Null in the record is NaN in the frame."""
-    write_run(tmp_path / "run", made_config())
-    unseal(tmp_path / "run")
-    file = tmp_path / "run" / "events.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    unknown = dict.fromkeys(("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"))
-    lines[-1] |= unknown | dict.fromkeys(("applied_tracked", "lost_tracked"))
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    row = analysis.load(tmp_path).iloc[0]
-    assert pd.isna(row["update_pls"])
-    assert pd.isna(row["disagreement"])
+    reasons = frame["failure"].dropna()
+    assert reasons.str.startswith("the same cell as ").sum() == 3
+    assert reasons.str.contains("its config hash differs").sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -109,137 +104,102 @@ def test_keys_that_differ_between_cells_are_columns(
     assert [key.partition(".")[2] for key in analysis.load(tmp_path).columns if "." in key] == keys
 
 
-def test_a_lie_marks_its_cell(tmp_path: Path) -> None:
-    """A record that contradicts itself is named in the frame and in the table."""
-    write_run(tmp_path / "honest", made_config(seed=1))
-    write_run(tmp_path / "liar", made_config(seed=0))
-    unseal(tmp_path / "liar")
-    file = tmp_path / "liar" / "events.jsonl"
-    finished = made_events(made_config(seed=0))[-1]
-    assert isinstance(finished, Finished)
-    claim, lie = f'"pls":{finished.pls!r}', '"pls":0.001'
-    assert claim in file.read_text()
-    file.write_text(file.read_text().replace(claim, lie))
-    frame = analysis.load(tmp_path).set_index("cell")
-    assert "pls is 0.001" in str(frame.loc["liar", "disagreement"])
-    assert pd.isna(frame.loc["honest", "disagreement"])
-
-
-def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
-    """One unreadable record is a damaged row that names file and line, and costs no other row."""
-    write_run(tmp_path / "a", made_config(seed=0))
-    write_run(tmp_path / "b", made_config(seed=1))
-    file = tmp_path / "a" / "events.jsonl"
-    unseal(tmp_path / "a")
-    file.write_text("{\n" + file.read_text())
-    frame = analysis.load(tmp_path).set_index("cell")
-    assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
-    assert "events.jsonl:1" in str(frame.loc["a", "failure"])
-
-
-@pytest.mark.parametrize("is_sealed", [True, False])
-@pytest.mark.parametrize("left", ["events.jsonl", "DONE"])
-def test_a_run_that_lost_its_config_is_a_damaged_cell(tmp_path: Path, left: str, is_sealed: bool) -> None:
-    """A folder with a record or a result is a run's: it does not vanish from frame, report and story."""
-    write_run(tmp_path / "a", made_config(seed=0))
-    write_run(tmp_path / "b", made_config(seed=1))
-    if not is_sealed:
-        unseal(tmp_path / "a")
-    for name in {"config.yaml", "events.jsonl", "DONE"} - {left}:
-        (tmp_path / "a" / name).unlink()
-    frame = analysis.load(tmp_path).set_index("cell")
-    assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
-    file = tmp_path / "a" / "config.yaml"
-    assert str(frame.loc["a", "failure"]).startswith(f"{file}: ")
-    assert str(file) in analysis.report(tmp_path).read_text()
-    with pytest.raises(StoreError, match=re.escape(f"{file}: ")):
-        analysis.show(tmp_path / "a")
-
-
-SPOILT: dict[str, tuple[Callable[[list[str]], list[str] | None], str]] = {
-    "deleted": (lambda lines: None, "no file"),
-    "empty": (lambda lines: [], "no event"),
-    "torn first": (lambda lines: [lines[0][:9]], "no event"),
-    "torn last": (lambda lines: [*lines[:-1], lines[-1][:-1]], "a eval event at step 400"),
+NO_RESULT = " expected a finish event at the end, as there is a DONE file;"
+SPOILT: dict[str, tuple[str, Callable[[str], str | None], str]] = {
+    "no record": ("events.jsonl", lambda _: None, " got no file; remove DONE to rerun"),
+    "empty": ("events.jsonl", lambda _: "", " got no event; remove DONE to rerun"),
+    "torn first": ("events.jsonl", lambda text: text[:9], " got no event; remove DONE to rerun"),
+    "torn last": ("events.jsonl", lambda text: text[:-1], " got a eval event at step 400; remove DONE to rerun"),
+    "no event": ("events.jsonl", lambda text: f"{{\n{text}", "1: not an event"),
+    "half": ("config.yaml", lambda _: "seed: 1\n", " name: expected this key, got the keys 'seed'"),
+    "torn": ("config.yaml", lambda _: "{", "1: not YAML: "),
+    "deep": ("config.yaml", lambda _: "[" * 3000, "1: nested more than 20 levels deep"),
+    "word": ("config.yaml", lambda _: "a", " expected the resolved config of a run (a mapping), got str"),
+    "wrong": ("config.yaml", lambda text: text.replace("job_h: 56.0", "job_h: x"), " profile.job_h: expected a valid"),
+    "no config": ("config.yaml", lambda _: None, " "),
 }
 
 
-def test_done_without_a_result_is_damage(tmp_path: Path) -> None:
-    """DONE beside a record without a result is damage, reported with the file in frame, table, story and report."""
-    write_run(tmp_path / "well", made_config(seed=9))
+def test_what_is_damaged_is_one_line_in_frame_table_story_and_report(tmp_path: Path) -> None:
+    """Law: a run that cannot be read, or has no result despite DONE, is named with its file, and costs no other row."""
+    write_run(tmp_path / "well", made_config("full", seed=99))
     lines: dict[str, str] = {}
-    for seed, (name, (spoil, found)) in enumerate(SPOILT.items()):
-        write_run(tmp_path / name, made_config(seed=seed))
+    for seed, (name, (file, spoil, found)) in enumerate(SPOILT.items()):
+        write_run(tmp_path / name, made_config("full", seed=seed))
         unseal(tmp_path / name)
-        file = tmp_path / name / "events.jsonl"
-        left = spoil(file.read_text().splitlines(keepends=True))
-        file.unlink()
-        if left is not None:
-            file.write_text("".join(left))
-        expected = "expected a finish event at the end, as there is a DONE file"
-        lines[name] = f"{file}: {expected}; got {found}; remove DONE to rerun"
-    assert analysis.is_sound(tmp_path / "well")
+        path = tmp_path / name / file
+        left = spoil(path.read_text())
+        path.unlink() if left is None else path.write_text(left)
+        lines[name] = f"{path}:{NO_RESULT if 'rerun' in found else ''}{found}"
     frame = analysis.load(tmp_path)
-    told = shown(analysis.show_table(frame))
+    assert frame.set_index("cell")["status"].to_dict() == {"well": "done"} | dict.fromkeys(SPOILT, "damaged")
+    table, page = shown(analysis.show_table(frame)), analysis.report(tmp_path, frame=frame).read_text()
+    assert f"1 done, {len(SPOILT)} damaged" in page
+    assert analysis.is_sound(tmp_path / "well")
     for name, line in lines.items():
         row = frame.set_index("cell").loc[name]
-        assert (row["status"], row["failure"]) == ("damaged", line)
+        assert str(row["failure"]).startswith(line)
+        assert "\n" not in str(row["failure"])
         assert pd.isna(row["auc"])
-        assert not analysis.is_sound(tmp_path / name)
-        story = shown(analysis.show(tmp_path / name))
-        assert ": damaged\n" in story
-        assert line in story
-        assert f"damaged: {name}: {line}" in told
-    assert "1 done, 4 damaged" in analysis.report(tmp_path).read_text()
+        assert f"damaged: {name}: {row['failure']}" in table
+        assert escape(f"damaged: {name}: {row['failure']}") in page
+        if "rerun" in line:
+            story = shown(analysis.show(tmp_path / name))
+            assert ": damaged\n" in story
+            assert line in story
+            assert not analysis.is_sound(tmp_path / name)
+        else:
+            with pytest.raises(StoreError, match=re.escape(line)):
+                analysis.show(tmp_path / name)
 
 
-def test_impossible_counts_cost_no_table(tmp_path: Path) -> None:
-    """A record whose counts cannot be is a disagreement, and no report fails over it."""
-    impossible = ({"num_ps": 0, "rank_rows": []}, {"bytes_full": 0}, {"num_steps": 0}, {"rank_rows": []})
-    for name, change in zip(("partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu"), impossible, strict=True):
+def test_a_run_that_lost_its_config_is_a_damaged_cell(tmp_path: Path) -> None:
+    """A folder with a record or a result is a run's, sealed or not: it does not vanish from frame and story."""
+    write_run(tmp_path / "b", made_config(seed=1))
+    for name, left in (("record", "events.jsonl"), ("done", "DONE")):
+        for is_sealed in (True, False):
+            run = tmp_path / f"{name}{is_sealed}"
+            write_run(run, made_config(seed=0))
+            if not is_sealed:
+                unseal(run)
+            for other in {"config.yaml", "events.jsonl", "DONE"} - {left}:
+                (run / other).unlink()
+            with pytest.raises(StoreError, match=re.escape(f"{run / 'config.yaml'}: ")):
+                analysis.show(run)
+    frame = analysis.load(tmp_path)
+    assert frame["status"].value_counts().to_dict() == {"damaged": 4, "done": 1}
+    damaged = frame[frame["status"] == "damaged"]
+    assert all(why.startswith(f"{path}/config.yaml: ") for path, why in damaged[["path", "failure"]].to_numpy())
+
+
+def _rewritten(run: Path, line: int, **changes: Any) -> None:
+    """Change values of one event of a record."""
+    unseal(run)
+    events = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    events[line] = json.dumps(json.loads(events[line]) | changes) + "\n"
+    (run / "events.jsonl").write_text("".join(events))
+
+
+def test_a_lie_marks_its_cell_and_costs_no_table(tmp_path: Path) -> None:
+    """A record that contradicts itself, or whose counts cannot be, is named in the frame; null is no contradiction."""
+    unknown = dict.fromkeys(("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"))
+    changes: dict[str, tuple[int, dict[str, Any], str | None]] = {
+        "partial": (0, {"num_ps": 0, "rank_rows": []}, "event 1: "),
+        "cpr_vanilla": (0, {"bytes_full": 0}, "event 1: "),
+        "cpr_mfu": (0, {"num_steps": 0}, "event 1: "),
+        "cpr_ssu": (0, {"rank_rows": []}, "event 1: "),
+        "full": (-1, {"pls": 0.001}, "pls is 0.001"),
+        "cpr_scar": (-1, unknown | dict.fromkeys(("applied_tracked", "lost_tracked")), None),
+    }
+    for name, (line, own, _) in changes.items():
         write_run(tmp_path / name, made_config(name))
-        unseal(tmp_path / name)
-        file = tmp_path / name / "events.jsonl"
-        first, *rest = file.read_text().splitlines(keepends=True)
-        file.write_text(json.dumps(json.loads(first) | change) + "\n" + "".join(rest))
-    disagreements = analysis.load(tmp_path)["disagreement"]
-    assert len(disagreements) == len(impossible)
-    assert disagreements.str.startswith("event 1: ").all()
-    analysis.report(tmp_path)
-
-
-NO_CONFIGS = {
-    "half": ("seed: 1\n", " name: expected this key, got the keys 'seed'"),
-    "torn": ("{", "1: not YAML: "),
-    "deep": ("[" * 3000, "1: nested more than 20 levels deep"),
-    "word": ("a", " expected the resolved config of a run (a mapping), got str"),
-    "wrong": (None, " profile.job_h: expected a valid number, got 'x'"),
-}
-
-
-def test_a_config_that_is_none_is_one_line(tmp_path: Path) -> None:
-    """A config.yaml that cannot be used is one line with file and key: a damaged row, and the error of the story."""
-    write_run(tmp_path / "well", made_config(seed=1))
-    lines: dict[str, str] = {}
-    for name, (text, message) in NO_CONFIGS.items():
-        write_run(tmp_path / name, made_config())
-        unseal(tmp_path / name)
-        file = tmp_path / name / "config.yaml"
-        file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
-        with pytest.raises(StoreError) as caught:
-            analysis.show(tmp_path / name)
-        lines[name] = str(caught.value)
-        assert lines[name].startswith(f"{file}:{message}")
-        assert "\n" not in lines[name]
-        assert analysis.load(tmp_path / name)["status"].to_list() == ["damaged"]
+        _rewritten(tmp_path / name, line, **own)
     frame = analysis.load(tmp_path).set_index("cell")
-    assert frame["status"].to_dict() == {"well": "done"} | dict.fromkeys(NO_CONFIGS, "damaged")
-    page = analysis.report(tmp_path).read_text()
-    assert "1 done, 5 damaged" in page
-    for name, line in lines.items():
-        assert frame.loc[name, "failure"] == line
-        assert pd.isna(frame.loc[name, "strategy"])
-        assert escape(f"damaged: {name}: {line}") in page
+    for name, (_, _, said) in changes.items():
+        found = frame.loc[name, "disagreement"]
+        assert said in str(found) if said else pd.isna(found)
+    assert pd.isna(frame.loc["cpr_scar", "update_pls"])
+    analysis.report(tmp_path)
 
 
 def test_a_cell_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
@@ -262,35 +222,51 @@ def test_a_cell_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
     """No folder, and no run in it, are the user's mistakes."""
-    with pytest.raises(StoreError, match="no such folder"):
-        analysis.load(tmp_path / "absent")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="file: expected a folder, got a file"):
-        analysis.load(tmp_path / "file")
-    with pytest.raises(StoreError, match="no run found"):
-        analysis.load(tmp_path)
-
-
-def test_whole_numbers_of_any_size_make_a_table(tmp_path: Path) -> None:
-    """Law: a config may have a number that pandas has no type for, beside cells where it is null."""
-    for name, num in (("huge", 2**63), ("null", None)):
-        write_run(tmp_path / name, made_config("full", strategy={"interval_samples": num}))
-    frame = analysis.load(tmp_path).set_index("cell")
-    assert int(frame.loc["huge", "strategy.interval_samples"]) == 2**63
-    assert pd.isna(frame.loc["null", "strategy.interval_samples"])
+    for path, error in (("absent", "no such folder"), ("file", "file: expected a folder, got a file"), ("", "no run")):
+        with pytest.raises(StoreError, match=error):
+            analysis.load(tmp_path / path)
 
 
 def test_whole_numbers_and_null_read_as_in_the_config(tmp_path: Path) -> None:
-    """In titles, columns and comparisons, beside cells where the key is null or missing."""
+    """In titles, columns and comparisons, beside cells where the key is null or missing, and of any size."""
+    key = "data.max_train_samples"
     for num in (10_000, 20_000_000, None):
         for strategy in ("full", "partial"):
             config = made_config(strategy, data={"max_train_samples": num})
-            write_run(tmp_path / f"{strategy}-{num}", config)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.yaml").write_text("{")
-    titles = [block.title for block in analysis.blocks_of(analysis.load(tmp_path))]
-    key = "data.max_train_samples"
-    assert titles == [f"{key} 10000", f"{key} 20000000", f"{key} null"]
-    groups = shown(analysis.show_comparison_to(tmp_path, "full"))
+            write_run(tmp_path / "runs" / f"{strategy}-{num}", config)
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "config.yaml").write_text("{")
+    frame = analysis.load(tmp_path / "runs")
+    assert [block.title for block in analysis.blocks_of(frame)] == [f"{key} 10000", f"{key} 20000000", f"{key} null"]
+    groups = shown(analysis.show_comparison_to(tmp_path / "runs", "full"))
     assert f"partial, {key} 20000000" in groups
-    assert "10000.0" not in groups + shown(analysis.show_table(analysis.load(tmp_path)))
+    assert "10000.0" not in groups + shown(analysis.show_table(frame))
+    for name, num in (("huge", 2**63), ("null", None)):  # pandas has no type for it
+        write_run(tmp_path / "any" / name, made_config("full", strategy={"interval_samples": num}))
+    samples = analysis.load(tmp_path / "any").set_index("cell")["strategy.interval_samples"]
+    assert (int(samples["huge"]), pd.isna(samples["null"])) == (2**63, True)
+
+
+FINAL = Evaluated(
+    step=100, samples=1000, auc=0.8, log_loss=0.5, accuracy=0.7, num_samples=10, normalised_entropy=0.9, final=True
+)
+
+
+def _curve(num: int) -> list[Evaluated]:
+    """Evaluations at equal distances, whose AUC grows by 0.1 for each factor e of samples."""
+    samples = [1000 * number // num for number in range(1, num + 1)]
+    return [replace(FINAL, samples=each, auc=0.1 * math.log(each), final=False) for each in samples]
+
+
+def test_the_last_ten_evaluations_and_the_slope_are_of_the_curve() -> None:
+    """The final evaluation is of other samples and no point of the curve; it stands in where there is none."""
+    found = evaluation_results([*_curve(20), FINAL])
+    last = [event.auc for event in _curve(20)[-10:] if event.auc is not None]
+    assert (found["auc_mean10"], found["num_mean10"]) == (pytest.approx(sum(last) / 10), 10)
+    assert found["auc_per_log_sample"] == pytest.approx(0.1)
+    assert found["ne"] == 0.9
+    alone = evaluation_results([FINAL])
+    assert (alone["auc_mean10"], alone["num_mean10"], alone["auc_per_log_sample"]) == (0.8, 1, None)
+    assert evaluation_results([*_curve(2), FINAL])["num_mean10"] == 2
+    assert evaluation_results(_curve(3)) == {}

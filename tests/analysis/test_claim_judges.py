@@ -1,4 +1,4 @@
-"""What judges compute: dominance, a tracker's part, other regimes, the best by trace, pairs needed, healing."""
+"""What judges compute of runs and benchmarks: verdicts follow from the numbers, and each figure is drawn."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +11,28 @@ from analysis.claims.benchmarks import power
 from analysis.claims.claim import find
 from analysis.claims.cpr import Healing, healing
 from analysis.claims.measures import HOURS, LOSS, WRITTEN, results_of
-from analysis.claims.own import dominates, pareto, ratio, seeds, spread, spreads, traces, tracker_part
-from analysis.claims.page import finding, write_figures
+from analysis.claims.own import dominating, pareto, ratio, seeds, spread, spreads, traces, tracker_part
+from analysis.claims.page import Finding, finding, html, markdown, write_figures
 from analysis.claims.rows import Row
 from analysis.stats import pairs_for_power, pairs_for_width
 from harness.core.events import Evaluated
 from harness.record.recorder import Recorder
-from tests.analysis.drawn import figure_of
 from tests.analysis.test_claims import cell, claim
 from tests.made_runs import made_config, made_events
+
+
+def figure_of(found: Finding) -> Any:
+    """The figure of a finding: an axis that is not linear says so, and no legend lies over a panel."""
+    figure = found.figure
+    assert figure is not None
+    figure.draw_without_rendering()
+    legends = [each for each in (*figure.legends, *(axes.get_legend() for axes in figure.axes)) if each is not None]
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            assert axis.get_scale() == "linear" or "(log" in axis.get_label_text(), axis.get_label_text()
+        for legend in legends:
+            assert not legend.get_window_extent().overlaps(axes.bbox), "a legend lies over a panel"
+    return figure
 
 
 def rows_of(judge: Callable[[Any], list[Row]], cells: list[dict[str, Any]]) -> dict[str, Row]:
@@ -35,11 +48,10 @@ def test_a_strategy_dominates_only_where_no_measure_may_be_worse() -> None:
     base = results_of([cell("full", seed, overhead_frac=0.1 + 0.01 * seed, **BYTES) for seed in range(4)])
     cheaper = base.assign(overhead_frac=base["overhead_frac"] - 0.01)
     noisy = cheaper.assign(auc=cheaper["auc"] - 0.001 * (base["seed"] % 2) + 0.0004)
-    assert dominates(cheaper, base, (HOURS, WRITTEN, LOSS))
-    assert not dominates(base, cheaper, (HOURS, WRITTEN, LOSS))
-    assert not dominates(base, base, (HOURS, WRITTEN, LOSS))
-    assert dominates(noisy, base, (HOURS, WRITTEN))
-    assert not dominates(noisy, base, (HOURS, LOSS))
+    arms = {"base": base, "again": base, "cheaper": cheaper}
+    assert dominating(arms, (HOURS, WRITTEN, LOSS)) == {"base": ["cheaper"], "again": ["cheaper"], "cheaper": []}
+    assert dominating({"base": base, "noisy": noisy}, (HOURS, WRITTEN))["base"] == ["noisy"]
+    assert dominating({"base": base, "noisy": noisy}, (HOURS, LOSS))["base"] == []
 
 
 def test_a_dominated_strategy_is_named_with_who_dominates_it() -> None:
@@ -159,22 +171,6 @@ def test_a_power_is_kept_within_six_points(found: int, verdict: str) -> None:
     assert row.verdict == verdict
 
 
-def test_figures_past_the_papers_are_drawn(tmp_path: Path) -> None:
-    """Dots by trace and by regime, a front, and a sweep of two other measures; equal bytes need no legend."""
-    keys: dict[str, Any] = {"strategy.share": None, **BYTES, "update_pls_tracked": 0.1}
-    cells = [cell("none", seed, **keys) for seed in range(3)]
-    for seed in range(3):
-        cells += [cell("full", seed, **keys)]
-        cells += [cell("cpr_mirror", seed, **{**keys, "strategy.share": share, "auc": 0.74}) for share in (0.01, 0.1)]
-    names = ("pareto", "tracker_part", "mirror_size", "breaks", "traces")
-    found = [finding(find(name), cells) for name in names]
-    assert all(figure_of(each).axes for each in found)
-    write_figures(found, tmp_path)
-    assert {path.stem for path in tmp_path.iterdir()} == set(names)
-    assert "cpr_mirror (share 0.1)" in (tmp_path / "pareto.svg").read_text()
-    assert "lost updates, %" in (tmp_path / "breaks.svg").read_text()
-
-
 def test_a_strategy_is_compared_with_another_at_each_value() -> None:
     """Paired by seed: 2 · 10⁻³ less at the first value, as much at the second; one that ran without the key is met."""
     key = "strategy.period"
@@ -248,3 +244,163 @@ def test_the_spread_of_a_placement_is_that_of_its_failures() -> None:
     assert rows[what.format("row")].ours == "0.00 ± 0.00"
     assert rows[what.format("table")].ours == "5.00 ± 0.00"
     assert rows[what.format("table")].why == "from 0.00 to 10.00"
+
+
+# --- benchmarks -------------------------------------------------------------------------------------------------------
+
+
+def _share(share: float, num_samples: int, *, is_synthetic: bool, tables: str = "all") -> dict[str, Any]:
+    facts = {"data": "data", "tables": tables, "num_rows": 1000, "frac": 0.01}
+    return {**facts, "share": share, "num_samples": num_samples, "is_synthetic": is_synthetic}
+
+
+def _step(variant: str, **parts_ms: float) -> list[dict[str, Any]]:
+    return 2 * [{"variant": variant, **parts_ms}]
+
+
+def _looked_ahead(steps: int, over_frac: float) -> dict[str, Any]:
+    moved = {"minimum_bytes": 10.0, "uncached_bytes": 50.0, "saved_frac": 0.8, "over_minimum_frac": over_frac}
+    return {"lookahead": steps, "hit_rate": 0.8, "peak_rows": 100 * steps, **moved}
+
+
+def _on_wire(rate_mbit: float, ratios: list[float]) -> dict[str, Any]:
+    spread = {"median": 4.0, "low": 3.0, "high": 5.0}
+    variants = {name: {"ms": spread, "passed": passed} for name, passed in (("uncached", 50.0), ("lookahead", 10.0))}
+    return {"rate_mbit": rate_mbit, "num_ps": 2, "ratios": ratios, **variants}
+
+
+def _cached(seed: int, value: int, loss: float, moved_bytes: float) -> dict[str, Any]:
+    """A run with bounded staleness; asking for versions takes a tenth of what a run without a cache moves."""
+    moved = {"cache_bytes": moved_bytes, "cache_clock_bytes": 10.0, "cache_uncached_bytes": 100.0}
+    auc = 0.75 + 0.01 * seed - loss * (1 + 0.01 * seed)
+    return {"status": "done", "strategy": "none", "seed": seed, "cache.staleness": value, "auc": auc, **moved}
+
+
+def _tracker(name: str, memory: float, pct: float) -> dict[str, Any]:
+    memories = {"16": memory, "128": memory / 8}
+    return {
+        "tracker": name,
+        "steps_pct": [pct, pct + 0.1],
+        "saves_pct": {"100": 9.0, "3000": 0.5},
+        "memory_fracs": memories,
+    }
+
+
+def _jobs(seed: int, strategy: str, mean: float) -> dict[str, Any]:
+    """A population of which a tenth costs much more."""
+    setting = {"what": "population", "length_h": 56.0, "scale": 1.0, "sigma": 2.0, "seed": seed, "strategy": strategy}
+    return {**setting, "overheads": [0.1 * mean + 0.0001 * seed] * 17 + [6.1 * mean] * 3}
+
+
+def _with_trainers(num: int, hit_rate: float, lookahead_ms: float) -> dict[str, Any]:
+    cache = {"hit_rate": hit_rate, "bytes": 1e6, "peak_rows": 500}
+    return {"num_trainers": num, "cache": cache, "ms": {"none": [4.0, 4.0], "lookahead": [lookahead_ms, lookahead_ms]}}
+
+
+REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "cannot be told"
+TRIED = {"what": "search", "length_h": 56.0, "scale": 1.0, "sigma": 2.0, "mean": 0.13, "p90": 0.25}
+STEPS = [
+    *_step("plain", step=100.0, dense=30.0, read=1.0, embedding=69.0),
+    *_step("rpc", step=4.0, dense=3.0, start=0.5, finish=0.25, rest=0.25),
+]
+STALE = [
+    _cached(seed, value, loss, moved)
+    for seed in range(3)
+    for value, loss, moved in ((0, 0.0, 98.0), (1, 0.0001, 60.0), (100, 0.005, 5.0))
+]
+BENCHMARKS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
+    # a high share counts if it is of real data; a low one if it is of many; of a generator's neither does
+    ("accesses", [_share(0.93, 10**4, is_synthetic=True)], [OPEN]),
+    ("accesses", [_share(0.93, 10**4, is_synthetic=False)], [REPRODUCED]),
+    ("accesses", [_share(0.91, 10**4, is_synthetic=False)], [OPEN]),
+    (
+        "accesses",
+        [_share(0.91, 10**7, is_synthetic=False), _share(0.9, 10, is_synthetic=True, tables="largest")],
+        [NOT],
+    ),
+    ("embedding_share", STEPS, [REPRODUCED, OPEN, NOT, OPEN]),
+    ("lookahead", [_looked_ahead(10, 0.0), _looked_ahead(20, 0.1)], [OPEN]),  # more bytes than it must
+    ("lookahead", [_looked_ahead(10, 0.0), _looked_ahead(20, 0.0)], [REPRODUCED]),
+    ("wire", [_on_wire(0, [0.9, 1.1])], [OPEN]),
+    ("wire", [_on_wire(0, [0.9, 1.1]), _on_wire(200, [2.0, 2.5])], [REPRODUCED]),  # a gain in every round on the best
+    ("wire", [], [OPEN]),
+    ("staleness", STALE, [NOT, NOT]),  # met by a staleness alone that loses ten times the margin
+    (
+        "trackers",  # memory to the printed digit; noise beyond the aim is no time
+        [_tracker("mfu", 1 / 16, 1.0), _tracker("ssu", 1 / 100, 5.0), _tracker("mass", 1 / 16, -9.0)],
+        ["identity", "identity", NOT, NOT, *[OPEN] * 4, REPRODUCED, NOT, *[OPEN] * 3],
+    ),
+    ("production", [TRIED], [NOT]),  # no spread that was tried has the tail
+    (
+        "production",  # a mean and a P90 that were asked for confirm nothing
+        [TRIED, *(_jobs(seed, name, mean) for seed in (1, 2, 3) for name, mean in (("full", 0.13), ("cpr_mfu", 0.02)))],
+        ["calibrated", "calibrated"],
+    ),
+    (
+        "cached_trainers",
+        [_with_trainers(1, 0.8, 2.0), _with_trainers(2, 0.7, 3.2)],
+        [NOT, REPRODUCED],
+    ),  # hits less with several
+    ("cached_trainers", [_with_trainers(1, 0.8, 2.0), _with_trainers(2, 0.8, 3.2)], [REPRODUCED] * 2),
+]
+
+
+@pytest.mark.parametrize(("name", "results", "verdicts"), BENCHMARKS)
+def test_verdicts_on_benchmarks_follow_from_their_numbers(
+    name: str, results: list[dict[str, Any]], verdicts: list[str]
+) -> None:
+    """In the order of the rows, without those that are not judged."""
+    assert [row.verdict for row in find(name).rows(results) if row.verdict != "study"] == verdicts
+
+
+def test_what_is_shown_of_a_benchmark_is_computed_from_its_parts() -> None:
+    """Of the harness the part of embeddings is the step less the dense network; losses are paired by seed."""
+    rows = {row.what: row for name in ("embedding_share", "staleness") for row in find(name).rows(DRAWN[name])}
+    ours = {what.split(":")[0]: (row.ours, row.why) for what, row in rows.items()}
+    assert ours["plain DLRM in one process"][0] == "69.00 (69.00–69.00)"
+    assert ours["`rpc`, 2 ranks, no cache"][0] == "25.00 (25.00–25.00)"
+    assert "requests alone 18.75" in ours["`rpc`, 2 ranks, no cache"][1]
+    saved = "bytes saved 95.0 ± 0.0 %; versions counted 85.0 ± 0.0 %; AUC loss 5.05 ± 0.12·10⁻³"
+    assert ours["staleness 100"][0] == saved
+    best = ours["most embedding bytes saved where AUC keeps within 0.5·10⁻³, % (versions not counted)"]
+    assert best[0] == "40.0 ± 0.0"
+    assert "staleness 100 reaches 95.0 ± 0.0, at AUC loss 5.05 ± 0.12·10⁻³" in best[1]
+
+
+DRAWN = {name: results for name, results, _ in BENCHMARKS if results}
+
+
+def test_each_figure_is_drawn_of_its_results(tmp_path: Path) -> None:
+    """Scales are named, and legends stand beside the panels; a claim without runs has no figure, and no link."""
+    keys: dict[str, Any] = {"strategy.share": None, "strategy.pls_target": None, **BYTES, "update_pls_tracked": 0.1}
+    cells = [cell("none", seed, **keys) for seed in range(2)]
+    for seed in range(2):
+        cells += [cell("full", seed, **keys)]
+        for value in (0.01, 0.1):
+            own = keys | {"strategy.share": value, "strategy.pls_target": value, "pls": value, "auc": 0.74}
+            cells += [cell(name, seed, **own) for name in ("cpr_mfu", "cpr_mirror")]
+    of_runs = ("pareto", "tracker_part", "mirror_size", "breaks", "traces", "target", "pls")
+    results: dict[str, list[dict[str, Any]]] = {
+        **dict.fromkeys(of_runs, cells),
+        **DRAWN,
+    }
+    found = [finding(find(name), own) for name, own in results.items()]
+    assert all(figure_of(each).axes and each.claim.section.caption for each in found)
+    shown = [each for each in found if each.claim.name in ("pareto", "breaks")] + [finding(find("share"), [])]
+    write_figures(shown, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"pareto.svg", "breaks.svg"}
+    assert "cpr_mirror (share 0.1, " in (tmp_path / "pareto.svg").read_text()
+    assert "lost updates, %" in (tmp_path / "breaks.svg").read_text()
+    assert markdown(shown, "", "figures").count("](figures/") == html(shown, "").count("<svg") == 2
+
+
+def test_strategies_at_one_value_stand_side_by_side() -> None:
+    """No two marks of a panel hide each other, whatever is equal; categories are not joined by lines."""
+    keys: dict[str, Any] = {"cluster.placement": "row", "strategy.pls_target": 0.1}
+    cells = [cell(name, seed, update_pls=0.1, **keys) for name in ("none", "cpr_vanilla", "cpr_mfu") for seed in (0, 1)]
+    for name, line in (("target", "-"), ("placement", "None")):
+        panel = figure_of(finding(find(name), cells)).axes[0]
+        marks = [each for each in panel.lines if each.get_marker() in ("^", "o", ".")]
+        assert {each.get_linestyle() for each in marks if each.get_marker() in ("^", "o")} == {line}
+        places = [place for each in marks for place in map(tuple, np.asarray(each.get_xydata()).tolist())]
+        assert len({*places}) == len(places) == (2 if name == "target" else 2 + 4)

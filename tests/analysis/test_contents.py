@@ -31,20 +31,57 @@ def _differences(root: Path) -> list[float | None]:
     return [each and each.mean for each in found]
 
 
-def test_cells_of_two_data_under_one_path_are_two_settings(tmp_path: Path) -> None:
-    """Differences are those of each content alone; titles, and one line, name the digests."""
+def test_cells_of_two_contents_under_one_path_are_two_settings(tmp_path: Path) -> None:
+    """Differences are those of each content alone; titles, and one line, name the digests.
+
+    ``none``, which has no trace, is the partner of the cells of each trace.
+    """
     alone = _differences(_grid(tmp_path / "alone", data=OLD))
-    _grid(tmp_path / "both", data=OLD)
-    _grid(tmp_path / "both", data=NEW, auc=-0.1)
-    assert _differences(tmp_path / "both") == pytest.approx([*alone, *alone])
-    frame = analysis.load(tmp_path / "both")
-    blocks = blocks_of(frame)
-    assert [block.title for block in blocks] == ["data (digest 1a2b3c4d)", "data (digest 9f8e7d6c)"]
-    assert [len(line.cells) for block in blocks for line in block.lines] == [2, 2, 2, 2]
-    assert len(regimes_of(frame)) == 2
-    said = "8 cells were computed with other data under the same path, data"
-    assert said in shown(analysis.show_table(frame))
-    assert said in analysis.report(tmp_path / "both").read_text()
+    for what in ("data", "trace"):
+        both = _grid(tmp_path / what, **{what: OLD})
+        for seed in range(2):
+            for strategy in ("none", "full") if what == "data" else ("full",):
+                write_run(both / f"{strategy}{seed}", made_config(strategy, seed=seed), **{what: NEW}, auc=-0.1)
+        frame = analysis.load(both)
+        blocks = blocks_of(frame)
+        assert {block.title[-17:] for block in blocks} == {"(digest 1a2b3c4d)", "(digest 9f8e7d6c)"}
+        assert len(regimes_of(frame)) == len(blocks) == 2
+        assert [len(line.cells) for block in blocks for line in block.lines] == [2, 2, 2, 2]
+        own = [*alone, *alone] if what == "data" else [*alone, alone[0], (alone[1] or 0) - 0.1]
+        assert _differences(both) == pytest.approx(own)
+        words = ("8", "other data", "data demo") if what == "data" else ("4", "another trace", "trace busy")
+        said = "{} cells were computed with {} under the same path, {}".format(*words)
+        assert said in shown(analysis.show_table(frame))
+        assert what == "data" or said in analysis.report(both, frame=frame).read_text()
+
+
+def test_comparisons_are_of_one_content(tmp_path: Path) -> None:
+    """A folder with two contents is compared with one of one of them in cells of that content alone.
+
+    So are strategies of one folder, and cells that nothing but a hash tells apart make no pair.
+    """
+    for strategy, seed, digest in (("full", 0, OLD), ("full", 0, NEW), ("full", 1, NEW)):
+        for name in (strategy, "partial"):
+            write_run(tmp_path / "both" / f"{name}{seed}{digest}", made_config(name, seed=seed), data=digest)
+    for folder, digest in (("old", OLD), ("new", NEW)):
+        for seed in range(2):
+            write_run(tmp_path / folder / f"{seed}", made_config("full", seed=seed), data=digest)
+    said = shown(analysis.show_comparison([tmp_path / "old", tmp_path / "new"]))
+    assert "Config keys that differ: the content of data (under the same path)." in said
+    for dirs in (("both", "new"), ("new", "both")):
+        (item,) = comparisons([tmp_path / name for name in dirs])
+        assert (len(item.pairs), item.differences["auc"]) == (2, estimate([0.0, 0.0]))
+    assert {item.group: len(item.pairs) for item in comparisons_to(tmp_path / "both", "full")} == {
+        "partial, data (digest 1a2b3c4d)": 1,
+        "partial, data (digest 9f8e7d6c)": 2,
+    }
+    write_run(tmp_path / "both" / "twin", made_config("full", seed=1), data=NEW, auc=-0.1)
+    file = tmp_path / "both" / "twin" / "events.jsonl"
+    unseal(file.parent)
+    file.write_text(file.read_text().replace('"config_hash":"', '"config_hash":"f', 1))
+    assert [len(item.pairs) for item in comparisons_to(tmp_path / "both", "full")] == [1, 1]
+    said = "2 cells have equal settings but different config hashes and results, and are not paired: full of seed 1"
+    assert said in shown(analysis.show_table(analysis.load(tmp_path / "both")))
 
 
 def _file(folder: Path, name: str, **header: object) -> Path:
@@ -76,77 +113,3 @@ def test_draws_of_a_law_are_known_by_the_header_of_their_files(
     found = blocks_of(analysis.load(tmp_path / "runs"))
     assert sorted(block.setting["trace"] for block in found) == expected
     assert sum(len(line.cells) for block in found for line in block.lines) == len(traces)
-
-
-def test_cells_of_two_traces_under_one_path_are_two_settings(tmp_path: Path) -> None:
-    """Each content of the trace has its line; ``none``, which has no trace, is the partner of both."""
-    alone = _differences(_grid(tmp_path / "alone", trace=OLD))
-    _grid(tmp_path / "both", trace=OLD)
-    for seed in range(2):
-        write_run(tmp_path / "both" / f"new{seed}", made_config("full", seed=seed), trace=NEW, auc=-0.1)
-    frame = analysis.load(tmp_path / "both")
-    titles = {block.title for block in blocks_of(frame)}
-    assert {title.rpartition("trace ")[2] for title in titles} == {"(digest 1a2b3c4d)", "(digest 9f8e7d6c)"}
-    means = [mean for mean in _differences(tmp_path / "both") if mean]
-    assert means == pytest.approx([alone[-1], alone[-1] - 0.1] if alone[-1] else [])
-    assert "4 cells were computed with another trace under the same path, trace busy" in shown(
-        analysis.show_table(frame)
-    )
-
-
-def test_folders_are_compared_by_content(tmp_path: Path) -> None:
-    """A folder with two contents is compared with one of one of them in cells of that content alone."""
-    _grid(tmp_path / "both", data=OLD)
-    _grid(tmp_path / "both", data=NEW, auc=-0.1)
-    _grid(tmp_path / "new", data=NEW, auc=-0.1)
-    said = shown(analysis.show_comparison([_grid(tmp_path / "old", data=OLD), tmp_path / "new"]))
-    assert "Config keys that differ: the content of data (under the same path)." in said
-    for dirs in (("both", "new"), ("new", "both")):
-        found = comparisons([tmp_path / name for name in dirs])
-        assert [(len(item.pairs), item.differences["auc"]) for item in found] == [(2, estimate([0.0, 0.0]))] * 2
-
-
-def test_cells_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
-    """Older records have no digest of a trace: cells of equal columns and other results make no pair, as is said."""
-    _grid(tmp_path)
-    changed = made_config("full", seed=0)
-    write_run(tmp_path / "later", changed, auc=-0.1)
-    _rehash(tmp_path / "later")
-    frame = analysis.load(tmp_path)
-    lines = [line for block in blocks_of(frame) for line in block.lines]
-    (full,) = [line for line in lines if line.strategy == "full" and line.auc_difference]
-    assert [*full.pairs["seed"]] == [1]
-    said = "2 cells have equal settings but different config hashes and results, and are not paired: full of seed 0"
-    assert said in shown(analysis.show_table(frame))
-
-
-def test_strategies_are_compared_by_content(tmp_path: Path) -> None:
-    """In comparisons to a strategy, cells of each data are paired with each other; twins of it make no pair."""
-    for seed, digest in ((0, OLD), (0, NEW), (1, NEW)):
-        for strategy in ("full", "partial"):
-            write_run(tmp_path / f"{strategy}{seed}{digest}", made_config(strategy, seed=seed), data=digest)
-    found = comparisons_to(tmp_path, "full")
-    assert {item.group: len(item.pairs) for item in found} == {
-        "partial, data (digest 1a2b3c4d)": 1,
-        "partial, data (digest 9f8e7d6c)": 2,
-    }
-    write_run(tmp_path / "twin", made_config("full", seed=1), data=NEW, auc=-0.1)
-    _rehash(tmp_path / "twin")
-    assert [len(item.pairs) for item in comparisons_to(tmp_path, "full")] == [1, 1]
-
-
-def test_cells_of_equal_settings_and_results_are_copies(tmp_path: Path) -> None:
-    """A cell whose hash alone differs, as after a new config key, counts once."""
-    _grid(tmp_path)
-    write_run(tmp_path / "later", made_config("none", seed=0))
-    _rehash(tmp_path / "later")
-    frame = analysis.load(tmp_path).set_index("cell")
-    assert [*frame["status"]].count("copy") == 1
-    assert "its config hash differs" in frame["failure"].dropna().iloc[0]
-
-
-def _rehash(run: Path) -> None:
-    """Give the record of a run another config hash."""
-    unseal(run)
-    file = run / "events.jsonl"
-    file.write_text(file.read_text().replace('"config_hash":"', '"config_hash":"f', 1))

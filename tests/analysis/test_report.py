@@ -36,83 +36,69 @@ class _Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._take(tag, attrs)
+        self.handle_startendtag(tag, attrs)
         if tag not in _VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._take(tag, attrs)
+        self.tags[tag] += 1
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.references += [value or "" for name, value in attrs if name in {"href", "src", "xlink:href"}]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def _take(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name in {"href", "src", "xlink:href"}:
-                self.references.append(value or "")
 
-
-@pytest.fixture(scope="module")
-def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Page]:
-    """The report of the grid, as text and parsed."""
-    root = tmp_path_factory.mktemp("copy") / "grid"
-    shutil.copytree(grid, root)
-    path = analysis.report(root, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-    assert path == root / "report.html"
-    text = path.read_text()
-    return text, _Page(text)
-
-
-def test_page_is_well_formed_and_needs_nothing_beside_it(page: tuple[str, _Page]) -> None:
+def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
     """Tags nest, ids are unique over all figures, references inside the page arrive, every kind is drawn.
 
     No script, style sheet or image is fetched; links lead to the run folders alone. Failed and unfinished cells stand
     at the top, escaped; the command and versions at the end.
     """
-    text, parsed = page
+    parsed = _Page(page)
     assert parsed.tags["svg"] == 1 + 2 * 5
-    assert [text.count(kind.title) > 1 for kind in (TRADEOFF, *KINDS)] == [True] * 6
+    assert [page.count(kind.title) > 1 for kind in (TRADEOFF, *KINDS)] == [True] * 6
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert {"block-0", "block-1"} < inside, "a link to each setting"
     assert inside <= set(parsed.ids)
     assert parsed.tags["link"] == parsed.tags["img"] == 0
-    assert not any(each in text for each in ("<script src", "@import"))
+    assert not any(each in page for each in ("<script src", "@import"))
     outside = {reference for reference in parsed.references if not reference.startswith("#")}
     assert {"full-s1/", "deeper/rpc-full-s0/"} < outside
     assert not any("//" in reference for reference in outside)
-    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
-    assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in text
-    assert text.index("unfinished: unfinished-s0") < text.index("<h2")
-    assert all(each in text for each in ("run.py grid made.yaml", "torch 2."))
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in page
+    assert page.index("unfinished: unfinished-s0") < page.index("<h2")
+    assert all(each in page for each in ("run.py grid made.yaml", "torch 2."))
 
 
 def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> None:
     """A synthetic log by its law and controls, a real one by its size; unknown where the record does not say."""
-    shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")
-    env = tmp_path / "grid" / "full-s0" / "env.json"
-
-    def line(data: dict[str, Any] | None) -> str:
-        env.write_text(json.dumps({**json.loads(env.read_text()), "data": data}))
-        found = re.search(r"<dt>data</dt><dd>(.*?)</dd>", analysis.report(tmp_path / "grid").read_text())
-        assert found is not None
-        return found.group(1)
-
     size = {"num_samples": 250_000, "num_table_rows": 1_234, "digest": "0"}
-    assert line({**size, "synthetic": None}) == "250,000 samples, 1,234 embedding rows"
     made = {"rows": 250_000, "seed": 3, "like": "kaggle", "law": "0", "taper": 0.5, "flat": True}
-    assert line({**size, "synthetic": made}).endswith("synthetic: like kaggle, taper 0.5, flat, seed 3")
-    assert line(None) == line({}) == line({"num_samples": "many"}) == "unknown"
-    assert line({**size, "synthetic": {}}) == line({**size, "synthetic": None})
+    real = "250,000 samples, 1,234 embedding rows"
+    lines: tuple[tuple[Any, str], ...] = (
+        ({**size, "synthetic": None}, real),
+        ({**size, "synthetic": made}, f"{real}, synthetic: like kaggle, taper 0.5, flat, seed 3"),
+        *((unknown, "unknown") for unknown in (None, {}, {"num_samples": "many"})),
+        ({**size, "synthetic": {}}, real),
+    )
+    for number, (data, _) in enumerate(lines):
+        shutil.copytree(grid / "failed-s0", tmp_path / f"{number}")
+        env = tmp_path / f"{number}" / "env.json"
+        env.write_text(json.dumps({**json.loads(env.read_text()), "data": data}))
+    page = analysis.report(tmp_path).read_text()
+    found = re.search(r"<dt>data</dt><dd>(.*?)</dd>", page)
+    assert found is not None
+    assert {*found.group(1).split("; ")} == {line for _, line in lines}
+    assert "No cell is done." in page
+    assert "<svg" not in page
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
     """A report, and the files beside it, are functions of the cells: every figure as asked for, the table in three."""
-    for cell in ("full-s0", "none-s0"):
-        shutil.copytree(grid / cell, tmp_path / "grid" / cell)
+    shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     reports = [analysis.report(tmp_path / "grid", now=lambda: moment).read_bytes() for _ in range(2)]
     assert reports[0] == reports[1]
@@ -121,32 +107,23 @@ def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
         analysis.write_files(tmp_path / "grid", tmp_path / name, formats=formats) for name in ("first", "again")
     )
     names = sorted(path.name for path in first.iterdir())
-    expected = [
-        f"{kind}.{suffix}" for kind in ("above", "auc", "loss", "overhead", "pls", "tradeoff") for suffix in formats
-    ]
-    assert names == sorted([*expected, "table.csv", "table.md", "table.tex"])
+    figures = [f"{kind}.{suffix}" for kind in ("loss", "overhead") for suffix in formats]  # which need no pairs
+    assert names == sorted([*figures, "table.csv", "table.md", "table.tex"])
     assert [name for name in names if (first / name).read_bytes() != (again / name).read_bytes()] == []
 
 
-def test_a_grid_without_a_result_has_a_report(grid: Path, tmp_path: Path) -> None:
-    """Where no cell is done the report says so, and draws nothing."""
-    shutil.copytree(grid / "failed-s0", tmp_path / "grid" / "failed-s0")
-    text = analysis.report(tmp_path / "grid").read_text()
-    assert "No cell is done." in text
-    assert "<svg" not in text
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "env.json", "events.jsonl"])
-def test_one_damaged_file_does_not_stop_the_report(grid: Path, tmp_path: Path, name: str) -> None:
-    """With garbage in any file of one cell, the report, its files and comparisons are made of the others."""
-    for cell in ("cpr_mfu-s0", "cpr_mfu-s1", "full-s0", "full-s1"):
+def test_a_damaged_environment_does_not_stop_the_report(grid: Path, tmp_path: Path) -> None:
+    """With garbage in any file of one cell, the report and comparisons are made of the others."""
+    for cell, file in (("cpr_mfu-s0", ""), ("cpr_mfu-s1", ""), ("full-s0", "env.json"), ("full-s1", "config.yaml")):
         shutil.copytree(grid / cell, tmp_path / cell)
-    unseal(tmp_path / "full-s0")
-    (tmp_path / "full-s0" / name).write_bytes(b"\x80{")
+        if file:
+            unseal(tmp_path / cell)
+            (tmp_path / cell / file).write_bytes(b"\x80{")
     page = analysis.report(tmp_path).read_text()
-    assert ("3 done, 1 damaged" in page) is (name != "env.json")
-    assert (f"full-s0/{name}" in page) is (name != "env.json")
-    assert analysis.compare_to(tmp_path, "cpr_mfu")["num"].to_list() == [2 if name == "env.json" else 1]
+    assert "3 done, 1 damaged" in page
+    assert "full-s1/config.yaml" in page
+    assert "full-s0/env.json" not in page
+    assert analysis.compare_to(tmp_path, "cpr_mfu")["num"].to_list() == [1]
     analysis.show_comparison([tmp_path, tmp_path])
 
 

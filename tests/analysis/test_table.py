@@ -92,48 +92,37 @@ def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
         analysis.table_text(frame, "csv", columns=("auc",))
 
 
-def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
-    """Hits, traffic saved and peak rows of runs with a cache, beside a dash for those without; no such columns else."""
-    write_run(tmp_path / "plain", made_config("full"))
-    without = str(analysis.show_table(analysis.load(tmp_path), explain=True))
-    write_run(tmp_path / "cached", made_config("partial", cache={"mode": "lookahead"}))
-    frame = analysis.load(tmp_path)
-    caches = frame.set_index("strategy")[["cache_hit_rate", "cache_saved_frac", "cache_peak_rows"]]
-    assert [*caches.loc["partial"]] == [0.625, 0.75, 1234]
-    assert caches.loc["full"].isna().all()
-    said = str(analysis.show_table(frame, explain=True))
-    assert all(each in said for each in ("62.5", "1234", "Cache:"))
-    assert not any(each in without for each in ("Cache:", "peak"))
-    assert "traffic saved" in analysis.report(tmp_path, frame=frame).read_text()
-    assert "1.9 MB at least needed with its lookahead, 8.0 MB with" in str(analysis.show(tmp_path / "cached"))
+def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> None:
+    """Hits and traffic saved of a cache, node-hours where the profile has prices, a mark where overhead passes the job.
 
-
-def test_resources_have_columns_where_the_profile_has_prices(tmp_path: Path) -> None:
-    """Node-hours and bytes of runs on 4 + 2 nodes; no column of zeros, and none at all without a number of trainers."""
-    for name, profile in (("priced", {"base": "busy", "num_trainers": 2}), ("plain", "busy")):
-        for strategy in ("never_save", "full"):
-            write_run(tmp_path / name / strategy, made_config(strategy, profile=profile))
-    full = analysis.load(tmp_path / "priced").set_index("strategy").loc["full"]
-    assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])
+    In table, story and report; no column of zeros, and none of these for runs without.
+    """
+    notes = ("Cache:", "peak", "Resources:", " †", "longer than the job itself")
+    write_run(tmp_path / "plain" / "full", made_config("full"))
+    plain = analysis.load(tmp_path / "plain")
+    said = str(analysis.show_table(plain, explain=True)) + str(analysis.show(tmp_path / "plain" / "full"))
+    assert not any(each in said for each in notes)
+    assert not {"node_h", "wire_bytes"} & {*analysis.table(plain)}
+    rich = tmp_path / "rich"
+    write_run(rich / "cached", made_config("partial", cache={"mode": "lookahead"}))
+    write_run(rich / "priced", made_config("full", profile={"base": "busy", "num_trainers": 2}))
+    write_run(rich / "absurd", made_config("full", seed=1, profile={"base": "busy", "o_load_h": 60.0}))
+    frame = analysis.load(rich)
+    cells = frame.set_index("cell")
+    caches = cells[["cache_hit_rate", "cache_saved_frac", "cache_peak_rows"]]
+    assert [*caches.loc["cached"]] == [0.625, 0.75, 1234]
+    assert caches.loc["priced"].isna().all()
+    full = cells.loc["priced"]
+    assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])  # of 4 + 2 nodes
     assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
-    for name, is_priced in (("priced", True), ("plain", False)):
-        frame = analysis.load(tmp_path / name)
-        said = str(analysis.show_table(frame, explain=True))
-        assert (f"{full['node_h']:.2f}" in said, "Resources:" in said) == (is_priced, is_priced)
-        assert "memory" not in said.replace("memory is that", "")
-        assert ({"node_h", "wire_bytes"} <= {*analysis.table(frame)}) is is_priced
-    assert "node-hours" in str(analysis.show(tmp_path / "priced" / "full"))
-
-
-def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
-    """A total of more than the job has a mark and a footnote, in table, story and report; others have none."""
-    write_run(tmp_path / "well" / "run", made_config("full"))
-    write_run(tmp_path / "absurd" / "run", made_config("full", profile={"base": "busy", "o_load_h": 60.0}))
-    for name, is_marked in (("well", False), ("absurd", True)):
-        folder = tmp_path / name
-        looks = (str(analysis.show_table(analysis.load(folder))), analysis.report(folder).read_text())
-        assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
-        assert ("longer than the job itself" in str(analysis.show(folder / "run"))) is is_marked
+    said = str(analysis.show_table(frame, explain=True))
+    assert all(each in said for each in (*notes, "62.5", "1234", f"{full['node_h']:.2f}"))
+    assert "memory" not in said.replace("memory is that", "")
+    page = analysis.report(rich, frame=frame).read_text()
+    assert all(each in page for each in ("traffic saved", " †", "longer than the job itself"))
+    stories = {"cached": "1.9 MB at least needed with its lookahead, 8.0 MB with", "priced": "node-hours"}
+    for name, words in {**stories, "absurd": "longer than the job itself"}.items():
+        assert words in str(analysis.show(rich / name))
 
 
 def test_intervals_read_well() -> None:
@@ -172,25 +161,19 @@ def test_two_runs_compare_by_seed(grid: Path) -> None:
         comparisons([grid / "full-s1"])
 
 
-def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> None:
-    """What varies inside the grids is matched: each strategy with itself, over the seeds they share."""
-    for strategy in ("full", "cpr_mfu"):
-        for seed in (0, 1):
-            write_run(tmp_path / "new" / f"{strategy}-{seed}", made_config(strategy, seed=seed))
-        for seed in range(3):
-            shutil.copytree(grid / f"{strategy}-s{seed}", tmp_path / "old" / f"{strategy}-{seed}")
+def test_two_grids_compare_strategy_by_strategy(tmp_path: Path) -> None:
+    """What varies inside the grids is matched: each strategy with itself, over the seeds they share.
+
+    Pairs have one trace; pairs under NAME-0 and NAME-1, draws of it, are in one line.
+    """
+    for folder, num in (("old", 3), ("new", 2)):
+        for seed in range(num):
+            for strategy in ("full", "cpr_mfu"):
+                config = made_config(strategy, seed=seed, trace={"path": f"failure_traces/poisson-{seed}.csv"})
+                write_run(tmp_path / folder / f"{strategy}-{seed}", config)
     found = comparisons([tmp_path / "old", tmp_path / "new"])
-    assert [(item.group, len(item.pairs)) for item in found] == [("full", 2), ("cpr_mfu", 2)]
+    assert [(item.group, len(item.pairs)) for item in found] == [("full, poisson", 2), ("cpr_mfu, poisson", 2)]
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
-
-
-def test_draws_of_a_trace_are_compared_together(tmp_path: Path) -> None:
-    """Pairs have one seed and trace; pairs under NAME-0 and NAME-1 are in one line."""
-    for seed in range(2):
-        config = made_config("full", seed=seed, trace={"path": f"failure_traces/poisson-{seed}.csv"})
-        for folder in ("old", "new"):
-            write_run(tmp_path / folder / str(seed), config)
-    assert [len(item.pairs) for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
 
 
 def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) -> None:
@@ -314,18 +297,14 @@ def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
     assert [*analysis.table(frame).set_index("strategy").loc["full", ["num", "num_pairs"]]] == [3, 2]
     verdicts = {line.split()[0]: line.split() for line in str(analysis.advice(frame)).splitlines() if line.strip()}
     assert verdicts["full"][1] == "2"
+    alone = str(analysis.show_table(frame[frame["strategy"] == "full"]))
+    assert "ΔAUC is unknown: there is no finished cell of none." in alone
     said = _text(analysis.show_comparison_to(lacking, "partial"))
     assert (
         "full: 2 of 3 cells have a partner: partial has no result, or several, of the same setting for seed 2" in said
     )
     said = _text(analysis.show_comparison_to(lacking, "full"))
     assert "partial: 2 of 2 cells have a partner: partial has no result for seed 2." in said
-
-
-def test_a_strategy_without_any_pair_says_so(tmp_path: Path) -> None:
-    """Without a finished ``none``, one line says why there is no difference."""
-    write_run(tmp_path / "full", made_config("full"))
-    assert "ΔAUC is unknown: there is no finished cell of none." in str(analysis.show_table(analysis.load(tmp_path)))
 
 
 def test_comparisons_of_folders_count_what_has_no_partner(lacking: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What console, figures and report say of a failure trace."""
 
+import math
+import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import analysis
 from analysis.trace_figures import trace_svgs
+from analysis.trace_report import trace_sections
 from analysis.trace_show import number
 from harness.core.events import Event
 from harness.record.recorder import Recorder
@@ -59,69 +61,51 @@ def test_what_is_unknown_is_shown_as_such(lines: Sequence[str]) -> None:
     assert "–" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (float("inf"), "∞"),
-        (float("nan"), "–"),
-        (0.0, "0"),
-        (5734.2, "5,734"),
-        (15.83, "15.8"),
-        (0.00125, "0.00125"),
-        (-0.4331, "-0.433"),
-        (3e-9, "3e-09"),
-    ],
-)
-def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+def test_numbers_have_three_digits() -> None:
     """As many as such data bear, without an exponent where one can do without."""
-    assert number(value) == text
+    texts = {None: "–", math.inf: "∞", math.nan: "–", 0.0: "0", 5734.2: "5,734", 15.83: "15.8", 0.00125: "0.00125"}
+    for value, text in {**texts, -0.4331: "-0.433", 3e-9: "3e-09"}.items():
+        assert number(value) == text
 
 
 def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
-    """Written as SVG and PNG; the same trace gives the same bytes; fewer than five gaps have none."""
+    """Written as SVG and PNG; the same trace gives the same bytes; fewer than five gaps have none.
+
+    In a page it has no colour outside the themes, as figures of a grid.
+    """
     stats = describe(rich_trace())
     assert {path.name for path in analysis.draw_trace(stats, tmp_path)} == {"survival.svg", "survival.png"}
     assert (tmp_path / "survival.png").read_bytes().startswith(b"\x89PNG")
-    first, again = (trace_svgs(describe(rich_trace()), "x") for _ in range(2))
+    first, again = (trace_svgs(stats, "x") for _ in range(2))
     assert first == again
-    assert len(first) == 2
     few = describe(parse_trace(["# length_h: 9", "hour,rank", "3,ps0", "5,ps1", "5,ps2"], "few.csv"))
+    assert [re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) for svg in first] == [[], []]
     assert (trace_svgs(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
 
 
-def write_replayed(root: Path) -> Path:
-    """A run under a trace with just its kills; the trace's path."""
-    trace = root / "planned.csv"
+def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
+    """Its figure and sentences are part of the page; not if the file has changed since, or is gone."""
+    trace = tmp_path / "planned.csv"
     config = made_config("full", trace={"path": str(trace)})
     events: list[Event] = []
     lines = ["hour,rank"]
     for event in made_events(config):
         if is_loss(event):
             lines.append(f"{event.hour!r},{event.rank}")
-            events.append(altered(event, line=len(lines)))
-        else:
-            events.append(event)
+        events.append(altered(event, line=len(lines)) if is_loss(event) else event)
     trace.write_text("\n".join(lines) + "\n")
-    with Recorder(root / "runs" / "full-s0", config, command=["run.py"]) as recorder:
+    with Recorder(tmp_path / "runs" / "full-s0", config, command=["run.py"]) as recorder:
         for event in events:
             recorder.record(event)
         recorder.done()
-    return trace
-
-
-def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
-    """Its figure and sentences are part of the page; not if the file has changed since, or is gone."""
-    trace = write_replayed(tmp_path)
-
-    def page() -> str:
-        return analysis.report(tmp_path / "runs", now=lambda: datetime(2026, 1, 1, tzinfo=UTC)).read_text()
-
-    assert "<h2>Failure trace planned</h2>" in page()
-    assert "6 deaths at 5 instants" in page()
-    assert 'id="trace0-survival-' in page()
-    text = trace.read_text()
-    trace.write_text(text.replace("hour,rank\n", "hour,rank\n0.5,ps0\n"))
-    assert "has changed since these runs" in page()
+    page = analysis.report(tmp_path / "runs").read_text()
+    assert "<h2>Failure trace planned</h2>" in page
+    assert "6 deaths at 5 instants" in page
+    assert 'id="trace0-survival-' in page
+    frame = analysis.load(tmp_path / "runs")
+    trace.write_text("\n".join(["hour,rank", "0.5,ps0", *lines[1:]]) + "\n")
+    (section,) = trace_sections(frame)
+    assert "has changed since these runs" in section["notes"][0]
     trace.unlink()
-    assert "expected a failure trace (CSV), got no such file" in page()
+    (section,) = trace_sections(frame)
+    assert "expected a failure trace (CSV), got no such file" in section["notes"][0]
