@@ -63,19 +63,13 @@ def made_hash(config: Config, *contents: str | None) -> str:
 
 
 def write_run(
-    path: Path,
-    config: Config,
-    *,
-    planned_kills: Mapping[int, tuple[int, ...]] | None = None,
-    data: str | None = None,
-    trace: str | None = None,
-    auc: float = 0.0,
+    path: Path, config: Config, *, data: str | None = None, trace: str | None = None, auc: float = 0.0
 ) -> list[Event]:
     """A finished run at ``path``, through the real recorder; its events. ``auc`` is added to its AUC.
 
     ``data``, ``trace``: digests of their content, which are part of the config's hash.
     """
-    started, *events, evaluated, finished = made_events(config, planned_kills=planned_kills)
+    started, *events, evaluated, finished = made_events(config)
     started = altered(started, config_hash=made_hash(config, data, trace))
     assert isinstance(finished, Finished)
     total = (finished.auc or 0.0) + auc

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 
-from analysis.claims.benchmarks import accesses, power, production
-from analysis.claims.cpr import agreement, healing, quality, resolution, slopes
 from analysis.claims.expect import (
     EXPECTATIONS,
     Expected,
@@ -25,10 +23,10 @@ from analysis.claims.expect import (
 from analysis.claims.figures import Draw, Figure, Line, Panel, drawn
 from analysis.claims.measures import MEASURES, Measure, Model, Names, check_columns, results_of
 from analysis.claims.own import pareto, seeds, spread, traces, tracker_part
+from analysis.claims.papers import accesses, agreement, healing, power, production, quality, resolution, slopes
 from analysis.claims.rows import NO_RUN, Row
 from analysis.claims.special_figures import draw_production, front, hours, planning
-from analysis.load import COLUMNS, Frame
-from analysis.load.frame import NOT_SWEPT
+from analysis.load import COLUMNS, NOT_SWEPT, Frame
 from analysis.stats import SETTING, STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
@@ -53,23 +51,9 @@ PARTS: Mapping[str, Sequence[str]] = {
 """Parts of the page, each with the names of its claims."""
 
 Judge = Callable[[Frame], list[Row]]
+_OF_PAPERS = (accesses, agreement, healing, power, production, quality, resolution, slopes)
 JUDGES: Mapping[str, Judge] = {
-    each.__name__: each
-    for each in (
-        accesses,
-        agreement,
-        healing,
-        pareto,
-        power,
-        production,
-        quality,
-        resolution,
-        seeds,
-        slopes,
-        spread,
-        tracker_part,
-        traces,
-    )
+    each.__name__: each for each in (*_OF_PAPERS, pareto, seeds, spread, tracker_part, traces)
 }
 """Judges that a claim can name: functions from results to rows, by name."""
 FIGURES: Mapping[str, Draw] = {"front": front, "hours": hours, "planning": planning, "production": draw_production}
@@ -103,11 +87,6 @@ _Expectation = Annotated[
 ]
 
 
-def _study(value: Any) -> Any:
-    """A study given as names of measures only, as a mapping."""
-    return {"of": value} if isinstance(value, str | list) else value
-
-
 _FigureOrName = Annotated[
     Annotated[Figure, Tag("drawn")] | Annotated[str, Tag("named")],
     Discriminator(lambda value: "named" if isinstance(value, str) else "drawn"),
@@ -131,7 +110,9 @@ class Section(Model):
     words: Annotated[str, Field(alias="as")] = ""
     names: Mapping[str, str] = {}
     measures: Mapping[str, Measure] = {}
-    study: Annotated[Study | None, BeforeValidator(_study)] = None
+    study: Annotated[Study | None, BeforeValidator(lambda own: {"of": own} if isinstance(own, str | list) else own)] = (
+        None
+    )
     expect: Sequence[_Expectation] = ()
     judge: Names = ()
     figure: _FigureOrName | None = None
@@ -230,7 +211,7 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
             keys = (*keys, key) if (*keys, key) in places else keys
         where, name = places[keys], ".".join(map(str, (CLAIM, *keys)))
         if each["type"] == "extra_forbidden":
-            known = {key for model in models for key in _keys(model)}
+            known = {field.alias or name for model in models for name, field in model.model_fields.items()}
             near = difflib.get_close_matches(str(keys[-1]), known - {str(keys[-1])}, n=1)
             yield f"{where}: {name}: no such key here" + (f"; did you mean {near[0]}?" if near else "")
         elif each["type"] == "missing":
@@ -239,11 +220,6 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
             text = each["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             text = text if text.startswith("expected") else f"expected {text}, got {each['input']!r}"
             yield f"{where}: {name}: {text}"
-
-
-def _keys(model: Any) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield field.alias or name
 
 
 @dataclass(frozen=True)

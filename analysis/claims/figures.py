@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from analysis.claims.cpr import slope
 from analysis.claims.expect import text_of, values_of
 from analysis.claims.measures import MEASURES, Measure, Model, Names, matching
+from analysis.claims.papers import slope
 from analysis.figures import INK, THEMES, colour, log_scale
 from analysis.load import Frame
 from analysis.stats import BASELINE, STRATEGIES, strategy_order

@@ -175,7 +175,8 @@ def _best(text: str, arms: Mapping[str, Frame], measure: Measure) -> Iterator[Ro
     first, *others = sorted(means, key=lambda name: means[name].mean)
     margins = {other: measure.difference(arms[other], arms[first]) for other in others}
     equal = [other for other, margin in margins.items() if not _is_above(margin)]
-    why = f"`{others[0]}` more by {_text(margins[others[0]])}"
+    margin = margins[others[0]]
+    why = f"`{others[0]}` more by {'–' if margin is None else shown(margin, digits=3)}"
     if equal:
         why += f"; not shown to be less than {', '.join(f'`{name}`' for name in equal)}"
     what = f"{text} {measure.name}"
@@ -184,10 +185,6 @@ def _best(text: str, arms: Mapping[str, Frame], measure: Measure) -> Iterator[Ro
 
 def _is_above(value: Estimate | None) -> bool:
     return value is not None and value.interval is not None and value.interval[0] > 0
-
-
-def _text(value: Estimate | None) -> str:
-    return "–" if value is None else shown(value, digits=3)
 
 
 def seeds(cells: Frame) -> list[Row]:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.claims.cpr import healings, hour_of
 from analysis.claims.figures import LETTERS, Panel, apart, common_legend, draw_panel, mark, symlog
 from analysis.claims.measures import HOURS, LOSS, LOST, WRITTEN, matching
 from analysis.claims.own import PAIRED_STRATEGY, arms_of, dominating, spreads, table_of
+from analysis.claims.papers import healings, hour_of
 from analysis.figures import INK, THEMES, colour, log_scale, whole_ticks
 from analysis.load import Frame
 from analysis.stats import Estimate, estimate, pairs_for_power, pairs_for_width

@@ -2,8 +2,19 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.figures.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
-from analysis.figures.kinds import KINDS, TRADEOFF
+from analysis.figures.kinds import (
+    KINDS,
+    MAX_POINTS,
+    TRADEOFF,
+    Curve,
+    Data,
+    Kind,
+    curve,
+    figures,
+    legend,
+    losses_of,
+    mean_curve,
+)
 from analysis.figures.look import (
     FIGURE_FORMATS,
     INK,
@@ -17,5 +28,4 @@ from analysis.figures.look import (
     whole_ticks,
     write_figure,
 )
-from analysis.figures.panels import Data, Kind, figures, legend
 from analysis.figures.plan import check_plan_figure, write_plan_figure

@@ -6,18 +6,25 @@ from analysis.stats.blocks import (
     STRATEGIES,
     Block,
     Line,
+    Verdict,
     blocks_of,
+    in_thousandths,
     regimes_of,
     sample_equivalent,
     setting_text,
     strategy_order,
+    verdicts,
 )
 from analysis.stats.estimates import (
+    AUC,
     BASELINE,
+    DEFAULT_MARGIN,
     DRAWN,
+    MEASURES,
     SETTING,
     Components,
     Estimate,
+    Measure,
     components,
     conditions,
     draws,
@@ -32,13 +39,14 @@ from analysis.stats.inference import (
     POWER,
     claims_of,
     holm,
+    interquartile_mean,
+    is_skewed,
     more_seeds,
     p_above,
     p_below,
     pairs_for_power,
     pairs_for_width,
 )
-from analysis.stats.measure import AUC, DEFAULT_MARGIN, MEASURES, Measure
 from analysis.stats.partners import (
     REPLICATE_KEYS,
     Rounding,
@@ -50,5 +58,3 @@ from analysis.stats.partners import (
     seeds_text,
     without_replicates,
 )
-from analysis.stats.skew import interquartile_mean, is_skewed
-from analysis.stats.verdict import Verdict, in_thousandths, verdicts

@@ -12,8 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from analysis.load import Frame
-from analysis.stats.estimates import BASELINE, draws, relevant_to_none, setting_keys
-from analysis.stats.measure import AUC, Measure
+from analysis.stats.estimates import AUC, BASELINE, Measure, draws, relevant_to_none, setting_keys
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
 """Keys that change the order of sums, and nothing else."""

@@ -1,14 +1,13 @@
 """Paired differences between folders, or between strategies of one folder: runs with equal keys are paired."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from analysis.load import CONTENTS, Frame, content_notes, load, plain, swept_keys
@@ -77,7 +76,7 @@ def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, expla
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
         items = [item for item in found if item.other == other]
-        parts.append(_table(items, title))
+        parts.append(rich_table(*_rounded(items, _with_ratio), title))
         parts.append(Text(_config_difference(items), style="dim"))
         of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
         for column, (folder, frame) in zip(("path base", "path"), of_both, strict=True):
@@ -92,7 +91,7 @@ def show_comparison_to(path: Path | str, baseline: str, *, measure: Measure = AU
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame, measure)
-    table = _table(found, f"strategies of {path} less {baseline}")
+    table = rich_table(*_rounded(found, _with_ratio), f"strategies of {path} less {baseline}")
     return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _legend(explain), *_left_out([frame]))
 
 
@@ -105,19 +104,27 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
     of the 95 % interval."""
     if kind == "csv":
         return _frame(found).to_csv(index=False)
-    texts = [Heading(name, is_text=True) for name in ("base", "other", "pairs of")]
-    headings = [*texts, Heading("n"), *(Heading(title) for _, title, _, _ in _metrics(found))]
+    headings, rows = _rounded(found, show_interval)
+    headings = [Heading("base", is_text=True), Heading("other", is_text=True), *headings]
+    rows = [[item.base, item.other, *row] for item, row in zip(found, rows, strict=True)]
+    return markdown_table(headings, rows) if kind == "markdown" else latex_table(headings, rows)
+
+
+def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[list[Heading], list[list[str]]]:
+    """Headings and rows of a table: pairs, and each difference as ``text_of`` shows it."""
+    metrics = [(name, *(METRICS | _OTHERS)[name]) for name in (found[0].differences if found else METRICS)]
+    headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(title) for _, title, _, _ in metrics)]
     rows = [
         [
-            *(item.base, item.other, item.group or "seed", str(len(item.pairs))),
+            *(item.group or "seed", str(len(item.pairs))),
             *(
-                show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
-                for name, _, scale, digits in _metrics(found)
+                text_of(item.differences[each], scale=scale, digits=digits, signed=True)
+                for each, _, scale, digits in metrics
             ),
         ]
         for item in found
     ]
-    return markdown_table(headings, rows) if kind == "markdown" else latex_table(headings, rows)
+    return headings, rows
 
 
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
@@ -285,11 +292,6 @@ def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     return ["seed", *keys, *swept]
 
 
-def _metrics(found: Sequence[Comparison]) -> list[tuple[str, str, float, int]]:
-    """Column, heading, scale and digits of what is compared, in order."""
-    return [(name, *(METRICS | _OTHERS)[name]) for name in (found[0].differences if found else METRICS)]
-
-
 def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure: Measure) -> Comparison:
     metrics = dict.fromkeys((measure.column, *METRICS))
     of_pairs = pairs[["seed"]].assign(draw=draws(pairs))
@@ -308,25 +310,8 @@ def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     return [Text(line, style="red") for line in (*lines, *notes)]
 
 
-def _table(found: Sequence[Comparison], title: str) -> Table:
-    headings = [
-        Heading("pairs of", is_text=True),
-        Heading("n"),
-        *(Heading(title) for _, title, _, _ in _metrics(found)),
-    ]
-    rows = (
-        [
-            item.group or "seed",
-            str(len(item.pairs)),
-            *(_with_ratio(item.differences[name], scale, digits) for name, _, scale, digits in _metrics(found)),
-        ]
-        for item in found
-    )
-    return rich_table(headings, rows, title)
-
-
-def _with_ratio(value: Estimate | None, scale: float, digits: int) -> str:
-    interval = show_interval(value, scale=scale, digits=digits, signed=True)
+def _with_ratio(value: Estimate | None, **look: Any) -> str:
+    interval = show_interval(value, **look)
     if value is None or value.ratio is None:
         return interval
     is_shown = abs(value.ratio) < _MAX_RATIO

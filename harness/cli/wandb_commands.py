@@ -13,8 +13,8 @@ from harness.cli import console
 from harness.config.experiment import Experiment
 from harness.core.errors import HarnessError, StoreError
 from harness.grid.experiments import is_online
+from harness.wandb.exporter import Uploader
 from harness.wandb.facts import RunFacts, read_facts
-from harness.wandb.sync import Uploader
 
 
 def sync_if_online(experiment: Experiment) -> None:

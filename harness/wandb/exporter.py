@@ -15,17 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from harness.config.model import Config
-from harness.core.errors import StoreError
+from harness.core.errors import RunFailed, StoreError
 from harness.files import Place
 from harness.processes.child import Child, search_path
 from harness.processes.leash import INTERRUPTS
 from harness.record.rundir import RunDir
 from harness.wandb.export_process import Export
-from harness.wandb.facts import RunFacts, facts_of
-from harness.wandb.sent import digest_of_export, mark_sent
+from harness.wandb.facts import RunFacts, digest_of_export, facts_of, mark_sent, read_facts, sent_marker
 from harness.wandb.server import LIMITS_S, WandbError, server_url
 
 _log = logging.getLogger(__name__)
@@ -176,3 +175,54 @@ class _Follower(Thread):
         finally:
             self._exporter.kill(f"no answer within {DEADLINE_S:g} s")
             self.join()
+
+
+Outcome = Literal["sent", "sent before", "not ended"]
+
+
+class Uploader:
+    """Sends runs to one server. ``target``: values of the config's group ``wandb`` that replace the runs' own.
+
+    Raises ConfigError without an API key.
+    """
+
+    def __init__(self, target: Mapping[str, Any]) -> None:
+        self._server = server_url()
+        self._target = target
+        self._url: str | None = None
+        self._exporter: Exporter | None = None
+
+    @property
+    def project_url(self) -> str | None:
+        """Address of the wandb project of the run that was sent last, now or before; None if there is none."""
+        return None if self._url is None else self._url.partition("/runs/")[0]
+
+    def send(self, path: Path, figures: Mapping[str, Any]) -> Outcome:
+        """Send the run in ``path``, unless the server has it already; ``figures`` are added to its summary.
+
+        Raises StoreError if the record cannot be read, RunFailed if not all of it could be sent.
+        """
+        run = RunDir(path)
+        facts = read_facts(run, self._target)
+        if facts is None:
+            return "not ended"
+        end = end_of(run, is_ok=run.status == "done", figures=figures)
+        marker, digest = sent_marker(run), digest_of_export(run, facts, end)
+        if (marker.get("server"), marker.get("digest")) == (self._server, digest):
+            self._url = marker.get("url")
+            return "sent before"
+        self._exporter = self._exporter or Exporter()
+        with tempfile.TemporaryDirectory() as folder:
+            self._exporter.send(export_of(run, facts, "online", folder=Path(folder)), end)
+            try:
+                self._url = self._exporter.await_sent()
+            except WandbError as error:
+                self._exporter.kill()
+                raise RunFailed(f"{path}: wandb: {error}; the same command sends the rest") from error
+        mark_sent(run, facts, digest=digest, server=self._server, url=self._url)
+        return "sent"
+
+    def close(self) -> None:
+        """End the export process."""
+        if self._exporter is not None:
+            self._exporter.close()

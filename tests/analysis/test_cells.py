@@ -13,8 +13,7 @@ import pytest
 from markupsafe import escape
 
 import analysis
-from analysis.load import COLUMNS, lost_dense_samples
-from analysis.load.evaluations import evaluation_results
+from analysis.load import COLUMNS, evaluation_results, lost_dense_samples
 from harness.core.errors import StoreError
 from harness.core.events import Evaluated, Finished, Recovered
 from harness.record.event_log import read_events

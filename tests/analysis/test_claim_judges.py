@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.claims.benchmarks import power
 from analysis.claims.claim import find
-from analysis.claims.cpr import Healing, healing
 from analysis.claims.measures import HOURS, LOSS, WRITTEN, results_of
 from analysis.claims.own import dominating, pareto, ratio, seeds, spread, spreads, traces, tracker_part
 from analysis.claims.page import Finding, finding, html, markdown, write_figures
+from analysis.claims.papers import Healing, healing, power
 from analysis.claims.rows import Row
 from analysis.stats import pairs_for_power, pairs_for_width
 from harness.core.events import Evaluated

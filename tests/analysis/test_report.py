@@ -1,8 +1,11 @@
 """The HTML report and its figures."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +16,22 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.figures import KINDS, MAX_POINTS, TRADEOFF, Curve, curve, losses_of, mean_curve
+from analysis.figures import (
+    KINDS,
+    MAX_POINTS,
+    THEMES,
+    TRADEOFF,
+    Curve,
+    Data,
+    curve,
+    figures,
+    losses_of,
+    mean_curve,
+    style,
+    to_svg,
+)
+from analysis.report import heading, slug
+from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from harness.core.events import Event, Trained
 from harness.record.event_log import EventLog
 from tests.injected import is_loss
@@ -165,3 +183,66 @@ def test_the_mean_curve_is_over_seeds() -> None:
     first, second = Curve([10, 20], [1.0, 3.0], [10], [1.0]), Curve([10, 20], [2.0, 5.0], [15], [3.5])
     assert mean_curve([first, second]) == Curve([10, 20], [1.5, 4.0], [10, 15], [1.5, 2.75])
     assert mean_curve([]) is None
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_share_their_scales_and_the_colours_of_the_themes(grid: Path) -> None:
+    """Axes that are to be compared have the same limits; every colour in a page's figure has a dark counterpart.
+
+    Without ``none`` only what needs no pairs is drawn: differences would be empty axes.
+    """
+    cells = analysis.load(grid)
+    data, alone = (Data(blocks_of(own), own, None) for own in (cells, cells[cells["strategy"] != "none"]))
+    for kind in (TRADEOFF, *KINDS):
+        with style():
+            drawn = [figure for _, figure in figures(kind, data)]
+            svgs = [to_svg(figure, "name") for figure in drawn]
+            assert bool(figures(kind, alone)) == (kind.name in ("overhead", "loss"))
+        assert len(drawn) == 2
+        for name in kind.shared:
+            assert len({getattr(figure.axes[0], f"get_{name}lim")() for figure in drawn}) == 1
+        for svg in svgs:
+            assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
+            assert set(re.findall(r"var\(--(\w+)\)", svg)) <= THEMES.keys()
+
+
+def test_a_control_does_not_set_the_scale(grid: Path) -> None:
+    """A loss of never_save far from the others stands at the edge of the figures, with its value and its seeds."""
+    frame = analysis.load(grid)
+    frame = frame[frame["engine"] == "local"].replace({"strategy": {"cpr_vanilla": "never_save"}})
+    frame.loc[frame["strategy"] == "never_save", "auc"] -= 1.0
+    loss = -1e3 * float(analysis.table(frame).set_index("strategy").loc["never_save", "auc_difference"])
+    data = Data(regimes_of(frame), frame, DEFAULT_MARGIN)
+    with style():
+        ((_, figure),), ((_, auc),) = (figures(kind, data) for kind in (TRADEOFF, KINDS[0]))
+    assert figure.axes[0].get_ylim()[1] < 1000
+    assert [text.get_text() for text in figure.axes[0].texts] == [f"{loss:+.1f}"]
+    low = auc.axes[0].get_xlim()[0]
+    edge = [line.get_xdata() for line in auc.axes[0].get_lines() if line.get_marker() == "<"]
+    assert edge == [[low]] * 3, "its seeds are triangles at the edge"
+
+
+def test_a_section_is_named_by_what_differs() -> None:
+    """A single one by its whole setting; a file's name has no inner dot."""
+    setting = {"trace": None, "cache.staleness": 10, "engine": "rpc"}
+    bare = Block(setting, "cache.staleness 10, strategy.r 0.125", [])
+    other = Block({"trace": "x", "cache.staleness": 10, "engine": "local"}, "", [])
+    assert heading(bare, [bare, other]) == "No failures, ranks as processes (rpc)"
+    assert heading(other, [other]) == "Failure trace x, all ranks in one process (local)"
+    assert slug(bare) == "cache-staleness-10-strategy-r-0p125"
+
+
+def test_drawing_says_nothing() -> None:
+    """No warning or log line of matplotlib reaches the user, even without a folder for its font cache."""
+    program = """
+import io, analysis.figures as own
+with own.style():
+    from matplotlib.figure import Figure
+    Figure().subplots().figure.savefig(io.BytesIO())
+"""
+    environment = os.environ | {"MPLCONFIGDIR": os.devnull + "/none", "PYTHONWARNINGS": "always"}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
+    assert result.stderr == ""

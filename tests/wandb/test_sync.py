@@ -13,10 +13,8 @@ from harness.core.events import Trained
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.wandb import exporter
-from harness.wandb.exporter import followed
-from harness.wandb.facts import read_facts
-from harness.wandb.sent import sent_marker
-from harness.wandb.sync import Outcome, Uploader
+from harness.wandb.exporter import Outcome, Uploader, followed
+from harness.wandb.facts import read_facts, sent_marker
 from tests.injected import is_loss
 from tests.made_runs import made_config, made_events, write_run
 from tests.wandb.stand_in import WandbServer, ends, started_core
