@@ -257,17 +257,6 @@ def _step(variant: str, **parts_ms: float) -> list[dict[str, Any]]:
     return 2 * [{"variant": variant, **parts_ms}]
 
 
-def _looked_ahead(steps: int, over_frac: float) -> dict[str, Any]:
-    moved = {"minimum_bytes": 10.0, "uncached_bytes": 50.0, "saved_frac": 0.8, "over_minimum_frac": over_frac}
-    return {"lookahead": steps, "hit_rate": 0.8, "peak_rows": 100 * steps, **moved}
-
-
-def _on_wire(rate_mbit: float, ratios: list[float]) -> dict[str, Any]:
-    spread = {"median": 4.0, "low": 3.0, "high": 5.0}
-    variants = {name: {"ms": spread, "passed": passed} for name, passed in (("uncached", 50.0), ("lookahead", 10.0))}
-    return {"rate_mbit": rate_mbit, "num_ps": 2, "ratios": ratios, **variants}
-
-
 def _cached(seed: int, value: int, loss: float, moved_bytes: float) -> dict[str, Any]:
     """A run with bounded staleness; asking for versions takes a tenth of what a run without a cache moves."""
     moved = {"cache_bytes": moved_bytes, "cache_clock_bytes": 10.0, "cache_uncached_bytes": 100.0}
@@ -276,24 +265,15 @@ def _cached(seed: int, value: int, loss: float, moved_bytes: float) -> dict[str,
 
 
 def _tracker(name: str, memory: float, pct: float) -> dict[str, Any]:
-    memories = {"16": memory, "128": memory / 8}
-    return {
-        "tracker": name,
-        "steps_pct": [pct, pct + 0.1],
-        "saves_pct": {"100": 9.0, "3000": 0.5},
-        "memory_fracs": memories,
-    }
+    memory_fracs = {"16": memory, "128": memory / 8}
+    times = {"steps_pct": [pct, pct + 0.1], "saves_pct": {"100": 9.0, "3000": 0.5}}
+    return {"tracker": name, "memory_fracs": memory_fracs, **times}
 
 
 def _jobs(seed: int, strategy: str, mean: float) -> dict[str, Any]:
     """A population of which a tenth costs much more."""
     setting = {"what": "population", "length_h": 56.0, "scale": 1.0, "sigma": 2.0, "seed": seed, "strategy": strategy}
     return {**setting, "overheads": [0.1 * mean + 0.0001 * seed] * 17 + [6.1 * mean] * 3}
-
-
-def _with_trainers(num: int, hit_rate: float, lookahead_ms: float) -> dict[str, Any]:
-    cache = {"hit_rate": hit_rate, "bytes": 1e6, "peak_rows": 500}
-    return {"num_trainers": num, "cache": cache, "ms": {"none": [4.0, 4.0], "lookahead": [lookahead_ms, lookahead_ms]}}
 
 
 REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "cannot be told"
@@ -318,11 +298,6 @@ BENCHMARKS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
         [NOT],
     ),
     ("embedding_share", STEPS, [REPRODUCED, OPEN, NOT, OPEN]),
-    ("lookahead", [_looked_ahead(10, 0.0), _looked_ahead(20, 0.1)], [OPEN]),  # more bytes than it must
-    ("lookahead", [_looked_ahead(10, 0.0), _looked_ahead(20, 0.0)], [REPRODUCED]),
-    ("wire", [_on_wire(0, [0.9, 1.1])], [OPEN]),
-    ("wire", [_on_wire(0, [0.9, 1.1]), _on_wire(200, [2.0, 2.5])], [REPRODUCED]),  # a gain in every round on the best
-    ("wire", [], [OPEN]),
     ("staleness", STALE, [NOT, NOT]),  # met by a staleness alone that loses ten times the margin
     (
         "trackers",  # memory to the printed digit; noise beyond the aim is no time
@@ -335,12 +310,6 @@ BENCHMARKS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
         [TRIED, *(_jobs(seed, name, mean) for seed in (1, 2, 3) for name, mean in (("full", 0.13), ("cpr_mfu", 0.02)))],
         ["calibrated", "calibrated"],
     ),
-    (
-        "cached_trainers",
-        [_with_trainers(1, 0.8, 2.0), _with_trainers(2, 0.7, 3.2)],
-        [NOT, REPRODUCED],
-    ),  # hits less with several
-    ("cached_trainers", [_with_trainers(1, 0.8, 2.0), _with_trainers(2, 0.8, 3.2)], [REPRODUCED] * 2),
 ]
 
 
