@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -96,7 +97,7 @@ def test_console_and_report_say_the_same(grid: Path, page: str) -> None:
 
     A cell that ran on both engines is one result: one setting, and as many seeds as without the copy.
     """
-    frame = analysis.load(grid)
+    frame: Any = analysis.load(grid)
     (regime,) = analysis.regimes_of(frame)
     full = next(line for line in regime.lines if line.strategy == "full")
     assert [*full.cells["engine"]] == ["local"] * 3
@@ -112,7 +113,7 @@ def test_console_and_report_say_the_same(grid: Path, page: str) -> None:
 
 def test_what_is_shown_says_over_how_many_seeds_and_traces(grid: Path) -> None:
     """Few seeds and a model that has hardly learned are a caution; three seeds of a trained model are not."""
-    sound = analysis.load(grid)
+    sound: Any = analysis.load(grid)
     few = sound[sound["seed"] < 2]
     weak, text = (str(advice(frame, margin=0.5)) for frame in (few.assign(auc=few["auc"] - 0.17), sound))
     assert "Shown over 2 seeds and 1 trace: " in weak

@@ -167,7 +167,7 @@ def test_a_run_that_lost_its_config_is_a_damaged_cell(tmp_path: Path) -> None:
                 (run / other).unlink()
             with pytest.raises(StoreError, match=re.escape(f"{run / 'config.yaml'}: ")):
                 analysis.show(run)
-    frame = analysis.load(tmp_path)
+    frame: Any = analysis.load(tmp_path)
     assert frame["status"].value_counts().to_dict() == {"damaged": 4, "done": 1}
     damaged = frame[frame["status"] == "damaged"]
     assert all(why.startswith(f"{path}/config.yaml: ") for path, why in damaged[["path", "failure"]].to_numpy())
@@ -183,14 +183,16 @@ def _rewritten(run: Path, line: int, **changes: Any) -> None:
 
 def test_a_lie_marks_its_cell_and_costs_no_table(tmp_path: Path) -> None:
     """A record that contradicts itself, or whose counts cannot be, is named in the frame; null is no contradiction."""
-    unknown = dict.fromkeys(("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"))
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("update_pls", "update_pls_tracked", "applied_updates", "lost_updates", "applied_tracked", "lost_tracked")
+    )
     changes: dict[str, tuple[int, dict[str, Any], str | None]] = {
         "partial": (0, {"num_ps": 0, "rank_rows": []}, "event 1: "),
         "cpr_vanilla": (0, {"bytes_full": 0}, "event 1: "),
         "cpr_mfu": (0, {"num_steps": 0}, "event 1: "),
         "cpr_ssu": (0, {"rank_rows": []}, "event 1: "),
         "full": (-1, {"pls": 0.001}, "pls is 0.001"),
-        "cpr_scar": (-1, unknown | dict.fromkeys(("applied_tracked", "lost_tracked")), None),
+        "cpr_scar": (-1, unknown, None),
     }
     for name, (line, own, _) in changes.items():
         write_run(tmp_path / name, made_config(name))
@@ -245,7 +247,7 @@ def test_whole_numbers_and_null_read_as_in_the_config(tmp_path: Path) -> None:
     assert "10000.0" not in groups + shown(analysis.show_table(frame))
     for name, num in (("huge", 2**63), ("null", None)):  # pandas has no type for it
         write_run(tmp_path / "any" / name, made_config("full", strategy={"interval_samples": num}))
-    samples = analysis.load(tmp_path / "any").set_index("cell")["strategy.interval_samples"]
+    samples: Any = analysis.load(tmp_path / "any").set_index("cell")["strategy.interval_samples"]
     assert (int(samples["huge"]), pd.isna(samples["null"])) == (2**63, True)
 
 
@@ -300,10 +302,11 @@ def test_cells_of_two_contents_under_one_path_are_two_settings(tmp_path: Path) -
     """
     alone = _differences(_grid(tmp_path / "alone", data=OLD))
     for what in ("data", "trace"):
-        both = _grid(tmp_path / what, **{what: OLD})
+        old: dict[str, Any] = {what: OLD}
+        both = _grid(tmp_path / what, **old)
         for seed in range(2):
             for strategy in ("none", "full") if what == "data" else ("full",):
-                write_run(both / f"{strategy}{seed}", made_config(strategy, seed=seed), **{what: NEW}, auc=-0.1)
+                write_run(both / f"{strategy}{seed}", made_config(strategy, seed=seed), **old | {what: NEW}, auc=-0.1)
         frame = analysis.load(both)
         blocks = blocks_of(frame)
         assert {block.title[-17:] for block in blocks} == {"(digest 1a2b3c4d)", "(digest 9f8e7d6c)"}

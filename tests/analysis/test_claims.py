@@ -228,14 +228,15 @@ def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
 
 def test_the_verdict_of_a_claim_is_the_worst_of_its_judged_rows() -> None:
     """Numbers that had to come out, and those that nobody has published, judge nothing; an identity can fail."""
-    for verdicts, verdict in (
+    cases: Any = (
         (("reproduced", "cannot be told", "not reproduced", "study"), "not reproduced"),
         (("reproduced", "cannot be told", "identity"), "cannot be told"),
         (("reproduced", "study", "calibrated"), "reproduced"),
         (("identity", "study"), "study"),
         (("calibrated", "identity"), "calibrated"),
         ((), "not run"),
-    ):
+    )
+    for verdicts, verdict in cases:
         rows = [Row("what", "8", "8", 3, each) for each in verdicts]
         assert verdict_of(rows) == verdict_of([*reversed(rows)]) == verdict
     rows = [measured("bytes", "6.25", values, 6.2, 6.3) for values in ([6.25], [9.0], [])]

@@ -210,7 +210,7 @@ def test_settings_share_their_scales_and_the_colours_of_the_themes(grid: Path) -
 
 def test_a_control_does_not_set_the_scale(grid: Path) -> None:
     """A loss of never_save far from the others stands at the edge of the figures, with its value and its seeds."""
-    frame = analysis.load(grid)
+    frame: Any = analysis.load(grid)
     frame = frame[frame["engine"] == "local"].replace({"strategy": {"cpr_vanilla": "never_save"}})
     frame.loc[frame["strategy"] == "never_save", "auc"] -= 1.0
     loss = -1e3 * float(analysis.table(frame).set_index("strategy").loc["never_save", "auc_difference"])

@@ -285,7 +285,7 @@ def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
 
     A seed that only one of two compared strategies has is named below the comparison.
     """
-    frame = analysis.load(lacking)
+    frame: Any = analysis.load(lacking)
     said = "ΔAUC of full is over 2 of 3 cells: none has no result (damaged) for seed 2."
     table = _text(analysis.show_table(frame))
     assert said in table
