@@ -25,7 +25,7 @@ from harness.record.rundir import RunDir
 from harness.wandb import exporter
 from harness.wandb.exporter import Exporter, end_of, export_of, followed
 from harness.wandb.facts import read_facts
-from tests.made_runs import made_config, made_events, write_run
+from tests.made_runs import made_config, made_events, made_hash, write_run
 from tests.wandb.stand_in import be_patient, ends, parent_of, started_core
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def record(
     logging.basicConfig(filename=run_dir.parent / "log.txt", level=logging.INFO, format="%(message)s")
     config = made_config("cpr_mfu", wandb={"mode": mode})
     with ExitStack() as views, Recorder(run_dir, config) as recorder:
-        views.enter_context(followed(recorder.run, config, "0" * 16))
+        views.enter_context(followed(recorder.run, config, made_hash(config)))
         for at, event in enumerate(made_events(config)):
             if at == 9 and struck is not None:
                 core = started_core(os.getpid())
@@ -67,18 +67,17 @@ def _recording(*arguments: Any, **options: Any) -> BaseProcess:
     return process
 
 
-def _inspected(folder: Path, *options: str) -> list[dict[str, Any]]:
-    """All that wandb has of its offline run in ``folder``, but times and places, a dictionary a line."""
+def _inspected(folder: Path, *options: str) -> str:
+    """All that wandb has of its offline run in ``folder``, as JSON."""
     (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(file)]
     environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return [json.loads(line, object_hook=_without_times) for line in done.stdout.splitlines()]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def _records(folder: Path) -> dict[str, Any]:
-    """Names of files, and the records of an offline run by kind."""
-    records = _inspected(folder)
+    """Names of files, and the records of an offline run by kind, but times and places."""
+    records = [json.loads(line, object_hook=_without_times) for line in _inspected(folder).splitlines()]
     found = {kind: [each[kind] for each in records if kind in each] for kind in ("history", "metric", "run", "exit")}
     return {"files": sorted(path.name for path in (folder / "wandb").glob("offline-run-*/**/*")), **found}
 
@@ -121,7 +120,7 @@ def test_wandb_gets_the_same_offline_from_a_run_that_goes_on_and_later(
     assert process.await_sent() is None, "offline"
     process.close()
     assert _records(path) == _records(later)
-    (found,) = _inspected(later, "--summary")
+    found = json.loads(_inspected(later, "--summary"))
     assert (found["name"], found["project"], found["state"]) == ("run", "cpr-harness", "finished")
     assert set(found["tags"]) == {"local", "trace:busy", "profile:busy"}
     assert (found["config"]["strategy"]["name"], found["config"]["seed"]) == ("cpr_mfu", 0)
