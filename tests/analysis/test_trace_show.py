@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.trace_figures import trace_svgs
-from analysis.trace_report import trace_sections
+from analysis.trace_figures import trace_sections, trace_svgs
 from analysis.trace_show import number
 from harness.core.events import Event
 from harness.record.recorder import Recorder
