@@ -41,9 +41,8 @@ from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import LogFormat
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
-from harness.wandb.facts import facts_of, read_facts
+from harness.wandb.facts import facts_of, mark_sent, read_facts, sent_marker
 from harness.wandb.history import History
-from harness.wandb.facts import mark_sent, sent_marker
 from tests.damage import Rng
 from tests.data import logs
 from tests.made_runs import made_config, made_events, write_run
