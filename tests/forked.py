@@ -141,7 +141,6 @@ def stop(pid: int) -> None:
 
 
 def await_stop(pid: int) -> None:
-    """Wait until no thread of the process runs."""
     assert _comes(lambda: is_stopped(pid)), f"process {pid} did not stop"
 
 

@@ -39,7 +39,6 @@ class LocalRanks(Ranks):
         return {rank: {"engine": "local"} for rank in ranks}
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """See :class:`harness.cluster.supervisor.Ranks`."""
         dead = [*self.dead_trainers.keys() - self._replaced_at_once]
         return sorted(dead) if len(dead) == self._num_trainers else []
 
@@ -84,15 +83,12 @@ class LocalChannel(Channel):
     stop: StopRequest | None
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the supervisor."""
         return getattr(self.supervisor, name)(*args)
 
     def tell(self, name: str, **values: Any) -> None:
-        """Call a method of the supervisor."""
         getattr(self.supervisor, name)(**values)
 
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop."""
         return self.stop is not None and self.stop.is_set
 
 

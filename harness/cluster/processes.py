@@ -78,18 +78,16 @@ class Processes:
     """The process of each rank and spare. The launcher is closed with them."""
 
     def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+        self.launcher = launcher
         self._by_rank: dict[Rank, RankProcess] = {}
         self._slow = DutyCycle()
         self._mute: set[RankProcess] = set()  # that hang or are cut off
 
     def __getitem__(self, rank: Rank) -> RankProcess:
-        """The process of ``rank``."""
         return self._by_rank[rank]
 
     @property
     def pids(self) -> dict[Rank, int]:
-        """Process id of each rank and spare."""
         return {rank: process.pid for rank, process in self._by_rank.items()}
 
     @property
@@ -106,18 +104,18 @@ class Processes:
         asked = [rank for rank in ranks if rank in hosts]
         for rank in asked:
             self[rank].join(_DYING_S)
-        why = self._launcher.lost_hosts()
+        why = self.launcher.lost_hosts()
         lost = {hosts[rank] for rank in asked} & why.keys()
         return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
 
     def on_lost_hosts(self) -> list[Rank]:
         """The ranks and spares on hosts that were lost."""
-        lost = self._launcher.lost_hosts()
+        lost = self.launcher.lost_hosts()
         return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
 
     def spawn(self, context: RankContext, main: Main) -> None:
         """Start the process of a rank. Raises RunFailed."""
-        self._by_rank[context.rank] = self._launcher.spawn(context, main)
+        self._by_rank[context.rank] = self.launcher.spawn(context, main)
 
     def has_ended(self, rank: Rank) -> bool:
         """Whether the process of ``rank`` has ended, or was forgotten after its end."""
@@ -131,7 +129,7 @@ class Processes:
     def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
         """The objects of :meth:`Launcher.watched` for the processes of ``ranks``, or of all."""
         processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]
-        return self._launcher.watched(processes)
+        return self.launcher.watched(processes)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""
@@ -217,7 +215,7 @@ class Processes:
         for process in self._by_rank.values():
             process.kill()
         self._await_all(REAP_S)
-        self._launcher.close()
+        self.launcher.close()
 
     def _await_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s

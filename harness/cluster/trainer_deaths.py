@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.launcher import Launcher
 from harness.cluster.link import Connections, ExchangeOutcome
 from harness.cluster.processes import REAP_S, Processes
 from harness.config.model import ClusterConfig
@@ -23,17 +22,15 @@ class TrainerWatch:
     def __init__(
         self,
         trainers: Iterable[Rank],
-        *,
         options: ClusterConfig,
-        launcher: Launcher,
         processes: Processes,
         connections: Connections,
         clock: ListeningClock,
+        *,
         progress_timeout_s: float | None,
     ) -> None:
         self._join_s = options.join_timeout_s
-        self._launcher, self._processes, self._connections = launcher, processes, connections
-        self._clock = clock
+        self._processes, self._connections, self._clock = processes, connections, clock
         self._met: set[Rank] = set()  # that have connected
         self._progress = {
             rank: TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s) for rank in trainers
@@ -71,7 +68,7 @@ class TrainerWatch:
             is_late = is_replacement and self.silent_s(trainer) > self._join_s
             return f"did not connect within {self._join_s:g} s (cluster.join_timeout_s)" if is_late else None
         self._processes[trainer].join(REAP_S)
-        self._launcher.check()
+        self._processes.launcher.check()
         return None if self.has_ended(trainer) else "closed its connection"
 
 

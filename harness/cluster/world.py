@@ -91,11 +91,10 @@ class World:
         self._may_cut = may_cut
         self._watch = TrainerWatch(
             self._trainers,
-            options=options,
-            launcher=launcher,
-            processes=self._processes,
-            connections=self._connections,
-            clock=self._clock,
+            options,
+            self._processes,
+            self._connections,
+            self._clock,
             progress_timeout_s=progress_timeout_s,
         )
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
@@ -223,7 +222,6 @@ class World:
         return {**self._machine(), "replaced": replaced, "spares": takeovers | spare_trainers, "mute": mute, **hosts}
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """See :class:`harness.cluster.supervisor.Ranks`."""
         return [*self._replacements, *self._trainers] if {*self._trainers} <= {*ranks} else []
 
     def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:

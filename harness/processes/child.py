@@ -117,7 +117,6 @@ class Child:
         return self._code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; a no-op if it has ended."""
         self._handle.send(number)
 
     def end(self, within_s: float = 0.0) -> int:

@@ -43,7 +43,6 @@ class History:
         self.save("full")
 
     def ask(self, request: Any) -> Any:
-        """The reply, which is no failure."""
         reply = self.server.handle(request)
         assert not isinstance(reply, Failure), reply
         return reply
@@ -82,7 +81,6 @@ class History:
         return written
 
     def restore(self) -> None:
-        """A restore of the newest records."""
         self.ask(Restore(records=self.records, step=self.shard.applied_step))
 
     def on_disk(self) -> torch.Tensor:

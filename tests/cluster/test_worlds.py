@@ -31,12 +31,10 @@ LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
 
 
 def short(config: Config, **more: Any) -> Config:
-    """With a short deadline for an answer."""
     return changed(config, cluster__rpc_timeout_s=DEADLINE_S, **more)
 
 
 def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, Any]]:
-    """The machine parts of events of a kind."""
     return [event.machine for event in events if isinstance(event, kind)]
 
 

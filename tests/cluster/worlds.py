@@ -66,12 +66,10 @@ def run_job(
 
 
 def kill(step: int, *ranks: str) -> PlannedFault:
-    """A planned kill."""
     return PlannedFault(step=step, strikes=dict.fromkeys(ranks, Strike(1.0, 2)))
 
 
 def link_of(cluster: Cluster) -> Any:
-    """The trainer's end of the control channel."""
     assert isinstance(cluster, RpcCluster)
     return cluster._link
 
@@ -83,12 +81,10 @@ def pids_of(cluster: Cluster) -> dict[str, int]:
 
 
 def begin(cluster: Cluster) -> None:
-    """Make the rows of every rank."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
 
 
 def ask(cluster: Cluster) -> dict[str, Any]:
-    """The replies of every rank to a message."""
     return cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
 
 
@@ -200,7 +196,6 @@ def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
 
 
 def stop_self(note: Path) -> None:
-    """Note the pid, and stop."""
     note.write_text(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -282,7 +277,6 @@ def take_time(cluster: Cluster, effects: Effects) -> None:
 
 
 def run_and_say(config: Config, root: Path) -> None:
-    """Body of a supervisor's process."""
     assert nest_fork_server()
     sys.stdout.write(str(run_job(config, root, take_time)))
 
@@ -298,7 +292,6 @@ def kill_the_supervisor(note: Path, cluster: Cluster, effects: Effects) -> None:
 
 
 def run_until_killed(config: Config, root: Path, note: Path) -> None:
-    """Body of a supervisor's process."""
     assert nest_fork_server()
     run_job(config, root, partial(kill_the_supervisor, note))
 

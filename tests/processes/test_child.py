@@ -14,7 +14,6 @@ PATIENCE_S = 60.0
 
 
 def python(code: str) -> list[str]:
-    """The command that runs ``code``."""
     return [sys.executable, "-ISc", f"import json, os, signal, subprocess, sys, time\n{code}"]
 
 

@@ -21,7 +21,6 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A control port."""
     with control.listen("127.0.0.1", 0) as made:
         yield made
 
