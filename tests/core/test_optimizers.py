@@ -37,41 +37,20 @@ def updates(num_steps: int, num_rows: int) -> list[tuple[Tensor, Tensor]]:
     return drawn
 
 
-def trained(name: str, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The D values of all rows after these steps."""
-    shard = make_shard(name)
-    for step, (rows_N, grads_ND) in enumerate(steps, start=1):
-        assert shard.apply(step, rows_N, grads_ND, torch.ones(len(rows_N), dtype=torch.int32), RATE)
-    return shard.rows_MD[:, :DIM]
-
-
-TORCHS = [("sgd", "SGD"), ("adagrad", "Adagrad"), ("adam", "Adam")]
-
-
-@pytest.mark.parametrize(("name", "torch_name"), TORCHS)
-def test_twenty_steps_of_all_rows_are_torchs(name: str, torch_name: str) -> None:
-    """Rows after twenty steps equal those of a table that torch's optimizer trains, to 1e-6."""
-    table = nn.Embedding(NUM_ROWS, DIM, _weight=make_shard(name).rows_MD[:, :DIM].clone())
-    optimizer = getattr(torch.optim, torch_name)(table.parameters(), lr=RATE)
-    for rows_N, grads_ND in updates(20, NUM_ROWS):
-        optimizer.zero_grad()
-        (table(rows_N) * grads_ND).sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(trained(name, updates(20, NUM_ROWS)), table.weight.detach(), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "torch_name"), TORCHS)
+@pytest.mark.parametrize(("name", "torch_name"), [("sgd", "SGD"), ("adagrad", "Adagrad"), ("adam", "Adam")])
 def test_a_row_is_trained_as_if_it_were_alone(name: str, torch_name: str) -> None:
-    """Rows after sixty steps, each of a third of them, equal parameters of their own in torch's optimizer, to 1e-6."""
-    rows = [nn.Parameter(row_D.clone()) for row_D in make_shard(name).rows_MD[:, :DIM]]
+    """Rows after thirty steps, each of a third of them, equal parameters of their own in torch's optimizer, to 1e-6."""
+    shard = make_shard(name)
+    rows = [nn.Parameter(row_D.clone()) for row_D in shard.rows_MD[:, :DIM]]
     optimizer = getattr(torch.optim, torch_name)(rows, lr=RATE)
-    for rows_N, grads_ND in updates(60, NUM_ROWS // 3):
+    for step, (rows_N, grads_ND) in enumerate(updates(30, NUM_ROWS // 3), start=1):
+        assert shard.apply(step, rows_N, grads_ND, torch.ones(len(rows_N), dtype=torch.int32), RATE)
         optimizer.zero_grad()
         for row, grad_D in zip(rows_N.tolist(), grads_ND, strict=True):
             rows[row].grad = grad_D
         optimizer.step()
-    trained_MD = trained(name, updates(60, NUM_ROWS // 3))
-    torch.testing.assert_close(trained_MD, torch.stack([row.detach() for row in rows]), rtol=0, atol=1e-6)
+    expected_MD = torch.stack([row.detach() for row in rows])
+    torch.testing.assert_close(shard.rows_MD[:, :DIM], expected_MD, rtol=0, atol=1e-6)
 
 
 def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.float32) -> np.ndarray:
@@ -100,7 +79,7 @@ def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.fl
     return new_NX
 
 
-@pytest.mark.parametrize("dim", [3, 16, 20])
+@pytest.mark.parametrize("dim", [3, 16])
 @pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
 def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> None:
     """Three steps of a shard, a cache at the trainer, rows looked up ahead and plain arithmetic in float32."""
@@ -130,21 +109,12 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
         assert torch.equal(ahead_HX, expected_NX[::3])
         assert torch.equal(norms_2N, distances(expected_NX[:, :dim], before_ND[:, :dim]).expand(2, 300))
         before_ND = expected_NX
-    others = torch.ones(500, dtype=torch.bool)
+    others, fresh = torch.ones(500, dtype=torch.bool), make_shard(name, dim=dim, num_rows=500)
     others[rows_N] = False
-    assert torch.equal(shard.rows_MD[others], make_shard(name, dim=dim, num_rows=500).rows_MD[others])
-
-
-@pytest.mark.parametrize("name", ["rowwise_adagrad", "adagrad", "adam"])
-def test_resetting_states_leaves_the_values(name: str) -> None:
-    """Only the columns behind the values change, to what they were before the first update."""
-    shard, fresh = make_shard(name), make_shard(name)
-    shard.apply(1, torch.arange(9), torch.ones((9, DIM)), torch.ones(9, dtype=torch.int32), RATE)
-    values_MD = shard.rows_MD[:, :DIM].clone()
-    assert shard.rows_MD[:, DIM:].any()
+    assert torch.equal(shard.rows_MD[others], fresh.rows_MD[others])
     shard.reset_states()
-    assert torch.equal(shard.rows_MD[:, :DIM], values_MD)
-    assert torch.equal(shard.rows_MD[:, DIM:], fresh.rows_MD[:, DIM:])
+    assert torch.equal(shard.rows_MD[rows_N, :dim], before_ND[:, :dim]), "a reset of states leaves the values"
+    assert torch.equal(shard.rows_MD[:, dim:], fresh.rows_MD[:, dim:])
 
 
 @pytest.mark.parametrize(("num_updates", "counted"), [(17_400, 17_401), (2**24, 2**24)])

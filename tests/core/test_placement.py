@@ -8,20 +8,15 @@ import numpy as np
 import pytest
 
 from harness.core.clock import exact
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, TERABYTE_CARDINALITIES
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement, budget_rows, tracked_tables
 from harness.core.pls import rank_weights
 
-# C1 ... C26 (PAPERS: facebookresearch/dlrm; Terabyte at max-ind-range 10M).
-KAGGLE = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10,
-          5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)  # fmt: skip
-TERABYTE = (9980333, 36084, 17217, 7378, 20134, 3, 7112, 1442, 61, 9758201, 1333352, 313829, 10, 2208, 11156, 122, 4,
-            970, 14, 9994222, 7267859, 9946608, 415421, 12420, 101, 36)  # fmt: skip
+KAGGLE, TERABYTE = KAGGLE_CARDINALITIES, TERABYTE_CARDINALITIES
 SMALL = (5, 1, 17, 2, 40, 17, 3)
 
 Kind = Literal["row", "table"]
-EVERY_KIND = pytest.mark.parametrize("kind", ["row", "table"])
-EVERY_NUMBER = pytest.mark.parametrize("num_ps", [1, 2, 3, 4, 8, 50])  # 50: more than any table has rows
 
 
 def positions(placement: Placement, ids_BF: np.ndarray) -> np.ndarray:
@@ -30,11 +25,12 @@ def positions(placement: Placement, ids_BF: np.ndarray) -> np.ndarray:
     return plan.keys_N[plan.inverse_A].reshape(ids_BF.shape)
 
 
-@EVERY_KIND
-@EVERY_NUMBER
+@pytest.mark.parametrize("kind", ["row", "table"])
+@pytest.mark.parametrize("num_ps", [1, 2, 3, 8, 50])  # 50: more than any table has rows
 def test_all_descriptions_of_a_place_agree(kind: Kind, num_ps: int) -> None:
     """Local row j of a table on a rank is table row ``first + j * stride``, at ``rank_base + offset + j``: one place
-    of its own for each row, of which a rank has ``num_rows``.
+    of its own for each row, of which a rank has ``num_rows``. A rank's weight in PLS is 1/N exactly under row
+    placement, its part of all rows under table placement.
     """
     placement = Placement(kind, SMALL, num_ps)
     found, places = [], []
@@ -50,13 +46,12 @@ def test_all_descriptions_of_a_place_agree(kind: Kind, num_ps: int) -> None:
     assert sorted(found) == [(table, row) for table, size in enumerate(SMALL) for row in range(size)]
     assert sorted(places) == list(range(sum(SMALL)))
     assert sum(map(placement.num_rows, range(num_ps))) == placement.rank_base_R[-1] == sum(SMALL)
-
-
-@EVERY_NUMBER
-def test_row_placement_splits_every_table_evenly(num_ps: int) -> None:
-    """Ranks differ by at most one row in any table, so that a dead rank is 1/N of each."""
-    local_RT = Placement("row", KAGGLE, num_ps).local_rows_RT
-    assert (local_RT.max(axis=0) - local_RT.min(axis=0)).max() <= 1
+    shares = [*rank_weights(placement).values()]
+    if kind == "row":
+        assert np.ptp(placement.local_rows_RT, axis=0).max() <= 1, "a dead rank is 1/N of each table"
+        assert shares == [1 / num_ps] * num_ps
+    else:
+        assert shares == [placement.num_rows(rank) / sum(SMALL) for rank in range(num_ps)]
 
 
 @pytest.mark.parametrize("cardinalities", [KAGGLE, TERABYTE, SMALL])
@@ -71,24 +66,8 @@ def test_table_placement_puts_the_largest_onto_the_lightest(cardinalities: tuple
     for rows_T in placement.local_rows_RT:
         if rows_T.any():
             assert rows_T.sum() - rows_T[rows_T > 0].min() <= lightest
-
-
-def test_table_placement_breaks_ties_to_the_lower_rank_and_table() -> None:
-    """Equal tables go round the ranks in order: the assignment is a function of the sizes."""
-    assert Placement("table", (7, 7, 7, 7, 9), 3).table_owner_T.tolist() == [1, 2, 1, 2, 0]
-
-
-@EVERY_KIND
-@EVERY_NUMBER
-def test_shares_sum_to_one(kind: Kind, num_ps: int) -> None:
-    """A rank's weight in PLS is 1/N exactly under row placement, its part of all rows under table placement."""
-    placement = Placement(kind, KAGGLE, num_ps)
-    shares = [*rank_weights(placement).values()]
-    assert sum(shares) == pytest.approx(1, abs=1e-12)
-    if kind == "row":
-        assert shares == [1 / num_ps] * num_ps
-    else:
-        assert shares == [placement.num_rows(rank) / sum(KAGGLE) for rank in range(num_ps)]
+    ties = Placement("table", (7, 7, 7, 7, 9), 3).table_owner_T.tolist()
+    assert ties == [1, 2, 1, 2, 0], "equal tables go round the ranks in order"
 
 
 @pytest.mark.parametrize(

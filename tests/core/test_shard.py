@@ -12,33 +12,23 @@ from torch import Tensor
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 
-CARDINALITIES = (5, 1, 70, 2)
+PLACEMENT = Placement("row", (5, 1, 70, 2), 3)
 DIM = 4
 Kind = Literal["row", "table"]
 
 
-def make_shard(
-    cardinalities: tuple[int, ...] = CARDINALITIES,
-    rank_index: int = 0,
-    *,
-    num_ps: int = 3,
-    kind: Kind = "row",
-    seed: int = 0,
-    dim: int = DIM,
-    count_updates: bool = True,
-) -> Shard:
+def make_shard(placement: Placement = PLACEMENT, rank: int = 0, *, seed: int = 0, count_updates: bool = True) -> Shard:
     """An initialised shard."""
-    placement = Placement(kind, cardinalities, num_ps)
-    shard = Shard(placement, rank_index, dim, seed=seed, count_updates=count_updates)
+    shard = Shard(placement, rank, DIM, seed=seed, count_updates=count_updates)
     shard.initialise(applied_step=0)
     return shard
 
 
-def all_tables(cardinalities: tuple[int, ...], *, num_ps: int, kind: Kind, seed: int = 0, dim: int = DIM) -> Tensor:
+def all_tables(cardinalities: tuple[int, ...], *, num_ps: int, kind: Kind, seed: int = 0) -> Tensor:
     """Initial values of all rows, table after table, put together from all ranks."""
-    tables = [torch.full((size, dim), torch.nan) for size in cardinalities]
+    tables = [torch.full((size, DIM), torch.nan) for size in cardinalities]
     for rank in range(num_ps):
-        shard = make_shard(cardinalities, rank, num_ps=num_ps, kind=kind, seed=seed, dim=dim)
+        shard = make_shard(Placement(kind, cardinalities, num_ps), rank, seed=seed)
         for t, table_ND in enumerate(tables):
             first, stride = shard.placement.table_rows(rank, t)
             rows_ND = shard.rows_MD[shard.span(t)]
@@ -63,46 +53,27 @@ def test_an_initial_value_depends_on_seed_table_and_row_alone(kind: Kind, num_ps
     assert torch.equal(values, all_tables(cardinalities, num_ps=1, kind="table"))
 
 
-def test_seeds_tables_and_rows_differ() -> None:
-    """Another seed gives other values, and no two tables or rows of one size are alike."""
-    cardinalities = (50, 50)
+def test_initial_values_fill_their_interval_and_differ() -> None:
+    """U(-1/sqrt(n), 1/sqrt(n)) (the bits: tests/kernels); other seeds give others, no two tables or rows are alike."""
+    cardinalities = (50, 2000)
     values = all_tables(cardinalities, num_ps=2, kind="row")
     assert (values != all_tables(cardinalities, num_ps=2, kind="row", seed=1)).float().mean() > 0.99
-    assert len(values.unique(dim=0)) == 100
-    assert len(values.unique()) == values.numel()
+    assert len(values.unique()) > 0.99 * values.numel()
+    for part, size in zip(values.split(cardinalities), cardinalities, strict=True):
+        assert 0.9 < part.abs().max() * math.sqrt(size) <= 1 + 1e-7  # the bound itself is rounded to float32
 
 
-@pytest.mark.parametrize("num_rows", [1, 3, 20_000])
-def test_initial_values_are_uniform(num_rows: int) -> None:
-    """U(-1/sqrt(n), 1/sqrt(n)): within the bounds, mean and variance within 4 standard errors, all 64 bins even."""
-    dim = 320_000 // num_rows
-    values = all_tables((num_rows,), num_ps=1, kind="row", dim=dim).double().flatten() * math.sqrt(num_rows)
-    assert values.abs().max() <= 1 + 1e-7  # the bound itself is rounded to float32
-    assert abs(values.mean()) < 4 * math.sqrt(1 / 3 / len(values))
-    assert abs(values.square().mean() - 1 / 3) < 4 * math.sqrt(4 / 45 / len(values))
-    expected = len(values) / 64
-    bins = torch.histc(values, 64, -1, 1)
-    assert ((bins - expected).square() / expected).sum() < 63 + 4 * math.sqrt(2 * 63)
-
-
-def test_initialising_again_restores_the_values_and_forgets_the_counts() -> None:
-    """A shard that is initialised anew is one that was never trained, at the step it is told."""
+def test_a_shard_that_is_initialised_anew_is_one_that_was_never_trained() -> None:
+    """At the step it is told. No step may be left out, not even one that touches nothing of the shard."""
     shard, fresh = make_shard(), make_shard()
-    push(shard, 1, [0, 4])
+    with pytest.raises(AssertionError, match="step 2 after 0"):
+        push(shard, 2, [0])
+    assert push(shard, 1, [])
+    assert push(shard, 2, [0, 4])
     shard.initialise(applied_step=7)
     assert torch.equal(shard.rows_MD, fresh.rows_MD)
     assert shard.applied_step == 7
     assert shard.take_pending(slice(None)) == 0
-
-
-def test_a_step_that_leaves_one_out_is_a_bug() -> None:
-    """No shard skips a step, not even one that touches nothing of it."""
-    shard = make_shard()
-    with pytest.raises(AssertionError, match="step 2 after 0"):
-        push(shard, 2, [0])
-    assert push(shard, 1, [])
-    assert shard.applied_step == 1
-    assert push(shard, 2, [0])
 
 
 def test_an_update_counts_once_and_until_it_is_taken() -> None:
@@ -113,10 +84,8 @@ def test_an_update_counts_once_and_until_it_is_taken() -> None:
     rng, pending = np.random.default_rng(0), Counter[int]()
     shard, silent = make_shard(), make_shard(count_updates=False)
     for step in range(1, 41):
-        rows, counts = (
-            np.sort(rng.choice(len(shard.rows_MD), 5, replace=False)).tolist(),
-            rng.integers(1, 9, 5).tolist(),
-        )
+        rows = np.sort(rng.choice(len(shard.rows_MD), 5, replace=False)).tolist()
+        counts = rng.integers(1, 9, 5).tolist()
         assert push(shard, step, rows, counts)
         assert push(silent, step, rows, counts)
         before_MD = shard.rows_MD.clone()

@@ -43,7 +43,6 @@ def saves(strategy: Strategy, *, batch: int = BATCH, total: int = COSTS.total_sa
 
 
 def make(name: str, costs: Costs = COSTS, **settings: object) -> Strategy:
-    """A strategy with the given options."""
     return make_strategy(options_of(name, **settings), costs)
 
 
@@ -57,20 +56,14 @@ def test_options_reach_the_tracker() -> None:
     assert all(field.description for options in OPTIONS.values() for field in options.model_fields.values())
 
 
-@pytest.mark.parametrize("name", ["none", "never_save"])
-def test_the_controls_never_save(name: str) -> None:
-    """No interval, no initial save, no save, and none forecast."""
-    strategy = make(name)
-    assert strategy.next_save(at(0)) is None
-    assert strategy.interval.samples is None
-    assert not strategy.saves_initially
-    assert not saves(strategy)
-
-
-@pytest.mark.parametrize("name", ["full", "partial"])
-def test_full_and_partial_save_everything_at_young_s_interval(name: str) -> None:
+def test_full_and_partial_save_everything_at_young_s_interval_and_the_controls_never() -> None:
     """Every T_save,full, as a whole number of samples."""
-    strategy = make(name)
+    for name in ("none", "never_save"):
+        strategy = make(name)
+        assert (strategy.next_save(at(0)), strategy.interval.samples, saves(strategy)) == (None, None, {})
+        assert not strategy.saves_initially
+    strategy = make("full")
+    assert saves(make("partial")) == saves(strategy)
     interval = round(t_save_full_h(COSTS) / COSTS.job_h * COSTS.total_samples)
     assert strategy.interval.samples == interval
     due = range(interval, COSTS.total_samples, interval)
@@ -79,10 +72,10 @@ def test_full_and_partial_save_everything_at_young_s_interval(name: str) -> None
     assert strategy.saves_initially
 
 
-@pytest.mark.parametrize("name", PRIORITY)
+@pytest.mark.parametrize("name", ["cpr_mfu", "cpr_mirror"])
 @pytest.mark.parametrize(
     ("batch", "interval", "r"),
-    [*((size, 4001, 0.125) for size in (1, 10, 128, 3000)), (1, 1000, 0.1), (7, 4001, 0.1), (10, 1000, 0.3)],
+    [(1, 4001, 0.125), (128, 4001, 0.125), (3000, 4001, 0.125), (7, 4001, 0.1), (10, 1000, 0.3)],
 )
 def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(
     name: str, batch: int, interval: int, r: float
@@ -90,7 +83,7 @@ def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(
     """Every r * interval, a fraction of decimals, at the first boundary at or after it; the first save at or after one
     of vanilla's closes the interval.
     """
-    total = 30_000 // batch * batch
+    total = 13_000 // batch * batch
     vanilla = saves(make("cpr_vanilla", interval_samples=interval), batch=batch, total=total)
     quantum = Fraction(str(r)) * interval
     due = {int(-(-(number * quantum) // batch)) for number in range(1, int(total / quantum) + 2)}
@@ -102,7 +95,7 @@ def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(
     assert closing == sorted({min(step for step in made if step >= at) for at in vanilla if at <= max(made)})
 
 
-@pytest.mark.parametrize("name", [name for name in PRIORITY if name != "cpr_mirror"])
+@pytest.mark.parametrize("name", ["cpr_mfu", "cpr_ssu"])
 def test_untracked_tables_may_wait_for_the_end_of_an_interval(name: str) -> None:
     """Same saves, closing the same intervals; the others of another kind. On fallback there is none of it."""
     usual, sparse = make(name, interval_samples=4001), make(name, interval_samples=4001, untracked="interval")
@@ -151,14 +144,14 @@ def test_the_override_is_recorded_and_keeps_a_cpr_strategy_from_falling_back() -
     assert plan.kinds == dict.fromkeys(DEAD, "checkpoint")
 
 
-@pytest.mark.parametrize("name", ["cpr_vanilla", *PRIORITY])
+@pytest.mark.parametrize("name", ["cpr_vanilla", "cpr_ssu", "cpr_mirror"])
 def test_on_fallback_a_cpr_strategy_decides_as_full_does(name: str) -> None:
     """Same saves, same recovery, no tracker; only the record says fallback."""
     costs = dataclasses.replace(COSTS, pls_target=0.0001)
     strategy, full = make(name, costs), make("full", costs)
     assert strategy.interval.fallback
     assert dataclasses.replace(strategy.interval, fallback=False) == full.interval
-    assert strategy.tracker is None
+    assert (strategy.tracker, strategy.mirror) == (None, None)
     assert saves(strategy) == saves(full) != {}
     assert strategy.plan_recovery(DEAD, at(9)) == full.plan_recovery(DEAD, at(9))
 
@@ -185,13 +178,15 @@ def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
     assert not decisions[0.0027]
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - {"none"}))
-def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
+def test_recovery_names_the_dead_and_only_full_rollbacks() -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
     rare = {"full": "rollback", "differential": "rollback", "never_save": "initial", "cpr_mirror": "mirror"}
-    kind = "replica" if name == "buddy" else rare.get(name, "checkpoint")
-    assert make(name).plan_recovery(DEAD, at(9)).kinds == dict.fromkeys(DEAD, kind)
-    assert kind in STRATEGIES[name].recoveries
+    for name in sorted(set(ALL) - {"none"}):
+        kind = "replica" if name == "buddy" else rare.get(name, "checkpoint")
+        assert make(name).plan_recovery(DEAD, at(9)).kinds == dict.fromkeys(DEAD, kind)
+        assert kind in STRATEGIES[name].recoveries
+    with pytest.raises(RunFailed, match="step 9: ps1, ps5 died"):
+        make("none").plan_recovery(DEAD, at(9))
 
 
 def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
@@ -208,9 +203,3 @@ def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
     assert strategy.saves_initially
     assert not saves(strategy)
     assert list(saves(make("buddy", interval_samples=1000))) == list(range(100, 2000, 100))
-
-
-def test_the_reference_cannot_lose_a_rank() -> None:
-    """A run under ``none`` in which a rank dies has no result."""
-    with pytest.raises(RunFailed, match="step 9: ps1, ps5 died"):
-        make("none").plan_recovery(DEAD, at(9))

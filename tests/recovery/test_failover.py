@@ -49,6 +49,7 @@ def test_the_seconds_of_a_failure_are_those_of_waiting_regrouping_or_loading(
 
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n29,ps0,regroup\n30,ps1,\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
+    config = changed(config, data__max_train_samples=256, strategy__interval_samples=36)
     _, events = run(config, tmp_path / "run", Parts(train=train))
     lost = [(event.ranks, event.machine["seconds"]) for event in events if isinstance(event, Lost)]
     assert lost == [(["ps1"], 0.0), (["ps0"], 7.0), (["ps2"], 0.0)]
@@ -86,6 +87,7 @@ def test_what_a_plan_or_a_kind_of_recovery_gives_is_checked(  # noqa: PLR0917
     """One line, with the step, the kind and what was expected: before anything of it is carried out."""
     (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
+    config = changed(config, data__max_train_samples=64, strategy__interval_samples=32)
     monkeypatch.setattr(*method, lambda *_: gives)
     with pytest.raises(RunFailed, match=r"^step \d+: .*" + message):
         run(config, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Faults of a trace besides kills: ranks that hang, and ranks that are slow."""
+"""Planned faults of a trace besides those of disks: ranks that hang or are slow, repair times, phases of a run."""
 
 import signal
 from dataclasses import replace
@@ -10,7 +10,8 @@ import pytest
 import analysis
 from harness.cluster import launcher
 from harness.config.model import Config
-from harness.core.events import Event, Finished, Lost, Recovered, Regrouped
+from harness.core.errors import RunFailed
+from harness.core.events import Event, Finished, Lost, Recovered, Regrouped, Saved
 from harness.core.faults import PHASES
 from harness.processes.forked import ForkedProcess
 from harness.record.rundir import read_config
@@ -22,14 +23,11 @@ DEADLINE_S, JOIN_S = 1.6, 2.6
 LATE = 1.1  # of a deadline
 HEAD = "hour,rank,phase,fault\n"
 HANGS = {
-    "in steps": ("partial", "5,ps1,,{}\n12,ps2,lookup,{}\n16,ps0,apply,{}\n35,ps3,forward,{}\n41,ps0,eval,{}\n"),
-    "in saves": (
-        "partial",
-        "19,ps3,save,{}\n26,ps0,manifest,{}\n29,ps1,restore,{}\n29,ps2,restore,{}\n30,ps1,,kill\n",
-    ),
-    "in recoveries": ("buddy", "29,ps2,restore,{}\n29,ps3,regroup,{}\n30,ps1,,kill\n"),
+    "partial": "5,ps1,,{}\n12,ps2,lookup,{}\n16,ps0,apply,{}\n19,ps3,save,{}\n26,ps0,manifest,{}\n29,ps1,restore,{}\n"
+    "29,ps2,restore,{}\n30,ps1,,kill\n35,ps3,forward,{}\n41,ps0,eval,{}\n",
+    "buddy": "29,ps2,restore,{}\n29,ps3,regroup,{}\n30,ps1,,kill\n",
 }
-"""Strategy and lines of a trace; ``{}`` is the fault. In a recovery it is the rank that has just been replaced."""
+"""Lines of a trace, by strategy; ``{}`` is the fault. In a recovery it is the rank that has just been replaced."""
 
 
 def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Config:
@@ -47,6 +45,11 @@ def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Confi
     )
 
 
+def model_of(finished: Finished) -> tuple:
+    """Parameters and quality."""
+    return finished.digests, finished.auc, finished.train_loss
+
+
 def run_on_both(config: Config, folder: Path) -> list[Event]:
     """Runs on both engines whose events are equal, add up, and name all deaths; those of processes."""
     finished, _ = run(config, folder / "local")
@@ -56,26 +59,20 @@ def run_on_both(config: Config, folder: Path) -> list[Event]:
     return real_events
 
 
-def test_ranks_hang_and_are_cut_off_in_every_phase() -> None:
-    """The traces of the tests below leave none out."""
-    rows = [line.split(",") for _, lines in HANGS.values() for line in lines.splitlines()]
-    assert {phase or "boundary" for _, _, phase, fault in rows if fault == "{}"} == set(PHASES) | {"boundary"}
-
-
-@pytest.mark.parametrize("where", HANGS)
-@pytest.mark.parametrize("fault", ["hang", "partition"])
+@pytest.mark.parametrize(("strategy", "fault"), [("partial", "hang"), ("partial", "partition"), ("buddy", "hang")])
 def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
-    config: Config, tmp_path: Path, where: str, fault: str
+    config: Config, tmp_path: Path, strategy: str, fault: str
 ) -> None:
-    """It is given up at its deadline, also one that another rank reads from; the events are as local.
+    """It is given up at its deadline, in every phase, also one that another rank reads from; the events are as local.
 
     The deadlines of a run are late by less than a tenth: the quickest detection shows that, as a busy machine can only
     delay the others.
     """
-    strategy, trace = HANGS[where][0], HEAD + HANGS[where][1].replace("{}", fault)
+    rows = [line.split(",") for lines in HANGS.values() for line in lines.splitlines()]
+    assert {phase or "boundary" for _, _, phase, fault in rows if fault == "{}"} == {*PHASES}
+    trace = HEAD + HANGS[strategy].replace("{}", fault)
     lines = trace.splitlines()[1:]
-    spares = int((where, fault) == ("in steps", "partition"))
-    config = under(config, tmp_path, trace, strategy__name=strategy, cluster__spares=spares)
+    config = under(config, tmp_path, trace, strategy__name=strategy, cluster__spares=int(fault == "partition"))
     events = run_on_both(config, tmp_path)
     kills = {event.line: event for event in events if is_loss(event)}
     assert [*sorted(kills)] == [*range(2, 2 + len(lines))]
@@ -95,7 +92,7 @@ def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
     deadline_s = JOIN_S if strategy == "buddy" else DEADLINE_S  # of a rank that joins, which nobody has asked anything
     assert min(each for each in seconds if each > DEADLINE_S / 2) <= LATE * deadline_s
     together = [event.machine["seconds"] for event in lost if len(event.ranks) > 1]
-    assert len(together) == (where == "in saves")
+    assert len(together) == (strategy == "partial")
     assert all(each < 2 * DEADLINE_S for each in together), "ranks that hang together cost one deadline"
 
 
@@ -121,29 +118,15 @@ class Continued(ForkedProcess):
         return self._has_stopped
 
 
-@pytest.mark.parametrize("where", ["in steps", "in recoveries"])
 def test_a_rank_that_hangs_stays_lost_if_something_else_continues_it(
-    config: Config, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell's `fg` continues every process of a run: who was stopped by the trace is lost, whatever it answers."""
-    strategy, lines = HANGS[where]
-    config = under(config, tmp_path, HEAD + lines.replace("{}", "hang"), strategy__name=strategy)
+    lines = HEAD + "5,ps1,,hang\n12,ps2,lookup,hang\n" + HANGS["buddy"].replace("{}", "hang")
     monkeypatch.setattr(launcher, "ForkedProcess", Continued)
-    events = run_on_both(config, tmp_path)
+    events = run_on_both(under(config, tmp_path, lines, strategy__name="buddy"), tmp_path)
     why = [detail for event in events if isinstance(event, Lost) for detail in event.machine["detail"].values()]
     assert sum("something else continued it" in detail for detail in why) >= 1
-
-
-def test_giving_a_rank_up_takes_its_hours(config: Config, tmp_path: Path) -> None:
-    """A failure with a rank that hangs costs detect_h more, once; the audit finds it where it is missing."""
-    trace = "hour,rank,fault,repair_h\n5,ps1,hang,\n5,ps2,hang,\n20,ps1,kill,\n30,ps3,hang,4\n"
-    config = under(config, tmp_path, trace, strategy__name="partial", profile__detect_h=0.5, trace__repair="reschedule")
-    _, events = run(config, tmp_path / "run")
-    o_res_h = config.emulated.o_res_h
-    hours = [event.reschedule_h for event in events if isinstance(event, Recovered)]
-    assert hours == [o_res_h + 0.5, o_res_h, 4.5]
-    forged = [replace(event, loss="dead") if is_loss(event) else event for event in events]
-    assert any("reschedule_h is" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
 
 
 # --- slow ranks -------------------------------------------------------------------------------------------------------
@@ -172,11 +155,6 @@ class Paused(ForkedProcess):
         super().resume()
 
 
-def model_of(finished: Finished) -> tuple:
-    """Parameters and quality."""
-    return finished.digests, finished.auc, finished.train_loss
-
-
 def test_a_slow_rank_costs_hours_and_changes_nothing(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,21 +165,70 @@ def test_a_slow_rank_costs_hours_and_changes_nothing(
     finished = events[-1]
     assert isinstance(finished, Finished)
     slow = [event for event in events if is_fault(event, "slow")]
-    assert [(event.rank, event.step, event.details["last_step"]) for event in slow[:2]] == [
-        ("ps1", 8, 24),
-        ("ps2", 16, 32),
-    ]
+    assert [(e.rank, e.step, e.details["last_step"]) for e in slow[:2]] == [("ps1", 8, 24), ("ps2", 16, 32)]
     assert [event.reschedule_h for event in slow] == [28, 7, 64, 0], "where two are slow at once, the slowest counts"
     assert Paused.paused & Paused.resumed >= {event.rank for event in slow}
     assert "trainer0" not in Paused.paused
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     digests, *judged = model_of(finished)
     assert [{rank: digests[rank] for rank in reference.digests}, *judged] == [*model_of(reference)]
-    forged = [
-        replace(event, details={**event.details, "factor": 4.0})
-        if is_fault(event, "slow") and event.line == 2
-        else event
-        for event in events
-    ]
+    forged = [replace(e, details={**e.details, "factor": 4.0}) if e is slow[0] else e for e in events]
     problems = analysis.check(forged, read_config(tmp_path / "rpc"))
     assert any("reschedule_h is 28" in problem for problem in problems), "the audit computes the hours again"
+
+
+# --- repair times and phases ------------------------------------------------------------------------------------------
+
+
+def test_a_failure_takes_its_longest_repair_and_the_hours_of_giving_a_rank_up(config: Config, tmp_path: Path) -> None:
+    """If asked to: no length costs nothing, an unknown one O_res; a rank that hangs costs detect_h more, once."""
+    trace = "hour,rank,fault,repair_h\n5,ps1,hang,\n5,ps2,hang,\n10,ps0,kill,1.5\n10,ps2,kill,0.25\n20,ps1,kill,\n"
+    trace += "25,ps3,kill,0\n30,ps3,hang,4\n"
+    config = under(config, tmp_path, trace, strategy__name="partial", profile__detect_h=0.5)
+    _, events = run(changed(config, trace__repair="reschedule"), tmp_path / "run")
+    o_res_h = config.emulated.o_res_h
+    hours = [event.reschedule_h for event in events if isinstance(event, Recovered)]
+    assert hours == [o_res_h + 0.5, 1.5, o_res_h, 0, 4.5]
+    for forgery in ({"loss": "dead"}, {"repair_h": 9.0}):
+        forged = [replace(event, **forgery) if is_loss(event) else event for event in events]
+        problems = analysis.check(forged, read_config(tmp_path / "run"))
+        assert any("reschedule_h is" in problem for problem in problems), "the audit computes the hours again"
+    finished, _ = run(config, tmp_path / "default")
+    assert finished.reschedule_h == pytest.approx(5 * o_res_h + 2 * 0.5), "a job seldom waits for a repair"
+
+
+def test_kills_strike_in_their_phases(config: Config, tmp_path: Path) -> None:
+    """Kills of one phase strike together, at the first one after they are armed; those in a recovery are its failure.
+
+    A rank that dies before the commit is restored from that very save and loses nothing, since all files were on disk.
+    """
+    trace = "hour,rank,phase,repair_h\n15.75,ps2,manifest,\n15.75,ps2,,\n16.5,ps0,save,\n18,ps1,save,\n20,ps3,save,\n"
+    trace += "40,ps0,restore,3\n40,ps3,regroup,7\n41,ps1,,5\n"
+    config = under(config, tmp_path, trace, strategy__name="partial", engine="rpc", trace__repair="reschedule")
+    finished, events = run(config, tmp_path / "run")
+    kills = [(event.line, event.phase, event.step) for event in events if is_loss(event)]
+    assert kills[:2] == [(2, "manifest", 18), (3, "boundary", 18)], "a rank may be killed that is dead already"
+    assert kills[2:5] == [(4, "save", 27), (5, "save", 27), (6, "save", 27)]
+    first, second, third = (event for event in events if isinstance(event, Recovered))
+    (saved,) = (event for event in events if isinstance(event, Saved) and event.step == 18)
+    assert (first.sequence, first.lost_updates, first.pls) == (saved.sequence, 0, {"ps2": 0.0})
+    assert second.ranks == ["ps0", "ps1", "ps3"]
+    assert (third.ranks, third.reschedule_h) == (["ps0", "ps1", "ps3"], 7.0)
+    assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (3, 7, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "line", "words"),
+    [
+        ("never_save", "20,ps3,manifest,", r"manifest after step 23, in which to kill ps3, got none; .* earlier hour"),
+        ("partial", "20,ps3,regroup,", "regroup after step 23, in which to kill ps3, got none"),
+        ("full", "54,ps1,,disk_full", "save after step 62, in which a write fails of"),
+    ],
+)
+def test_a_phase_that_never_comes_fails_the_run(
+    config: Config, tmp_path: Path, strategy: str, line: str, words: str
+) -> None:
+    """A trace of which something did not happen gives no result: its line and the phase are named."""
+    config = changed(under(config, tmp_path, HEAD + line, strategy__name=strategy), strategy__interval_samples=120)
+    with pytest.raises(RunFailed, match="trace.csv:2: expected a phase " + words):
+        run(config, tmp_path / "run")
