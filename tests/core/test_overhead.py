@@ -46,6 +46,8 @@ def test_intervals_meet_the_target_and_the_published_levels() -> None:
     assert t_save_full_h(costs) == pytest.approx(2.29, abs=0.005)
     assert t_save_part_h(costs) == pytest.approx(44.8, rel=1e-12)
     assert expected_pls(costs, 44.8) == pytest.approx(0.1, rel=1e-12)
+    assert o_full_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 7 / 2 + 0.3) * (100 / 20)
+    assert o_part_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 0.3) * 100 / 20
 
 
 def test_buckets_of_evenly_spread_failures_match_the_closed_form() -> None:
@@ -72,23 +74,10 @@ def test_the_death_of_some_trainers_costs_rescheduling_and_by_a_key_a_load() -> 
 
 BY_BYTES = dataclasses.replace(COSTS, load="by_bytes")
 FIXED = dataclasses.replace(COSTS, o_save_fixed_h=0.01)
-SPARE = dataclasses.replace(COSTS, spare_o_res_h=0.02)
 
 
 def in_background(snapshot_frac: float) -> Costs:
     return dataclasses.replace(FIXED, snapshot_frac=snapshot_frac)
-
-
-def test_by_default_a_charge_is_what_it_was_to_the_bit() -> None:
-    """O_save by bytes, O_load whole, O_res or the trace's hours, whatever is read and whoever takes over."""
-    ledger = OverheadLedger(dataclasses.replace(COSTS, num_spares=1))
-    assert ledger.charge_save(7, 1000, samples=3) == COSTS.o_save_h * 7 / 1000
-    cost = ledger.charge_failure(9, load_bytes=125, bytes_full=1000, samples=3, num_ranks=1)
-    assert (cost.load_h, cost.lost_h, cost.reschedule_h) == (0.2, 9 / 1_000_000 * 100, 0.3)
-    assert ledger.charge_failure(0, 1.5).reschedule_h == 1.5
-    assert t_save_full_h(COSTS) == math.sqrt(2 * 0.1 * 20)
-    assert o_full_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 7 / 2 + 0.3) * (100 / 20)
-    assert o_part_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 0.3) * 100 / 20
 
 
 def test_a_load_may_be_priced_by_bytes_and_a_save_have_a_fixed_part() -> None:
@@ -107,41 +96,42 @@ def test_a_load_may_be_priced_by_bytes_and_a_save_have_a_fixed_part() -> None:
     assert t_save_full_h(FIXED) == pytest.approx(math.sqrt(2 * 0.11 * 20), rel=1e-12)
 
 
-FIRST, EARLY, LATE = (0, 1, 1.5), (100, 1, 1.5), (20_000, 1, 1.5)
-"""Failures at hours 0, 0.01 and 2 of computation: position in samples, number of ranks, repair time by the trace."""
-
-
 @pytest.mark.parametrize(
     ("num_spares", "failures", "expected"),
     [
-        (0, [(0, 1, None), (500_000, 1, 1.5)], [0.3, 1.5]),
-        (1, [(0, 1, None), (500_000, 1, 1.5)], [0.02, 0.02]),
-        (1, [FIRST, EARLY, LATE], [0.02, 1.5, 0.02]),
-        (2, [FIRST, EARLY, EARLY], [0.02, 0.02, 1.5]),
-        (2, [(0, 3, 1.5), (100, 2, 1.5)], [1.5, 0.02]),
+        (0, [(0, 1, 0, None), (5, 1, 0, 1.5)], [0.3, 1.5]),
+        (1, [(0, 1, 0, None), (5, 1, 0, 1.5)], [0.02, 0.02]),
+        (2, [(0, 1, 0, 1.5), (0.01, 1, 0, 1.5), (0.01, 1, 0, 1.5), (2, 1, 0, 1.5)], [0.02, 0.02, 1.5, 0.02]),
+        (2, [(0, 3, 0, 1.5), (0.01, 2, 0, 1.5)], [1.5, 0.02]),
+        (
+            1,
+            [(0, 0, 3, 1.5), (0, 1, 3, 1.5), (0, 1, 1, 1.5), (0, 0, 2, 1.5), (0, 0, 1, 1.5)],
+            [1.5, 1.5, 0.02, 1.5, 0.02],
+        ),
     ],
 )
 def test_a_spare_is_rescheduled_at_its_own_price_and_ready_again_when_the_dead_rank_is(
-    num_spares: int, failures: list[tuple[int, int, float | None]], expected: list[float]
+    num_spares: int, failures: list[tuple[float, int, int, float | None]], expected: list[float]
 ) -> None:
-    """1.5 h later, by the wall clock. A failure of more ranks than there are ready spares waits, and takes none."""
-    ledger = OverheadLedger(dataclasses.replace(SPARE, num_spares=num_spares))
-    hours = [ledger.charge_failure(0, h, samples=at, num_ranks=k).reschedule_h for at, k, h in failures]
+    """1.5 h later, by the wall clock. A failure of more ranks than there are ready spares waits, and takes none.
+
+    Failures: hour of computation, PS ranks, trainers, of which there are two spares, and hours of repair by the trace.
+    """
+    spared = dataclasses.replace(COSTS, spare_o_res_h=0.02, num_spares=num_spares, num_spare_trainers=2)
+    ledger = OverheadLedger(spared)
+    hours = [
+        ledger.charge_failure(
+            0, repair_h, samples=round(at_h * 10_000), num_ranks=ps, num_trainers=trainers
+        ).reschedule_h
+        for at_h, ps, trainers, repair_h in failures
+    ]
     assert hours == expected
 
 
-def test_a_failure_waits_for_nothing_where_each_dead_rank_has_a_spare() -> None:
-    """A spare of a trainer is none of a PS rank, and none is taken where one is missing."""
-    ledger = OverheadLedger(dataclasses.replace(SPARE, num_spares=1, num_spare_trainers=2))
-    failures = [(0, 3), (1, 3), (1, 1), (0, 2), (0, 1)]  # of PS ranks and trainers, at one moment
-    hours = [ledger.charge_failure(0, 1.5, num_ranks=ps, num_trainers=num).reschedule_h for ps, num in failures]
-    assert hours == [1.5, 1.5, 0.02, 1.5, 0.02]
-
-
-def charged_h(costs: Costs, positions: list[int], size: int = 1000) -> list[float]:
-    """Hours of saves at ``positions``, each of ``size`` of 1000 bytes."""
+def charged_h(costs: Costs, positions: list[int]) -> list[float]:
+    """Hours of full saves at ``positions``."""
     ledger = OverheadLedger(costs)
-    return [ledger.charge_save(size, 1000, samples) for samples in positions]
+    return [ledger.charge_save(1000, 1000, samples) for samples in positions]
 
 
 def test_a_save_waits_until_the_one_before_is_written() -> None:

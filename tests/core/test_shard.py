@@ -1,10 +1,8 @@
 """Laws of a rank's rows. N rows of a request, D embedding dim, M rows of the shard."""
 
 import math
-from collections import Counter
 from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -36,13 +34,6 @@ def all_tables(cardinalities: tuple[int, ...], *, num_ps: int, kind: Kind, seed:
     return torch.cat(tables)
 
 
-def push(shard: Shard, step: int, rows: list[int], counts: list[int] | None = None) -> bool:
-    """One step of gradients 1, 2, ... for ``rows``, at learning rate 0.5."""
-    grads_ND = torch.arange(1, len(rows) * DIM + 1, dtype=torch.float32).view(-1, DIM)
-    counts_N = torch.tensor(counts or [1] * len(rows), dtype=torch.int32)
-    return shard.apply(step, torch.tensor(rows, dtype=torch.int64), grads_ND, counts_N, 0.5)
-
-
 @pytest.mark.parametrize("kind", ["row", "table"])
 @pytest.mark.parametrize("num_ps", [1, 3, 8])
 def test_an_initial_value_depends_on_seed_table_and_row_alone(kind: Kind, num_ps: int) -> None:
@@ -65,40 +56,15 @@ def test_initial_values_fill_their_interval_and_differ() -> None:
 
 def test_a_shard_that_is_initialised_anew_is_one_that_was_never_trained() -> None:
     """At the step it is told. No step may be left out, not even one that touches nothing of the shard."""
-    shard, fresh = make_shard(), make_shard()
+    shard, fresh, none = make_shard(), make_shard(), torch.empty(0, dtype=torch.int64)
+    rows = torch.tensor([0, 4]), torch.ones(2, DIM), torch.tensor([1, 2], dtype=torch.int32)
     with pytest.raises(AssertionError, match="step 2 after 0"):
-        push(shard, 2, [0])
-    assert push(shard, 1, [])
-    assert push(shard, 2, [0, 4])
+        shard.apply(2, *rows, 0.5)
+    assert shard.apply(1, none, torch.empty(0, DIM), none.int(), 0.5)
+    assert shard.apply(2, *rows, 0.5)
+    assert not shard.apply(2, *rows, 0.5), "a step that is sent again is applied once"
+    assert shard.take_pending(torch.tensor([4])) == 2
     shard.initialise(applied_step=7)
     assert torch.equal(shard.rows_MD, fresh.rows_MD)
     assert shard.applied_step == 7
-    assert shard.take_pending(slice(None)) == 0
-
-
-def test_an_update_counts_once_and_until_it_is_taken() -> None:
-    """Random steps, each of which is sent again, and takes of some rows, against a dictionary.
-
-    A shard that does not count learns the same, and has nothing pending.
-    """
-    rng, pending = np.random.default_rng(0), Counter[int]()
-    shard, silent = make_shard(), make_shard(count_updates=False)
-    for step in range(1, 41):
-        rows = np.sort(rng.choice(len(shard.rows_MD), 5, replace=False)).tolist()
-        counts = rng.integers(1, 9, 5).tolist()
-        assert push(shard, step, rows, counts)
-        assert push(silent, step, rows, counts)
-        before_MD = shard.rows_MD.clone()
-        assert not push(shard, int(rng.integers(1, step + 1)), rows, [9] * 5)
-        assert shard.applied_step == step
-        assert torch.equal(shard.rows_MD, before_MD)
-        pending.update(dict(zip(rows, counts, strict=True)))
-        taken = slice(4, 9) if step % 6 else torch.tensor(rows[:3] + rows[4:])
-        ids = range(4, 9) if isinstance(taken, slice) else taken.tolist()
-        if step % 3 == 0:
-            assert shard.take_pending(taken) == sum(pending.pop(row, 0) for row in ids)
-            assert silent.take_pending(taken) == 0
-    assert torch.equal(silent.rows_MD, shard.rows_MD)
-    assert silent.pending_M is None
-    assert shard.take_pending(slice(None)) == pending.total() > 0
     assert shard.take_pending(slice(None)) == 0

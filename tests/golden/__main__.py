@@ -9,9 +9,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from tests.golden import digest
-from tests.golden.cases import CASES, carry_out, record_of
-from tests.golden.data import golden_clicks
+from tests.golden.cases import CASES, carry_out, digest, golden_clicks, record_of
 
 DIGESTS = Path(__file__).with_name("records.json")
 

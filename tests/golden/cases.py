@@ -1,5 +1,6 @@
 """The runs whose records are golden: every strategy with every client and save mode, faults, phases, resume, hosts."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,10 +14,12 @@ import analysis
 from harness.config.model import Config
 from harness.core.errors import RunStopped
 from harness.core.strategies import BUILT_IN
+from harness.data.prepare import prepare
 from harness.processes.stop import StopRequest
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
+from tests.data.logs import random_rows, to_text
 from tests.golden.translation import as_before, hash_as_before
 from tests.runs import BUSY, changed, saving_every, small_config
 
@@ -138,6 +141,14 @@ class _Countdown:
         return self._left <= 0
 
 
+def golden_clicks(folder: Path) -> Path:
+    """400 prepared samples in ``folder``: 343 to train on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.tsv").write_bytes(to_text(random_rows(400, seed=1, num_values=120)))
+    prepare([folder / "log.tsv"], folder / "data", categories="number", max_ind_range=None, progress=None)
+    return folder / "data"
+
+
 def carry_out(case: Case, engine: str, data: Path, folder: Path) -> Path:
     """Carry out a case on ``engine``, on ``local`` with its interruptions; the run's folder."""
     folder.mkdir(parents=True)
@@ -164,3 +175,8 @@ def record_of(run_dir: Path) -> str:
     (row,) = analysis.load(run_dir.parent).to_dict("records")
     shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))
+
+
+def digest(record: str) -> str:
+    """What stands in ``records.json`` for a record."""
+    return hashlib.blake2b(record.encode(), digest_size=10).hexdigest()

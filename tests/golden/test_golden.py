@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import digest
-from tests.golden.cases import CASES, carry_out, record_of
-from tests.golden.data import golden_clicks
+from tests.golden.cases import CASES, carry_out, digest, golden_clicks, record_of
 
 DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("records.json").read_text())
 

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -235,60 +235,24 @@ def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(config: Co
     assert (begun.lost_updates or 0) > (waited.lost_updates or 0) > 0
 
 
-PATIENCE_S = 60.0
-
-
-def test_chaos(config: Config, tmp_path: Path) -> None:
-    """Real ranks killed at random moments, one or two at a time: full recovery still ends bit-equal to no failure.
-
-    The run waits in its middle for the first kill, lest it end before.
-    """
+def test_real_ranks_that_die_at_random_moments_leave_no_trace(config: Config, tmp_path: Path) -> None:
+    """One or two processes at a time, while the trainer goes on: full recovery ends bit-equal to no failure."""
     config = changed(config, trace__path=None, trace__allow_unplanned=True, eval__every_steps=40, save__mode="async")
-    config = changed(config, data__max_train_samples=320)
-    # More than are killed: on a busy machine all of it may fall into one recovery.
-    config = changed(config, cluster__max_replacements_in_a_row=20)
+    # More replacements than kills: on a busy machine all of them may fall into one recovery.
+    config = changed(config, data__max_train_samples=320, cluster__max_replacements_in_a_row=20)
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    run_dir, chance, done = tmp_path / "chaos", random.Random(7), threading.Event()
-    killed: list[int] = []
-    has_killed = threading.Event()
+    chance, moments = random.Random(7), [1, 20, 21, 40, 60]
 
-    def kill_at_random() -> None:
-        while not done.wait(chance.uniform(0.05, 0.3)) and len(killed) < 5:
-            pids = _pids_in_training(run_dir / "events.jsonl")
-            for rank in chance.sample(sorted(pids), min(len(pids), chance.choice([1, 1, 2]))):
-                try:
+    def kill(status: assemble.RunStatus) -> None:
+        if status.phase == "train" and moments and status.step >= moments[0]:
+            del moments[0]
+            lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+            events = [json.loads(line) for line in lines if line.endswith("}")]
+            *_, pids = (event["machine"]["pids"] for event in events if event["event"] in ("started", "regroup"))
+            for rank in chance.sample(["ps0", "ps1", "ps2", "ps3"], chance.choice([1, 1, 2])):
+                with suppress(ProcessLookupError):
                     os.kill(pids[rank], 9)
-                    killed.append(pids[rank])
-                    has_killed.set()
-                except ProcessLookupError:
-                    pass
 
-    def await_kill(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and status.step >= 30:
-            assert has_killed.wait(PATIENCE_S)
-
-    killer = threading.Thread(target=kill_at_random)
-    killer.start()
-    try:
-        full = changed(config, engine="rpc", strategy__name="full")
-        finished = assemble.run(full, run_dir, on_status=await_kill)
-    finally:
-        done.set()
-        killer.join()
+    finished = assemble.run(changed(config, engine="rpc", strategy__name="full"), tmp_path / "run", on_status=kill)
     assert finished.num_unplanned > 0
-    assert finished.digests == reference.digests
-    assert finished.auc == reference.auc
-
-
-def _pids_in_training(record: Path) -> dict[str, int]:
-    """PS ranks by name, once the first checkpoint exists: a world that is still being formed cannot be mended."""
-    pids: dict[str, int] = {}
-    is_saved = False
-    for line in record.read_text().splitlines() if record.exists() else ():
-        if not line.endswith("}"):
-            continue
-        event = json.loads(line)
-        is_saved |= event["event"] == "save"
-        if event["event"] in ("started", "regroup"):
-            pids = {rank: pid for rank, pid in event["machine"]["pids"].items() if rank.startswith("ps")}
-    return pids if is_saved else {}
+    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
