@@ -172,7 +172,8 @@ def test_a_slow_rank_costs_hours_and_changes_nothing(
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     digests, *judged = model_of(finished)
     assert [{rank: digests[rank] for rank in reference.digests}, *judged] == [*model_of(reference)]
-    forged = [replace(e, details={**e.details, "factor": 4.0}) if e is slow[0] else e for e in events]
+    forgery = replace(slow[0], details={**slow[0].details, "factor": 4.0})
+    forged = [forgery if event is slow[0] else event for event in events]
     problems = analysis.check(forged, read_config(tmp_path / "rpc"))
     assert any("reschedule_h is 28" in problem for problem in problems), "the audit computes the hours again"
 
