@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.cluster.protocol import Request, Restore, Save
-from harness.cluster.replica import num_copied_bytes
-from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.server import RankServer, RankSpec, num_copied_bytes
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Recovered, Saved
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, budget_rows, num_mirrored
