@@ -4,7 +4,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +18,15 @@ from harness.core.strategy import Strategy
 from harness.core.whole_strategies import Full
 from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, Outcome, SaveSizes, due_saves, save_sizes, saves_of, simulate
-from harness.store.kinds import SAVE_KINDS, RowCounts, SaveKind
+from harness.store.kinds import RowCounts
 from harness.traces.generate import generate_many
 from harness.traces.regime import WALL_LENGTH
 from harness.traces.spec import GeneratorSpec
 from tests.known_jobs import CPR56, planned_under, small_job
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
-COSTS = Costs(
-    job_h=56,
-    mtbf_h=5.6,
-    o_save_h=0.1,
-    o_load_h=0.04,
-    o_res_h=0.05,
-    num_ps=NUM_PS,
-    ranks_per_failure=1,
-    pls_target=0.1,
-    total_samples=NUM_STEPS * BATCH,
+COSTS = replace(
+    CPR56, mtbf_h=5.6, o_save_h=0.1, o_load_h=0.04, o_res_h=0.05, num_ps=NUM_PS, total_samples=NUM_STEPS * BATCH
 )
 JOB = Job(
     costs=COSTS,
@@ -148,29 +139,17 @@ def test_an_adaptive_strategy_is_asked_with_what_is_true() -> None:
     assert [progress.saved_step for progress in asked] == [0, *steps[:-1]]
 
 
-class _EveryId(SaveKind):
-    """Every row, by its id."""
-
-    def rows(self, shard: Any, tracker: Any, tracked: Sequence[int], step: int) -> dict:
-        raise AssertionError
-
-    def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        return 0, of.all
-
-
-def test_sizes_add_up_over_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_add_up_over_shards() -> None:
     """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each.
 
-    A mirror of 2 rows of each rank is in saves at the end of an interval only. A kind that was added says its own size.
+    A mirror of 2 rows of each rank is in saves at the end of an interval only.
     """
 
     def sizes(share: float) -> SaveSizes:
         return save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125, share=share)
 
-    monkeypatch.setitem(SAVE_KINDS, "every_id", _EveryId())
     assert sizes(0).full == 130 * 64 + 7
     assert sizes(0).of("priority") == 4 * 3 * (64 + 4) + 30 * 64 + 7
-    assert sizes(0).of("every_id") == 130 * (64 + 4) + 7
     assert sizes(0.08).of("tracked") == 4 * 3 * (64 + 4) + 7
     assert sizes(0.08).of("with_mirror") == 4 * 5 * (64 + 4) + 30 * 64 + 7
     assert sizes(1.0).of("tracked") == 7, "no row is left to choose"

@@ -200,33 +200,26 @@ def made(rng: Rng) -> list[Down]:
 def count_records(format: str, content: bytes) -> tuple[int, int]:
     """How many records the importer may have read at least and at most, counted another way."""
     text = content.decode("utf-8-sig")
-    if format in ("infinitehbd", "skypilot", "philly"):
-        return _count_json(format, json.loads(text))
-    if format == "fta":
-        lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
-        down = [fields for fields in lines if len(fields) in (8, 9) and fields[5].strip() not in ("1", "event_type")]
-        return 0, len(down)
-    rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(field.strip() for field in row)]
-    num_rows = sum(format != "bamboo" or row[1].strip() == "remove" for row in rows)
-    num_names = sum(row[0].strip().lower() in ("system", "node") or row[-1].strip() == "Same Event" for row in rows)
-    return num_rows - num_names, num_rows
-
-
-def _count_json(format: str, log: list) -> tuple[int, int]:  # pyright: ignore[reportMissingTypeArgument]
-    if format == "skypilot":
-        counts = log["data"]  # pyright: ignore
-        falls = sum(max(0, int(before) - int(after)) for before, after in itertools.pairwise(counts))
-        return falls, falls
-    if format == "infinitehbd":
-        starts = sum(event["event_type"] == "fault_start" for event in log)
-        return starts, len(log)
-    tried = [(job, attempt) for job in log for attempt in job["attempts"]]
-    failed = [
-        max(1, len({detail["ip"].strip() for detail in attempt["detail"]}))
-        for job, attempt in tried
-        if attempt is not job["attempts"][-1] or job["status"] == "Failed"
-    ]
-    return sum(failed), sum(failed)
+    log: Any = json.loads(text) if format in ("infinitehbd", "skypilot", "philly") else None
+    match format:
+        case "skypilot":
+            least = most = sum(max(0, int(before) - int(after)) for before, after in itertools.pairwise(log["data"]))
+        case "infinitehbd":
+            least, most = sum(event["event_type"] == "fault_start" for event in log), len(log)
+        case "philly":
+            tried = [(job, attempt) for job in log for attempt in job["attempts"]]
+            failed = [each for job, each in tried if each is not job["attempts"][-1] or job["status"] == "Failed"]
+            servers = [{detail["ip"].strip() for detail in each["detail"]} for each in failed]
+            least = most = sum(max(1, len(ips)) for ips in servers)
+        case "fta":
+            lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
+            least, most = 0, sum(len(row) in (8, 9) and row[5].strip() not in ("1", "event_type") for row in lines)
+        case _:
+            rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(field.strip() for field in row)]
+            firsts = [row[0].strip().lower() in ("system", "node") or row[-1].strip() == "Same Event" for row in rows]
+            most = sum(format != "bamboo" or row[1].strip() == "remove" for row in rows)
+            least = most - sum(firsts)
+    return least, most
 
 
 def check_clean(log: FailureLog, format: str, content: bytes) -> None:

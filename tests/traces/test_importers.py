@@ -83,13 +83,9 @@ def test_counts_are_read(tmp_path: Path, *, with_prices: bool) -> None:
 
 def test_who_goes_where_nobody_has_a_name(tmp_path: Path) -> None:
     """The instance that came first goes first, and a newcomer takes the slot that has been empty for the longest."""
-    text = '{"metadata": {"gap_seconds": 3600}, "data": [3, 1, 2, 3, 2]}'
-    log = read(tmp_path, "skypilot", text)
-    assert [(outage.start_h, outage.node, outage.end_h) for outage in log.outages] == [
-        (1, "slot0", 2),
-        (1, "slot1", 3),
-        (4, "slot2", None),
-    ]
+    log = read(tmp_path, "skypilot", '{"metadata": {"gap_seconds": 3600}, "data": [3, 1, 2, 3, 2]}')
+    found = [(outage.start_h, outage.node, outage.end_h) for outage in log.outages]
+    assert found == [(1, "slot0", 2), (1, "slot1", 3), (4, "slot2", None)]
 
 
 @pytest.mark.parametrize(("unit", "per_minute"), [("ms", 60_000), ("s", 60), ("m", 1), ("h", 1 / 60), ("d", 1 / 1440)])
@@ -193,11 +189,8 @@ def test_which_attempts_failed(tmp_path: Path) -> None:
         job("Failed"),
     ]
     log = read(tmp_path, "philly", json.dumps(jobs), strict=True)
-    assert [(outage.node, round(outage.start_h * 60), outage.end_h) for outage in log.outages] == [
-        ("m1", 20, pytest.approx(25 / 60)),
-        ("m2", 20, pytest.approx(25 / 60)),
-        ("m3", 60, None),
-    ]
+    found = [(outage.node, round(outage.start_h * 60), outage.end_h) for outage in log.outages]
+    assert found == [("m1", 20, pytest.approx(25 / 60)), ("m2", 20, pytest.approx(25 / 60)), ("m3", 60, None)]
     assert log.nodes == ("m1", "m2", "m3")
 
 
