@@ -18,8 +18,7 @@ from benchmarks._turns import Parts, Tick, chunks
 from harness.config.model import Config
 from harness.core.model_options import CRITEO, ModelOptions, Shape
 from harness.data.dataset import Dataset
-from harness.model.models import make_model
-from harness.model.sizes import ModelSize, model_size
+from harness.model.models import ModelSize, make_model, model_size
 
 
 class Plain(nn.Module):

@@ -33,7 +33,7 @@ from harness.core.seeds import generator
 from harness.core.strategies import make_strategy, options_of
 from harness.core.strategy import Strategy, StrategyOptions
 from harness.core.trackers import TrackerSpec, tracker_bytes
-from harness.model.sizes import SIZES
+from harness.model.models import SIZES
 from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate
 from harness.recovery.recoveries import RECOVERIES, rolls_back
 from harness.traces.schedule import schedule

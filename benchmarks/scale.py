@@ -60,7 +60,7 @@ from harness.core.faults import PlannedFault, Strike
 from harness.core.model_options import CRITEO
 from harness.core.plans import is_ps, is_trainer, ps_rank
 from harness.model.compiled_backend import TeamPass
-from harness.model.sizes import SIZES
+from harness.model.models import SIZES
 from harness.record.event_log import read_events
 from harness.run.assemble import RunStatus, make_world, run
 from harness.run.spec import RunSpec

@@ -55,7 +55,7 @@ from harness.core.model_options import CRITEO
 from harness.core.plans import Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
-from harness.model.sizes import SIZES, model_size
+from harness.model.models import SIZES, model_size
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
 

@@ -40,7 +40,7 @@ from harness.core.placement import Placement, tracked_tables
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
-from harness.model.sizes import model_size
+from harness.model.models import model_size
 from harness.run.spec import RunSpec
 
 STRATEGIES = {

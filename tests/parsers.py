@@ -28,10 +28,10 @@ from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
 from harness.core.resumable import EventsPosition
 from harness.data.dataset import Dataset
+from harness.data.delimited import read_schema
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, read_meta, write_meta
-from harness.data.schema import read_schema
-from harness.data.sidecar import SUFFIX, read_sidecar
+from harness.data.sources import SUFFIX, read_sidecar
 from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line

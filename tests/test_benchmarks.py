@@ -17,7 +17,7 @@ from benchmarks.production import MEAN, overheads, population, scale_of
 from benchmarks.trackers import memory_fracs
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.data.dataset import Dataset
-from harness.model.sizes import SIZES
+from harness.model.models import SIZES
 from harness.traces.trace import parse_trace
 from tests.forked import PATIENCE_S, ran, said_by
 from tests.hosts.emulated import NotAllowed, emulated

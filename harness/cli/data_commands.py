@@ -15,8 +15,8 @@ NUM_TRACKED = 7
 def prepare(options: argparse.Namespace) -> None:
     """Pack click logs into a data folder."""
     from harness.core.criteo_sizes import scaled_cardinalities
+    from harness.data.delimited import AVAZU, read_schema
     from harness.data.prepare import prepare as prepare_data
-    from harness.data.schema import AVAZU, read_schema
 
     if (options.schema is None) == (options.format == "csv"):
         got = "none" if options.schema is None else f"{options.schema} with --format {options.format}"

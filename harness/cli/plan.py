@@ -26,7 +26,7 @@ from harness.core.plans import Costs
 from harness.core.priority_strategies import CprPriority
 from harness.core.strategies import BUILT_IN, STRATEGIES, make_strategy
 from harness.core.strategy import StrategyOptions
-from harness.model.footprint import footprint
+from harness.model.models import footprint
 from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all, spec_of
 from harness.planning.simulate import SaveSizes
 from harness.traces.gaps import longest_repairs, observe

@@ -15,7 +15,7 @@ from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.resumable import Resumable
 from harness.core.seeds import derive
-from harness.kernels.initial_rows import draw_rows
+from harness.kernels.row_loops import draw_rows
 
 _LINE = 16  # values of a cache line
 

@@ -14,7 +14,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 from harness.core.tracker import TopTracker, Tracker, TrackerSpec, top_rows
-from harness.kernels.norms import add_at, row_distances
+from harness.kernels.row_loops import add_at, row_distances
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
 __all__ = ["TRACKERS", "Tracker", "TrackerSpec", "top_rows"]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.errors import DataError
-from harness.data.digest import verify
-from harness.data.permute import Permutation
+from harness.data.order import MIN_ROWS, Permutation, split_rows
 from harness.data.records import (
     Meta,
     Words,
@@ -23,8 +22,8 @@ from harness.data.records import (
     find_data,
     limits_of,
     map_records,
+    verify,
 )
-from harness.data.split import MIN_ROWS, split_rows
 from harness.kernels.click_records import unpack
 
 Split = Literal["dlrm", "chronological"]
@@ -87,7 +86,7 @@ class Dataset:
         return cls(path, meta, map_records(path, meta), split=split, seed=seed)
 
     def verify(self) -> None:
-        """Raise DataError unless the records have the digest in ``meta.json`` (see ``digest.verify``)."""
+        """Raise DataError unless the records have the digest in ``meta.json`` (see ``records.verify``)."""
         verify(self._folder, self.meta)
 
     def num_eval(self, which: EvalSet) -> int:

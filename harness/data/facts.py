@@ -17,19 +17,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
-from harness.data.digest import blocks, refuse_other
 from harness.data.law import path_of_law
 from harness.data.leftovers import sweep
 from harness.data.records import (
     NUM_TABLES,
     Meta,
+    blocks,
     map_records,
     read_meta,
     refuse_damage,
+    refuse_other,
 )
 from harness.data.sources import Progress
 from harness.files import replace_text
-from harness.kernels import access_counts
+from harness.kernels import click_records
 
 BATCH_SIZE = 128
 WINDOW = 10 * BATCH_SIZE
@@ -218,7 +219,7 @@ class _Counter:
         self.counts_F = [np.zeros(size, np.uint32) for size in meta.cardinalities]
         self._positives_F = [np.zeros(size, np.uint32) for size in meta.cardinalities]
         self._last_F = [np.zeros(size, np.int64) for size in meta.cardinalities]
-        self._sizes_F = np.zeros(meta.num_tables, access_counts.SIZE)
+        self._sizes_F = np.zeros(meta.num_tables, click_records.SIZE)
         self._growth_F: list[dict[int, int]] = [{} for _ in meta.cardinalities]
         self.positives_7, self.samples_7 = np.zeros(7), np.zeros(7)
 
@@ -235,7 +236,7 @@ class _Counter:
             start = first
             for end in ends:
                 part = slice(start - first, end - first)
-                seen = access_counts.count(
+                seen = click_records.count(
                     ids_FB[table, part],
                     labels_B[part],
                     start,
@@ -345,7 +346,7 @@ def mutual_information(ids_SF: NDArray[np.int32] | NDArray[np.int64]) -> NDArray
         code_N[top] = np.arange(len(top))
         codes_SF[:, table] = code_N[inverse_S]
     counts_FFCC = np.zeros((num_tables, num_tables, NUM_TOP_IDS + 1, NUM_TOP_IDS + 1), np.int64)
-    access_counts.count_pairs(codes_SF, counts_FFCC)
+    click_records.count_pairs(codes_SF, counts_FFCC)
     matrix_FF = np.zeros((num_tables, num_tables))
     for f, g in zip(*np.triu_indices(num_tables, 1), strict=True):
         joint_CC = counts_FFCC[f, g] / len(codes_SF)

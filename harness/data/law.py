@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.core.seeds import derive, generator, words
+from harness.data.criteo import MAX_INTEGER
 from harness.data.records import NUM_DENSE, NUM_TABLES
-from harness.data.text import MAX_INTEGER
 from harness.files import replace_text
 from harness.kernels import click_draws
 

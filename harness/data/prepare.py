@@ -8,9 +8,9 @@ Shapes: R rows of a chunk, I dense features, F tables, C = 1 + I + F words of a 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from harness.core.errors import DataError
 from harness.data.criteo import parse_rows
-from harness.data.csv_rows import CsvReader
+from harness.data.delimited import CsvReader, DecodedRows
 from harness.data.leftovers import sweep, temporary_beside
-from harness.data.numbering import Numbering, WordNumbering
 from harness.data.records import (
     META_NAME,
     NUM_DENSE,
@@ -28,6 +27,7 @@ from harness.data.records import (
     RECORDS_NAME,
     Categories,
     Meta,
+    Schema,
     Source,
     Synthetic,
     Words,
@@ -35,21 +35,15 @@ from harness.data.records import (
     read_meta,
     write_meta,
 )
-from harness.data.schema import Schema
-from harness.data.sidecar import read_sidecar
-from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, total_bytes
+from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, read_sidecar, total_bytes
 from harness.files import fsync_folder
+from harness.kernels.parsing import move_values, move_words, number_values, number_words
 
 MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
 
-
-@dataclass(frozen=True)
-class _Rows:
-    """Decoded rows. ``values_FR``: uint32, or uint64 where they are hashes of text."""
-
-    labels_R: NDArray[np.uint8]
-    dense_RI: NDArray[np.float64]
-    values_FR: NDArray[np.uint32] | NDArray[np.uint64]
+_FIRST_CAPACITY = 1024
+_MAX_LOAD = 0.75
+_GROWTH = 1.5
 
 
 def prepare(
@@ -124,23 +118,15 @@ def _pack(sources: Sequence[Path], folder: Path, packer: "_Packer", counter: "_C
     return meta
 
 
-def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], _Rows]:
+def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], DecodedRows]:
     """A decoder of the chunks of one file, in order."""
 
-    def criteo(chunk: Chunk) -> _Rows:
+    def criteo(chunk: Chunk) -> DecodedRows:
         rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
         # In double precision first: the float32 result then does not depend on which log the CPU has.
-        return _Rows(rows.labels_R, np.log(np.maximum(rows.integers_RI, 0) + 1.0), rows.categories_RF.T)
+        return DecodedRows(rows.labels_R, np.log(np.maximum(rows.integers_RI, 0) + 1.0), rows.categories_RF.T)
 
-    if columns is None:
-        return criteo
-    reader = CsvReader(columns, name)
-
-    def delimited(chunk: Chunk) -> _Rows:
-        rows = reader.rows(chunk)
-        return _Rows(rows.labels_R, rows.dense_RI, rows.hashes_FR)
-
-    return delimited
+    return CsvReader(columns, name).rows if columns else criteo
 
 
 _Sizes = tuple[int, ...] | None
@@ -192,11 +178,11 @@ class _Packer:
         self._max_ind_range = max_ind_range
         self._sizes = sizes
         self._moduli = (max_ind_range,) * num_tables if max_ind_range else sizes if categories == "hash" else None
-        kind = WordNumbering if columns else Numbering
-        self._numberings = [kind() for _ in range(num_tables)] if categories == "number" else None
+        is_number = categories == "number"
+        self._numberings = [Numbering(is_wide=columns is not None) for _ in range(num_tables)] if is_number else None
         self._hash = xxhash.xxh3_128()
 
-    def pack(self, rows: _Rows) -> Words:
+    def pack(self, rows: DecodedRows) -> Words:
         """Records of ``rows``: (R, C) int32 as harness.data.records describes them."""
         first_table, values_FR = 1 + self._num_dense, rows.values_FR
         words_RC = np.empty((len(rows.labels_R), first_table + len(values_FR)), dtype="<i4")
@@ -236,6 +222,44 @@ class _Packer:
             sources=sources,
             synthetic=synthetic,
         )
+
+
+class Numbering:
+    """Numbers distinct 32-bit values or, if ``is_wide``, 64-bit words from 0 in order of first appearance.
+
+    An open-addressing hash table, without collisions. Of 32-bit values it is one array: a slot is 0 if empty, else it
+    holds the value in the high and its id + 1 in the low 32 bits. At 8 bytes a slot and a load of 0.5 to 0.75 it holds
+    an id in 11 to 16 bytes. Of 64-bit words it is two arrays, and holds an id in 16 to 24 bytes. Growing needs the old
+    and the new table.
+    """
+
+    def __init__(self, *, is_wide: bool) -> None:
+        self.num_ids = 0
+        self._dtypes = (np.uint64, np.int32) if is_wide else (np.uint64,)
+        kernels: Any = (number_words, move_words) if is_wide else (number_values, move_values)
+        self._number, self._move = kernels
+        self._table = self._empty(_FIRST_CAPACITY)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the table."""
+        return sum(array.nbytes for array in self._table)
+
+    def ids(self, values_N: NDArray[np.uint32] | NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Ids of ``values_N``, numbered in this order. At most 2**31 - 1 distinct values."""
+        values, ids_N, done = np.ascontiguousarray(values_N), np.empty(len(values_N), np.int32), 0
+        while done < len(values):
+            capacity = len(self._table[0])
+            most_ids = int(_MAX_LOAD * capacity)
+            done, self.num_ids = self._number(values, done, *self._table, self.num_ids, most_ids, ids_N)
+            if done < len(values):
+                grown = self._empty(int(capacity * _GROWTH))
+                self._move(*self._table, *grown)
+                self._table = grown
+        return ids_N
+
+    def _empty(self, capacity: int) -> list[NDArray[Any]]:
+        return [np.zeros(capacity, dtype) for dtype in self._dtypes]
 
 
 def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **options: object) -> Meta:

@@ -2,24 +2,26 @@
 
 A record is C = 1 + I + F little-endian words of 4 bytes: label (float32, 0 or 1), I dense features (float32, finite,
 not negative unless a schema says that they are not transformed), F row ids (int32). Criteo's logs have I = 13 and
-F = 26. Rows are in the order of the source files. A folder without ``meta.json`` is not data.
+F = 26. Rows are in the order of the source files. A folder without ``meta.json`` is not data. ``.verified.json`` keeps
+which file had the digest of the meta.
 
 Shapes: N rows of a file, B rows of a block, I dense features, F tables, C words of a record.
 """
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
-from harness.data.schema import Schema
 from harness.files import replace_text
 
 FORMAT_VERSION = 1
@@ -40,6 +42,61 @@ _BITS_OF_INFINITY = int(np.float32(np.inf).view(np.uint32))
 Categories = Literal["number", "hash"]
 TableRows = Annotated[int, Field(ge=1, lt=2**31)]  # a row's id is an int32
 Words = NDArray[np.int32]
+
+
+_NO_SEPARATORS = '"\r\n.+-_'
+
+Transform = Literal["log1p", "none"]
+"""Of a dense feature x: log(max(x, 0) + 1), as of Criteo's integers, or x."""
+Column = Annotated[str, Field(min_length=1)]
+
+
+class Schema(BaseModel):
+    """The columns of a delimited log. Those that it does not name are ignored.
+
+    A column is a name in the header, or, without a header, a number that counts from 1. ``dense``: columns and what
+    becomes of them; a list of columns is short for ``log1p`` of each. ``missing``: words that stand for a missing
+    value, beside the empty one; a missing dense value is stored as 0, and all missing values of a category are one id.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    header: bool = True
+    label: Column
+    dense: dict[Column, Transform] = {}
+    categories: Annotated[tuple[Column, ...], Field(min_length=1)]
+    missing: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+
+    @field_validator("dense", mode="before")
+    @classmethod
+    def _as_mapping(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if twice := [column for column, number in Counter(map(str, value)).items() if number > 1]:
+            raise ValueError(f"expected each column once, got {twice[0]} twice")
+        return dict.fromkeys(value, "log1p")
+
+    @field_validator("separator")
+    @classmethod
+    def _is_one_byte(cls, value: str) -> str:
+        if not value.isascii() or value.isalnum() or value in _NO_SEPARATORS:
+            raise ValueError(f"expected one ASCII character such as ',', ';', '|' or a tab, got {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if twice := [column for column, number in Counter(self.columns).items() if number > 1]:
+            raise ValueError(f"expected each column once, got {twice[0]} twice")
+        wrong = [column for column in self.columns if not (column.isdecimal() and column.isascii() and int(column))]
+        if wrong and not self.header:
+            raise ValueError(f"expected columns by number, from 1, where header is false, got {wrong[0]!r}")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read: label, dense features, categories."""
+        return (self.label, *self.dense, *self.categories)
 
 
 class _Facts(BaseModel):
@@ -225,3 +282,52 @@ def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> D
         number = "a number that is finite" + ("" if column in limits_of(meta)[1] else " and not negative")
         what += f", expected {number if column else '0 or 1'}"
     return DataError(f"{folder / RECORDS_NAME}: sample {row:,}: {what}; the file is damaged, prepare the data again")
+
+
+VERIFIED_NAME = ".verified.json"
+_BLOCK_ROWS = 1 << 16
+
+
+def verify(folder: Path, meta: Meta) -> None:
+    """Raise DataError unless the records have the digest of ``meta``.
+
+    The whole file is read once; ``.verified.json`` beside it keeps the inode, size and times (ns) of the file that was
+    verified. A later write to the file changes its ctime, which no user can set. Hashing takes about 0.1 s per gigabyte
+    in memory. In a read-only folder nothing is kept, and every call reads the file.
+    """
+    status = (folder / RECORDS_NAME).stat()
+    identity = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, meta.digest]
+    if _remembered(folder) == identity:
+        return
+    digest = xxhash.xxh3_128()
+    for _, block in blocks(folder, meta):
+        digest.update(block.data)
+    refuse_other(folder, meta, digest)
+    with suppress(OSError):
+        new = folder / f"{VERIFIED_NAME}.new"
+        new.write_text(json.dumps(identity) + "\n")
+        new.replace(folder / VERIFIED_NAME)
+
+
+def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
+    """Yields (row number of the first record, records as (B, C) int32), block by block."""
+    records = map_records(folder, meta)
+    for start in range(0, meta.num_rows, _BLOCK_ROWS):
+        yield start, np.asarray(records[start : start + _BLOCK_ROWS])
+
+
+def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:
+    """Raise DataError unless the digest of ``meta`` is that of data whose records were fed to ``digest``."""
+    found = digest_of(digest, meta.num_dense, meta.cardinalities)
+    if found != meta.digest:
+        raise DataError(
+            f"{folder / RECORDS_NAME}: damaged: expected digest {meta.digest} of {META_NAME}, got {found}; "
+            "prepare the data again"
+        )
+
+
+def _remembered(folder: Path) -> object:
+    try:
+        return json.loads((folder / VERIFIED_NAME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None

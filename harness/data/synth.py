@@ -18,13 +18,12 @@ from pydantic import ValidationError
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
+from harness.data.criteo import format_rows
 from harness.data.law import Floats, Samples, World, category_values, expected_auc, intercept, read_law
 from harness.data.leftovers import sweep, temporary_beside
+from harness.data.order import split_rows
 from harness.data.records import Synthetic
-from harness.data.sidecar import write_sidecar
-from harness.data.sources import Progress
-from harness.data.split import split_rows
-from harness.data.text import format_rows
+from harness.data.sources import Progress, write_sidecar
 
 DEFAULT_LIKE = "kaggle"
 

@@ -17,10 +17,9 @@ import numpy as np
 from numba import float32
 from numba.np.numpy_support import carray
 
-from harness.kernels.adagrad import adagrad
 from harness.kernels.native import pointer, prefetch
 from harness.kernels.products import multiply
-from harness.kernels.row_loops import sum_some_runs
+from harness.kernels.row_loops import adagrad, sum_some_runs
 
 LAYER = np.dtype(
     [

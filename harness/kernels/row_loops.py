@@ -1,4 +1,4 @@
-"""Gather, scatter, sum and optimizer step of embedding rows.
+"""Initial values, gather, scatter, sum, distance and optimizer step of embedding rows.
 
 F tables, V vectors of a sample, N distinct rows of a batch, K rows of a request, M rows of a shard, S slots of a cache,
 H rows that are held, P positions in an order of accesses, D embedding dim, X columns of a row: D values, then state.
@@ -8,13 +8,138 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import float32, float64, int32, int64, void
+from numba import float32, float64, int32, int64, uint64, void
 
-from harness.kernels.adagrad import EPS, adagrad
-from harness.kernels.adam import adam, corrected, first_moment, second_moment
 from harness.kernels.compiler import AHEAD, compiled_for
 from harness.kernels.native import prefetch
-from harness.kernels.norms import distance
+from harness.kernels.splitmix import word
+
+ADAGRAD_EPS = np.float32(1e-10)
+"""Added to the root of a sum of squared gradients: the default of torch.optim.Adagrad and of torchrec's optimizers."""
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def adagrad(value: Any, gradient: Any, total: Any, learning_rate: Any) -> Any:
+    """``value - learning_rate * gradient / (sqrt(total) + ADAGRAD_EPS)``, each operation rounded to float32.
+
+    ``total``: the sum of squared gradients, this one included. Source: Duchi, Hazan, Singer, JMLR 2011, as in
+    torch.optim.Adagrad.
+    """
+    return value - learning_rate * gradient / (np.sqrt(total) + ADAGRAD_EPS)
+
+
+BETA_1, BETA_2, ADAM_EPS = 0.9, 0.999, 1e-8
+"""Of Adam: decays of the two moments, and what is added to the root of the second: the defaults of torch.optim.Adam."""
+
+_DECAY_1, _WEIGHT_1 = np.float32(BETA_1), np.float32(1 - BETA_1)
+_DECAY_2, _WEIGHT_2 = np.float32(BETA_2), np.float32(1 - BETA_2)
+_LAST_1, _LAST_2 = 2**9, 2**16  # updates after which a decay's power is below 2^-54; later ones could underflow, slowly
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def first_moment(first: Any, gradient: Any) -> Any:
+    """The decayed mean of gradients, each operation rounded to float32."""
+    return _DECAY_1 * first + _WEIGHT_1 * gradient
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def second_moment(second: Any, gradient: Any) -> Any:
+    """The decayed mean of squared gradients, each operation rounded to float32."""
+    return _DECAY_2 * second + _WEIGHT_2 * (gradient * gradient)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def adam(value: Any, first: Any, second: Any, rate: Any, eps: Any) -> Any:
+    """``value - rate * first / (sqrt(second) + eps)``, each operation rounded to float32.
+
+    ``first, second``: the moments, this gradient included. ``rate, eps``: of :func:`corrected`. Source:
+    Kingma, Ba, ICLR 2015, algorithm 1.
+    """
+    return value - rate * first / (np.sqrt(second) + eps)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def corrected(learning_rate: Any, num_updates: Any) -> Any:
+    """The learning rate and ADAM_EPS with the bias corrections of update ``num_updates``, counted from 1: two float32.
+
+    ``learning_rate * root / (1 - BETA_1 ** num_updates)`` and ``ADAM_EPS * root`` with root the square root of
+    ``1 - BETA_2 ** num_updates``, computed in float64 and rounded once.
+    """
+    root = np.sqrt(1.0 - _power(BETA_2, min(num_updates, _LAST_2)))
+    return float32(learning_rate * root / (1.0 - _power(BETA_1, min(num_updates, _LAST_1)))), float32(ADAM_EPS * root)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent`` by repeated squaring in float64. The C library's ``pow`` rounds differently by machine."""
+    result = 1.0
+    while exponent > 0:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def distance(left: Any, i: Any, right: Any, j: Any, dim: Any) -> Any:
+    """The L2 distance of row i from row j over the first ``dim`` columns, float32; infinite where it is NaN.
+
+    Squares are added up in four sums, of every fourth column: additions to a single sum would wait for each other.
+    """
+    sum_0 = sum_1 = sum_2 = sum_3 = float32(0)
+    fours = dim - dim % 4
+    for d in range(0, fours, 4):
+        change = left[i, d] - right[j, d]
+        sum_0 += change * change
+        change = left[i, d + 1] - right[j, d + 1]
+        sum_1 += change * change
+        change = left[i, d + 2] - right[j, d + 2]
+        sum_2 += change * change
+        change = left[i, d + 3] - right[j, d + 3]
+        sum_3 += change * change
+    for d in range(fours, dim):
+        change = left[i, d] - right[j, d]
+        sum_0 += change * change
+    norm = np.sqrt((sum_0 + sum_2) + (sum_1 + sum_3))
+    return float32(np.inf) if np.isnan(norm) else norm
+
+
+@compiled_for(float32[::1](float32[:, :], float32[:, :]))
+def row_distances(left_ND: Any, right_ND: Any) -> Any:
+    """The L2 distances between the rows of ``left_ND`` and the same rows of ``right_ND``: float32 (N,)."""
+    num_rows, dim = left_ND.shape
+    norms_N = np.empty(num_rows, np.float32)
+    for n in range(num_rows):
+        norms_N[n] = distance(left_ND, n, right_ND, n, dim)
+    return norms_N
+
+
+@compiled_for(void(float32[::1], int64[::1], float32[::1]))
+def add_at(out_M: Any, rows_N: Any, values_N: Any) -> None:
+    """Add ``values_N`` to ``out_M`` at ``rows_N``, which are distinct. Rows far apart in memory are prefetched."""
+    num_rows = len(rows_N)
+    for n in range(num_rows):
+        if n + AHEAD < num_rows:
+            prefetch(out_M.ctypes.data + rows_N[n + AHEAD] * 4)
+        out_M[rows_N[n]] += values_N[n]
+
+
+_word = numba.njit(nogil=True)(word)
+
+
+@compiled_for(void(uint64, uint64, uint64, float32, int64, float32[:, ::1]))
+def draw_rows(key: int, first: int, stride: int, bound: float, dim: int, out_KX: Any) -> None:  # noqa: PLR0917
+    """Set the first ``dim`` columns of each row to U(-bound, bound).
+
+    Row k is row ``first + k * stride`` of its table. The value of column d follows from the 24 highest bits of the word
+    of ``key`` whose number is that row * ``dim`` + d.
+    """
+    for k in range(len(out_KX)):
+        number = (uint64(k) * stride + first) * uint64(dim)
+        for d in range(dim):
+            unit = float32(int32(_word(key, number + uint64(d)) >> uint64(40))) * float32(2.0**-23)  # exact
+            out_KX[k, d] = (unit - float32(1.0)) * bound
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -83,7 +208,7 @@ def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: A
         for d in range(dim):
             squares += gradient_D[d] * gradient_D[d]
         rows_MX[row, dim] += squares / float32(dim)
-        rate = learning_rate / (np.sqrt(rows_MX[row, dim]) + EPS)
+        rate = learning_rate / (np.sqrt(rows_MX[row, dim]) + ADAGRAD_EPS)
         for d in range(dim):
             rows_MX[row, d] = rows_MX[row, d] - rate * gradient_D[d]
     elif rule == ADAGRAD:

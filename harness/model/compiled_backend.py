@@ -20,7 +20,7 @@ from harness.core.lookup import BatchPlan
 from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
-from harness.kernels.step import num_counters
+from harness.kernels.team import num_counters
 
 _FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
 _IN_ORDER = np.empty(0, np.int64)

@@ -26,8 +26,7 @@ from harness.core.resumable import Resumable
 from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import products
 from harness.model.backends import obstacle
-from harness.model.models import initial_layer
-from harness.model.sizes import ModelSize
+from harness.model.models import ModelSize, initial_layer
 from harness.model.torch_backend import TorchBackend
 
 PREDICT_SAMPLES = 1024

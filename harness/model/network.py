@@ -13,11 +13,9 @@ from harness.core.resumable import Resumable
 from harness.core.seeds import generator
 from harness.core.trainers import ALONE, TrainerGroup
 from harness.model.backends import choose_backend
-from harness.model.dense_optimizers import DENSE_OPTIMIZERS
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
-from harness.model.models import make_model
-from harness.model.sizes import model_size
-from harness.model.torch_backend import cross_entropy
+from harness.model.models import make_model, model_size
+from harness.model.torch_backend import DENSE_OPTIMIZERS, cross_entropy
 
 
 class AutogradNetwork(Resumable):

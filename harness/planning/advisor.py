@@ -33,7 +33,7 @@ from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategies import make_strategy
 from harness.core.strategy import StrategyOptions
-from harness.model.footprint import footprint
+from harness.model.models import footprint
 from harness.planning.simulate import Job, due_saves, save_sizes, simulate
 from harness.traces.generate import generate_many
 from harness.traces.learn import spec_of_model

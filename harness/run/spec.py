@@ -31,7 +31,7 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
-from harness.model.footprint import Footprint, footprint
+from harness.model.models import Footprint, footprint
 from harness.record.code import current_code, roots_of
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared

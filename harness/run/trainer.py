@@ -23,8 +23,7 @@ from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Rank, SavePlan, trainer_rank
-from harness.data.digest import verify
-from harness.data.records import read_meta
+from harness.data.records import read_meta, verify
 from harness.model.metrics import Quality
 from harness.model.network import Network
 from harness.recovery.failover import RolledBack
@@ -69,7 +68,7 @@ def with_data(
     """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data with this digest.
 
     The supervisor has checked its own copy, which may be on another host. The check reads all records, as
-    :func:`harness.data.digest.verify` does. Raises DataError.
+    :func:`harness.data.records.verify` does. Raises DataError.
     """
     refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
     job(cluster, effects)

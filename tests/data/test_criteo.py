@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from harness.core.errors import DataError
-from harness.data.criteo import parse_rows
-from harness.data.numbering import Numbering, WordNumbering
-from harness.data.text import MAX_INTEGER, format_rows
+from harness.data.criteo import MAX_INTEGER, format_rows, parse_rows
+from harness.data.prepare import Numbering
 from tests.data.logs import naive_values, random_rows, to_text
 
 
@@ -105,12 +104,12 @@ def test_numbering_equals_a_dict(is_wide: bool) -> None:
     """
     generator = np.random.default_rng(0)
     factor, home, golden = (2**32 + 1, 54, 0x9E3779B97F4A7C15) if is_wide else (1, 22, 0x9E3779B1)
-    crowd = ((1020 << home) + np.arange(500, dtype=np.uint64)) * np.uint64(pow(golden, -1, 2 ** (home + 10)))
+    crowd = ((1020 << home) + np.arange(900, dtype=np.uint64)) * np.uint64(pow(golden, -1, 2 ** (home + 10)))
     cases = [
         generator.integers(0, spread, num, dtype=np.uint64) * factor for spread, num in ((5, 60), (2**32, 300_000))
     ]
     for values in (*cases, np.concatenate([crowd, crowd[::-1], crowd[:1] * 0])):
-        numbering, known = WordNumbering() if is_wide else Numbering(), dict[int, int]()
+        numbering, known = Numbering(is_wide=is_wide), dict[int, int]()
         for part in np.array_split(values.astype(np.uint64 if is_wide else np.uint32), 60):
             expected = [known.setdefault(value, len(known)) for value in part.tolist()]
             assert numbering.ids(part).tolist() == expected  # pyright: ignore[reportArgumentType]

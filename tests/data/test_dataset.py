@@ -13,12 +13,10 @@ import torch
 import xxhash
 
 from harness.core.errors import DataError
-from harness.data import digest
+from harness.data import records
 from harness.data.dataset import Batch, Dataset, Split
-from harness.data.digest import VERIFIED_NAME
-from harness.data.permute import Permutation
-from harness.data.records import META_NAME, NUM_COLUMNS, RECORDS_NAME, digest_of
-from harness.data.split import split_rows
+from harness.data.order import Permutation, split_rows
+from harness.data.records import META_NAME, NUM_COLUMNS, RECORDS_NAME, VERIFIED_NAME, digest_of
 from tests.data.logs import write_folder
 
 NUM_ROWS = 1_003
@@ -192,8 +190,8 @@ def test_records_have_the_digest_of_their_meta(folder: Path, monkeypatch: pytest
 
     What is remembered of it may be missing or damaged. A meta without the number of dense features has 13.
     """
-    real, read = digest.blocks, list[Path]()
-    monkeypatch.setattr(digest, "blocks", lambda path, meta: read.append(path) or real(path, meta))
+    real, read = records.blocks, list[Path]()
+    monkeypatch.setattr(records, "blocks", lambda path, meta: read.append(path) or real(path, meta))
 
     def verify() -> None:
         Dataset.open(folder, split="dlrm", seed=0).verify()
@@ -205,14 +203,14 @@ def test_records_have_the_digest_of_their_meta(folder: Path, monkeypatch: pytest
         (folder / VERIFIED_NAME).write_text(content)
         verify()
     assert read == [folder] * 4
-    records = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+", shape=(NUM_ROWS, NUM_COLUMNS))
-    labels = records[:, 0].copy()
-    records[:, 0] = labels[::-1]
-    records.flush()
+    values = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+", shape=(NUM_ROWS, NUM_COLUMNS))
+    labels = values[:, 0].copy()
+    values[:, 0] = labels[::-1]
+    values.flush()
     with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest .* of meta\.json, got [0-9a-f]{32};"):
         verify()
-    records[:, 0] = labels
-    records.flush()
+    values[:, 0] = labels
+    values.flush()
     content = json.loads((folder / META_NAME).read_text())
     (folder / META_NAME).write_text(json.dumps({key: content[key] for key in content.keys() - {"num_dense"}}))
     verify()

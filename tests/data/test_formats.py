@@ -15,11 +15,10 @@ import pytest
 import xxhash
 
 from harness.core.errors import ConfigError, DataError
-from harness.data.csv_rows import CsvReader
 from harness.data.dataset import Dataset
+from harness.data.delimited import AVAZU, CsvReader, read_schema
 from harness.data.prepare import prepare
-from harness.data.records import map_records, read_meta
-from harness.data.schema import AVAZU, Schema, read_schema
+from harness.data.records import Schema, map_records, read_meta
 from harness.data.sources import Chunk
 
 NUM_ROWS = 3_000
@@ -222,7 +221,7 @@ def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
         ages = [0.0 if row[0] in ("", "NA", "-99") else float(row[0]) for row in rows]
         assert found.dense_RI[:, 0].astype(np.float32).tolist() == np.array(ages, np.float32).tolist()
         shops = ["" if row[1] in ("NA", "-99") else row[1].replace("\0", "\r") for row in rows]
-        assert found.hashes_FR[0].tolist() == [xxhash.xxh64_intdigest(shop.encode("latin-1")) for shop in shops]
+        assert found.values_FR[0].tolist() == [xxhash.xxh64_intdigest(shop.encode("latin-1")) for shop in shops]
     assert 100 < refused < 500
 
 

@@ -15,11 +15,20 @@ import pytest
 import xxhash
 
 from harness.core.errors import DataError
-from harness.data.digest import refuse_other
 from harness.data.facts import measure
 from harness.data.leftovers import sweep, temporary_beside
 from harness.data.prepare import prepare
-from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta, write_meta
+from harness.data.records import (
+    META_NAME,
+    NUM_TABLES,
+    RECORDS_NAME,
+    Meta,
+    Words,
+    map_records,
+    read_meta,
+    refuse_other,
+    write_meta,
+)
 from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text

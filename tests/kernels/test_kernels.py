@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.seeds import words
 from harness.kernels import compiler
-from harness.kernels.initial_rows import draw_rows
+from harness.kernels.row_loops import draw_rows
 from tests.forked import import_from, said_by
 
 

@@ -20,7 +20,7 @@ from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import DenseNetwork
-from harness.model.sizes import SIZES
+from harness.model.models import SIZES
 from tests import started
 from tests.forked import ran, said_by
 from tests.model.batches import BACKENDS, batch_of
@@ -126,7 +126,7 @@ platform.machine = lambda: "x86_64"
 from harness.config.model import TrainerConfig
 from harness.model import backends
 from harness.model.dlrm import BACKENDS, DenseNetwork
-from harness.model.sizes import SIZES
+from harness.model.models import SIZES
 from tests.model.batches import batch_of
 assert backends.choose_backend(TrainerConfig()) == "torch"
 assert list(BACKENDS) == ["torch"]

@@ -25,11 +25,9 @@ from harness.core.plans import Rank
 from harness.data.dataset import Batch as Samples
 from harness.data.dataset import Dataset
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
-from harness.model.footprint import footprint
 from harness.model.metrics import exact_auc
-from harness.model.models import MODELS, make_model
+from harness.model.models import MODELS, SIZES, ModelSize, footprint, make_model, model_size
 from harness.model.network import AutogradNetwork, Network
-from harness.model.sizes import SIZES, ModelSize, model_size
 from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.spec import RunSpec

@@ -1,7 +1,9 @@
-"""Parsing of delimited text and numbering of its values, which are known by their hash.
+"""Parsing of click logs, Criteo's and delimited text, and numbering of their categories.
 
-Shapes: R rows, X bytes, C columns of the file, I dense features, F tables, M words for a missing value, N values,
-S slots of a hash table.
+Categories of delimited text are known by their XXH64 (Collet, the xxHash specification 0.1.1), with seed 0.
+
+Shapes: R rows, X bytes, C columns of the file, I integers or dense features, F categories or tables, M words for a
+missing value, N values, S slots of a hash table.
 """
 
 from typing import Any
@@ -11,8 +13,56 @@ import numpy as np
 from numba import float64, int64, uint64
 
 from harness.kernels.compiler import compiled_for
-from harness.kernels.native import prefetch
-from harness.kernels.xxh64 import xxh64
+from harness.kernels.native import load_1, load_4, load_8, prefetch
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+
+
+@numba.njit(nogil=True)
+def _rotated(word: Any, bits: Any) -> Any:
+    return (word << uint64(bits)) | (word >> uint64(64 - bits))
+
+
+@numba.njit(nogil=True)
+def _round(total: Any, lane: Any) -> Any:
+    return _rotated(total + lane * _P2, 31) * _P1
+
+
+@numba.njit(nogil=True)
+def xxh64(address: Any, num_bytes: Any) -> Any:
+    """The hash of ``num_bytes`` bytes from ``address`` on: uint64."""
+    here, end = address, address + num_bytes
+    if num_bytes >= 32:
+        a, b, c, d = _P1 + _P2, _P2, uint64(0), uint64(0) - _P1
+        while here + 32 <= end:
+            a = _round(a, load_8(here))
+            b = _round(b, load_8(here + 8))
+            c = _round(c, load_8(here + 16))
+            d = _round(d, load_8(here + 24))
+            here += 32
+        total = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+        for lane in (a, b, c, d):
+            total = (total ^ _round(uint64(0), lane)) * _P1 + _P4
+    else:
+        total = _P5
+    total += uint64(num_bytes)
+    while here + 8 <= end:
+        total = _rotated(total ^ _round(uint64(0), load_8(here)), 27) * _P1 + _P4
+        here += 8
+    if here + 4 <= end:
+        total = _rotated(total ^ load_4(here) * _P1, 23) * _P2 + _P3
+        here += 4
+    while here < end:
+        total = _rotated(total ^ load_1(here) * _P5, 11) * _P1
+        here += 1
+    total = (total ^ (total >> uint64(33))) * _P2
+    total = (total ^ (total >> uint64(29))) * _P3
+    return total ^ (total >> uint64(32))
+
 
 SKIPPED, LABEL, DENSE, CATEGORY = range(4)
 """What a column of the file is."""
@@ -21,7 +71,7 @@ EMPTY = 0xEF46DB3751D8E999
 """XXH64 of no bytes: the value of a missing category."""
 
 _EMPTY = np.uint64(EMPTY)
-_QUOTE, _LF, _CR, _DOT, _MINUS, _PLUS, _ZERO, _E, _e = b'"\n\r.-+0Ee'
+_QUOTE, _TAB, _LF, _CR, _DOT, _MINUS, _PLUS, _ZERO, _E, _e = b'"\t\n\r.-+0Ee'
 _MOST_DIGITS = 19  # that a uint64 holds
 _MOST_POWER = 400  # beyond the exponents of doubles; larger ones are cut
 _TENS = np.array([10.0**power for power in range(23)])  # exact
@@ -29,6 +79,13 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _32 = np.uint64(32)
 _AHEAD = 8  # values whose slots are prefetched
+_MAX_HEX_DIGITS = 8
+_HEX_DIGITS = b"0123456789abcdefABCDEF"
+_HEX = np.full(256, -1, dtype=np.int8)
+"""Value of a hexadecimal digit by its byte; -1: none."""
+_HEX[list(_HEX_DIGITS)] = [int(chr(digit), 16) for digit in _HEX_DIGITS]
+_FIBONACCI = np.uint64(0x9E3779B1)  # 2**32 / golden ratio: spreads runs of values as well as random ones
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 @numba.njit(nogil=True)
@@ -54,7 +111,7 @@ def _exponent(text_X: Any, first: Any, end: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def number(text_X: Any, first: Any, end: Any) -> Any:
+def decimal(text_X: Any, first: Any, end: Any) -> Any:
     """The decimal number in the bytes [first, end), and whether they are one that float32 can hold.
 
     It is the nearest double if it has up to 15 digits and its last one counts 10^-22 to 10^22; else a few units in the
@@ -111,7 +168,7 @@ _decode = (
 
 
 @compiled_for(_decode)
-def decode(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functions take values by place
+def decode_delimited(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functions take values by place
     text_X: Any,
     separator: Any,
     kinds_C: Any,
@@ -121,7 +178,7 @@ def decode(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functi
     out_dense_RI: Any,
     out_hashes_FR: Any,
 ) -> Any:
-    """Parse rows of ``harness.data.csv_rows``'s format. Returns how many are sound before the first malformed one.
+    """Parse rows of ``harness.data.delimited``'s format. Returns how many are sound before the first malformed one.
 
     ``text_X`` contains R newlines, the last one at its end. ``kinds_C``: what each column is. ``places_C``: its feature
     or table. ``missing_M``: XXH64 of words that stand for a missing value, beside the empty one. Categories become the
@@ -175,18 +232,109 @@ def decode(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functi
             elif is_missing:
                 out_dense_RI[r, places_C[c]] = 0.0
             else:
-                value, is_number = number(text_X, first, end)
+                value, is_number = decimal(text_X, first, end)
                 if not is_number:
                     return r
                 out_dense_RI[r, places_C[c]] = value
     return len(out_labels_R)
 
 
+@compiled_for('boolean(Array(uint8, 1, "C", readonly=True), int64, uint8[::1], int64[:, ::1], uint32[:, ::1])')
+def decode_criteo(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any, out_categories_RF: Any) -> Any:
+    """Parse rows of ``harness.data.criteo``'s format. Returns False if one of them is malformed.
+
+    ``text_X`` contains R newlines, the last one at its end. ``max_digits``: the largest number of digits of an integer.
+    """
+    num_integers, num_categories = out_integers_RI.shape[1], out_categories_RF.shape[1]
+    x = 0
+    for r in range(len(out_labels_R)):
+        if (text_X[x] != _ZERO and text_X[x] != _ZERO + 1) or text_X[x + 1] != _TAB:
+            return False
+        out_labels_R[r] = text_X[x] - _ZERO
+        x += 2
+        for i in range(num_integers):
+            is_negative = text_X[x] == _MINUS
+            x += is_negative
+            first = x
+            value = np.int64(0)
+            digit = np.int64(text_X[x]) - _ZERO
+            while 0 <= digit <= 9:
+                value = value * 10 + digit
+                x += 1
+                digit = np.int64(text_X[x]) - _ZERO
+            if text_X[x] != _TAB or x - first > max_digits or (is_negative and x == first):
+                return False
+            out_integers_RI[r, i] = -value if is_negative else value
+            x += 1
+        for f in range(num_categories):
+            first = x
+            bits = np.uint32(0)
+            digit = np.int64(_HEX[text_X[x]])
+            while digit >= 0:
+                bits = np.uint32((bits << 4) | digit)
+                x += 1
+                digit = np.int64(_HEX[text_X[x]])
+            if x - first > _MAX_HEX_DIGITS:
+                return False
+            is_last = f == num_categories - 1
+            if is_last and text_X[x] == _CR:
+                x += 1
+            if text_X[x] != (_LF if is_last else _TAB):
+                return False
+            out_categories_RF[r, f] = bits
+            x += 1
+    return x == len(text_X)
+
+
+@compiled_for("UniTuple(int64, 2)(uint32[::1], int64, uint64[::1], int64, int64, int32[::1])")
+def number_values(  # noqa: PLR0917 - compiled functions take values by place
+    values_N: Any, start: int, slots_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
+) -> Any:
+    """Replace the values from ``start`` on by ids, as ``harness.data.prepare`` defines them.
+
+    Returns the position after the last numbered value, and the number of distinct ids. ``slots_S`` is the hash table
+    from values to ids; it is updated in place. Numbering stops before a new value that would need more than
+    ``most_ids`` ids. ``most_ids`` must be less than the number of slots.
+    """
+    num_slots = uint64(len(slots_S))
+    for n in range(start, len(values_N)):
+        value = uint64(values_N[n])
+        place = (((value * _FIBONACCI) & _LOW) * num_slots) >> _32
+        slot = slots_S[place]
+        while slot != 0 and slot >> _32 != value:
+            place += uint64(1)
+            if place == num_slots:
+                place = uint64(0)
+            slot = slots_S[place]
+        if slot == 0:
+            if num_ids == most_ids:
+                return n, num_ids
+            num_ids += 1
+            slot = (value << _32) | uint64(num_ids)
+            slots_S[place] = slot
+        out_ids_N[n] = np.int64(slot & _LOW) - 1
+    return len(values_N), num_ids
+
+
+@compiled_for("void(uint64[::1], uint64[::1])")
+def move_values(slots_S: Any, out_slots_S: Any) -> None:
+    """Copy a hash table into an empty one with more slots."""
+    num_slots = uint64(len(out_slots_S))
+    for slot in slots_S:
+        if slot != 0:
+            place = ((((slot >> _32) * _FIBONACCI) & _LOW) * num_slots) >> _32
+            while out_slots_S[place] != 0:
+                place += uint64(1)
+                if place == num_slots:
+                    place = uint64(0)
+            out_slots_S[place] = slot
+
+
 @compiled_for("UniTuple(int64, 2)(uint64[::1], int64, uint64[::1], int32[::1], int64, int64, int32[::1])")
 def number_words(  # noqa: PLR0917 - compiled functions take values by place
     words_N: Any, start: int, words_S: Any, ids_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """``harness.kernels.tsv.number`` for 64-bit words: ``words_S`` and ``ids_S`` (id + 1; 0: empty) are the table."""
+    """`:func:`number_values` for 64-bit words: ``words_S`` and ``ids_S`` (id + 1; 0: empty) are the table."""
     num_slots = uint64(len(words_S))
     for n in range(start, len(words_N)):
         if n + _AHEAD < len(words_N):

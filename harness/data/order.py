@@ -1,15 +1,34 @@
-"""A seeded permutation of [0, n) without memory or start-up time: each item is computed on demand.
-
-A Feistel network over pairs (left, right) with left in [0, a), right in [0, b) and a * b barely above n, so that almost
-no value falls outside [0, n); one that does is permuted again until it falls inside (cycle walking; Black &
-Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Rounds add modulo a or b, hence any n will do.
-"""
+"""Which samples are trained on and evaluated, in which order: DLRM's split, and a seeded shuffle."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from harness.core.seeds import U64, derive, words
+
+NUM_PARTS = 7  # DLRM cuts the file into as many parts as Kaggle's log has days
+MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be empty
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Row ranges of the sets: train [0, num_train), test [num_train, first_validation), validation the rest."""
+
+    num_train: int
+    first_validation: int
+    num_rows: int
+
+
+def split_rows(num_rows: int) -> SplitRows:
+    """Split into seven near-equal parts, longer ones first: 1-6 train; 7 is halved into test (longer) and validation.
+
+    As DLRM does (facebookresearch/dlrm, data_utils.py); Kaggle's 45,840,617 rows give 39,291,958 / 3,274,330.
+    """
+    size, num_longer = divmod(num_rows, NUM_PARTS)
+    num_train = (NUM_PARTS - 1) * size + min(num_longer, NUM_PARTS - 1)
+    return SplitRows(num_train, num_train + -(-(num_rows - num_train) // 2), num_rows)
+
 
 NUM_ROUNDS = 8  # 4 full passes; with 3 or fewer a Feistel network can be told from a random permutation
 
@@ -18,7 +37,13 @@ _32 = np.uint64(32)
 
 
 class Permutation:
-    """The bijection on [0, n) named by ``seed`` and ``label``. Immutable; 0 < n < 2**62."""
+    """The bijection on [0, n) named by ``seed`` and ``label``. Immutable; 0 < n < 2**62.
+
+    It takes neither memory nor time to start: each item is computed on demand. A Feistel network over pairs (left,
+    right) with left in [0, a), right in [0, b) and a * b barely above n, so that almost no value falls outside [0, n);
+    one that does is permuted again until it falls inside (cycle walking; Black & Rogaway, "Ciphers with Arbitrary
+    Finite Domains", CT-RSA 2002). Rounds add modulo a or b, hence any n will do.
+    """
 
     def __init__(self, num_items: int, seed: int, label: str) -> None:
         assert 0 < num_items < 1 << 62

@@ -1,9 +1,10 @@
-"""Delimited text that a schema describes (``harness.data.schema``), row by row.
+"""Delimited click logs: the schema, which says what each column is, and the text, row by row.
 
-Every file has its own header, if it has one: a line with the columns' names, in any order. Every row has as many
-columns as the first line of its file. Lines end with LF or CRLF; the last line may have no line end. A field may stand
-in double quotes, two of which then are one; it holds no line break. The label is 0 or 1. A dense value is a decimal
-number, with a fraction or an exponent if need be, that float32 can hold. A category is any text.
+A log of Avazu is one of them; Criteo's format, which has no header and hexadecimal categories, is not. Every file has
+its own header, if it has one: a line with the columns' names, in any order. Every row has as many columns as the first
+line of its file. Lines end with LF or CRLF; the last line may have no line end. A field may stand in double quotes, two
+of which then are one; it holds no line break. The label is 0 or 1. A dense value is a decimal number, with a fraction
+or an exponent if need be, that float32 can hold. A category is any text.
 
 Shapes: R rows of a chunk, C columns of the file, I dense features, F categories.
 """
@@ -12,15 +13,44 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from harness.config.words import mistakes_of
+from harness.config.yaml_file import read_settings
 from harness.core.errors import DataError
-from harness.data.schema import Schema
+from harness.data.records import Schema
 from harness.data.sources import Chunk
-from harness.kernels import csv
+from harness.kernels import parsing
+
+AVAZU = Schema(
+    label="click",
+    categories=(
+        *("hour", "C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain"),
+        *("app_category", "device_id", "device_ip", "device_model", "device_type", "device_conn_type"),
+        *(f"C{number}" for number in range(14, 22)),
+    ),
+)
+"""Kaggle's file of Avazu, 2014: the 22 columns beside ``id`` and ``click`` are categories, ``hour`` among them."""
+
+
+def read_schema(path: Path) -> Schema:
+    """The schema in a YAML file. Raises DataError or ConfigError, which name the file, and the line if there is one."""
+    settings, grids = read_settings(path, ())
+    where = {setting.key: setting.where for setting in settings} | ({} if grids is None else {"grids": path})
+    for key in where:
+        if key not in Schema.model_fields:
+            raise DataError(f"{where[key]}: unknown key {key}, expected {', '.join(Schema.model_fields)}")
+    try:
+        return Schema.model_validate({setting.key: setting.value for setting in settings})
+    except ValidationError as error:
+        key = error.errors()[0]["loc"][:1]
+        raise DataError(f"{where.get(str(key[0]), path) if key else path}: {mistakes_of(error)[0]}") from None
+
 
 _BOM = b"\xef\xbb\xbf"
 _NUMBER = "a decimal number of magnitude below 3.4e38"
@@ -30,12 +60,12 @@ _MOST_SHOWN = 8  # columns of a header
 
 
 @dataclass(frozen=True)
-class CsvRows:
-    """Decoded rows, in file order. ``hashes_FR``: XXH64 of the bytes of each category."""
+class DecodedRows:
+    """Decoded rows of either format, in file order. ``values_FR``: a category, or the XXH64 of its bytes."""
 
     labels_R: NDArray[np.uint8]
     dense_RI: NDArray[np.float64]
-    hashes_FR: NDArray[np.uint64]
+    values_FR: NDArray[np.uint32] | NDArray[np.uint64]
 
 
 class CsvReader:
@@ -50,7 +80,7 @@ class CsvReader:
         self._kinds_C = np.empty(0, np.int8)
         self._places_C = np.empty(0, np.int64)
 
-    def rows(self, chunk: Chunk) -> CsvRows:
+    def rows(self, chunk: Chunk) -> DecodedRows:
         """Decode the next chunk.
 
         Raises:
@@ -67,7 +97,7 @@ class CsvReader:
         labels_R = np.empty(num_rows, np.uint8)
         dense_RI = np.empty((num_rows, len(self._schema.dense)))
         hashes_FR = np.empty((len(self._schema.categories), num_rows), np.uint64)
-        num_sound = csv.decode(
+        num_sound = parsing.decode_delimited(
             np.frombuffer(text, np.uint8),
             self._separator[0],
             self._kinds_C,
@@ -82,7 +112,7 @@ class CsvReader:
         for i, transform in enumerate(self._schema.dense.values()):
             if transform == "log1p":
                 dense_RI[:, i] = np.log(np.maximum(dense_RI[:, i], 0) + 1.0)
-        return CsvRows(labels_R, dense_RI, hashes_FR)
+        return DecodedRows(labels_R, dense_RI, hashes_FR)
 
     def _begin(self, line: bytes, number: int) -> None:
         """Find the columns by the file's first line."""
@@ -94,9 +124,9 @@ class CsvReader:
                 raise _no_column(where, column, self._names, schema.header)
         places = {column: f for f, column in enumerate(schema.categories)}
         places |= {column: i for i, column in enumerate(schema.dense)}
-        kinds = {schema.label: csv.LABEL, **dict.fromkeys(schema.dense, csv.DENSE)}
-        kinds |= dict.fromkeys(schema.categories, csv.CATEGORY)
-        self._kinds_C = np.array([kinds.get(name, csv.SKIPPED) for name in self._names], np.int8)
+        kinds = {schema.label: parsing.LABEL, **dict.fromkeys(schema.dense, parsing.DENSE)}
+        kinds |= dict.fromkeys(schema.categories, parsing.CATEGORY)
+        self._kinds_C = np.array([kinds.get(name, parsing.SKIPPED) for name in self._names], np.int8)
         self._places_C = np.array([places.get(name, 0) for name in self._names], np.int64)
 
     def _fields(self, line: bytes, where: str) -> list[bytes]:
