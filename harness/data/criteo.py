@@ -25,6 +25,13 @@ _INTEGER = re.compile(rb"(-?[0-9]{1,%d})?\Z" % MAX_INTEGER_DIGITS)
 _HEX = re.compile(rb"[0-9a-fA-F]{0,8}\Z")
 
 
+MAX_INTEGER = 99_999_999
+_INTEGER_DIGITS = 8
+_BLANK = 0  # no byte of a row
+_TAB, _LF, _MINUS, _ZERO = b"\t\n-0"
+_HEX_OF_BYTE = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype="<u2")
+
+
 @dataclass(frozen=True)
 class Rows:
     """Decoded rows, in file order; a missing value is 0."""
@@ -79,13 +86,6 @@ def _explain(text: bytes, name: str, first_line: int) -> DataError:
                 column = f"C{index - NUM_DENSE}"
                 return DataError(f"{name}:{line}: {column}: bad hex {shown}, expected up to 8 hexadecimal digits")
     raise AssertionError("parse_rows: the fast decoder rejected rows that the slow one accepts (a bug)")
-
-
-MAX_INTEGER = 99_999_999
-_INTEGER_DIGITS = 8
-_BLANK = 0  # no byte of a row
-_TAB, _LF, _MINUS, _ZERO = b"\t\n-0"
-_HEX_OF_BYTE = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype="<u2")
 
 
 def format_rows(

@@ -27,6 +27,12 @@ from harness.data.records import Schema
 from harness.data.sources import Chunk
 from harness.kernels import parsing
 
+_BOM = b"\xef\xbb\xbf"
+_NUMBER = "a decimal number of magnitude below 3.4e38"
+_LARGEST = 3.4028e38  # a bit below the largest float32, as the fast decoder does not round the last place
+_QUOTED = re.compile(rb'"((?:[^"]|"")*)"')
+_MOST_SHOWN = 8  # columns of a header
+
 AVAZU = Schema(
     label="click",
     categories=(
@@ -50,13 +56,6 @@ def read_schema(path: Path) -> Schema:
     except ValidationError as error:
         key = error.errors()[0]["loc"][:1]
         raise DataError(f"{where.get(str(key[0]), path) if key else path}: {mistakes_of(error)[0]}") from None
-
-
-_BOM = b"\xef\xbb\xbf"
-_NUMBER = "a decimal number of magnitude below 3.4e38"
-_LARGEST = 3.4028e38  # a bit below the largest float32, as the fast decoder does not round the last place
-_QUOTED = re.compile(rb'"((?:[^"]|"")*)"')
-_MOST_SHOWN = 8  # columns of a header
 
 
 @dataclass(frozen=True)

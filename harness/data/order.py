@@ -11,6 +11,12 @@ NUM_PARTS = 7  # DLRM cuts the file into as many parts as Kaggle's log has days
 MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be empty
 
 
+NUM_ROUNDS = 8  # 4 full passes; with 3 or fewer a Feistel network can be told from a random permutation
+
+_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # Weyl-style odd constant of rrmxmx (Evensen 2018)
+_32 = np.uint64(32)
+
+
 @dataclass(frozen=True)
 class SplitRows:
     """Row ranges of the sets: train [0, num_train), test [num_train, first_validation), validation the rest."""
@@ -28,12 +34,6 @@ def split_rows(num_rows: int) -> SplitRows:
     size, num_longer = divmod(num_rows, NUM_PARTS)
     num_train = (NUM_PARTS - 1) * size + min(num_longer, NUM_PARTS - 1)
     return SplitRows(num_train, num_train + -(-(num_rows - num_train) // 2), num_rows)
-
-
-NUM_ROUNDS = 8  # 4 full passes; with 3 or fewer a Feistel network can be told from a random permutation
-
-_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # Weyl-style odd constant of rrmxmx (Evensen 2018)
-_32 = np.uint64(32)
 
 
 class Permutation:

@@ -34,6 +34,9 @@ RECORD_BYTES = 4 * NUM_COLUMNS
 RECORDS_NAME = "records.bin"
 META_NAME = "meta.json"
 
+VERIFIED_NAME = ".verified.json"
+_BLOCK_ROWS = 1 << 16
+
 _BITS_OF_ONE = int(np.float32(1).view(np.uint32))
 _ALL_BITS = 0xFFFFFFFF
 _SIGN = np.int32(-(2**31))
@@ -282,10 +285,6 @@ def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> D
         number = "a number that is finite" + ("" if column in limits_of(meta)[1] else " and not negative")
         what += f", expected {number if column else '0 or 1'}"
     return DataError(f"{folder / RECORDS_NAME}: sample {row:,}: {what}; the file is damaged, prepare the data again")
-
-
-VERIFIED_NAME = ".verified.json"
-_BLOCK_ROWS = 1 << 16
 
 
 def verify(folder: Path, meta: Meta) -> None:

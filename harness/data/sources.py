@@ -19,6 +19,8 @@ from harness.data.records import Source, Synthetic
 Progress = Callable[[int, int], None]
 """A progress callback, called with (done, total): bytes on disk, or rows."""
 
+SUFFIX = ".synth.json"
+
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 16  # the longest valid row is below 500 bytes; a file without line ends is no click log
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -122,9 +124,6 @@ def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:
         while piece := file.read(CHUNK_BYTES):
             reader.count(piece)
     return reader.source()
-
-
-SUFFIX = ".synth.json"
 
 
 class Sidecar(BaseModel):
