@@ -49,21 +49,14 @@ def parse_rows(text: bytes, *, name: str, first_line: int) -> Rows:
     Raises:
         DataError: ``name:line: ...`` for the first row that is not in the format, with the column and what it holds.
     """
-    rows = _decode(text)
-    if rows is None:
-        raise _explain(text, name, first_line)
-    return rows
-
-
-def _decode(text: bytes) -> Rows | None:
-    """The decoded rows, or None if any of them is malformed."""
     num_rows = text.count(b"\n")
     labels_R = np.empty(num_rows, dtype=np.uint8)
     integers_RI = np.empty((num_rows, NUM_DENSE), dtype=np.int64)
     categories_RF = np.empty((num_rows, NUM_TABLES), dtype=np.uint32)
     buffer = np.frombuffer(text, dtype=np.uint8)
-    is_sound = decode_criteo(buffer, MAX_INTEGER_DIGITS, labels_R, integers_RI, categories_RF)
-    return Rows(labels_R, integers_RI, categories_RF) if is_sound else None
+    if not decode_criteo(buffer, MAX_INTEGER_DIGITS, labels_R, integers_RI, categories_RF):
+        raise _explain(text, name, first_line)
+    return Rows(labels_R, integers_RI, categories_RF)
 
 
 def _explain(text: bytes, name: str, first_line: int) -> DataError:

@@ -8,12 +8,16 @@ Shapes: K buckets of ranks of a table, F = 26 tables, L latent variables, M samp
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage, to_tree
+from scipy.optimize import least_squares
+from scipy.spatial.distance import squareform
+from scipy.special import ndtri, pdtr
 
 from harness.core.criteo_sizes import FULL_LOGS
 from harness.data.facts import COUNT_BINS, MIN_IDS, CountBin, Facts, TableFacts, mutual_information
@@ -76,7 +80,7 @@ def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) ->
         tables=tuple(tables),
         latents=(),
         integers=_integer_laws(facts),
-        normals=_normals(facts.integers[0].quantiles),
+        normals=tuple(round(float(ndtri(chance)), 5) for chance in facts.integers[0].quantiles),
         positives_frac=facts.positives_frac_by_seventh_in_file_order,
         bayes_auc=0.8,
         hot_ranks=HOT_RANKS,
@@ -100,8 +104,6 @@ def _fit_table(facts: TableFacts, rows: int, size: int, full_rows: int) -> Table
     Judged are the growth of distinct ids, ids and accesses by number of accesses, shares of single ranks, distinct ids
     in a batch, and the ids of the whole log.
     """
-    from scipy.optimize import least_squares  # noqa: PLC0415 - half a second, for this command only
-
     missing_frac = facts.missing_frac or 0.0
     num_ranks = max(1, _num_ranks(size - (missing_frac > 0)))
     few = num_ranks < _EACH_RANK_BELOW
@@ -179,7 +181,6 @@ class _TableJudge:
 
     def _by_count(self, chance_K: Floats, first: int, last: int | None) -> tuple[float, float]:
         """Expected number of ids with ``first`` to ``last`` accesses in the sample, and their fraction of accesses."""
-        from scipy.special import pdtr  # noqa: PLC0415 - as above
 
         def between(mean_K: Floats, low: int, high: float) -> Floats:
             upto_K = pdtr(high, mean_K) if high < math.inf else np.ones_like(mean_K)
@@ -216,20 +217,14 @@ def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
     )
 
 
-def _normals(quantiles: Mapping[float, float]) -> tuple[float, ...]:
-    from scipy.special import ndtri  # noqa: PLC0415 - as above
-
-    return tuple(round(float(ndtri(chance)), 5) for chance in quantiles)
-
-
 def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
     """``law`` with the tree of ties that gives the wanted mutual information: coordinate descent on drawn samples."""
     wanted_FF, num = np.array(facts.pairs.matrix), min(facts.rows, _TIE_SAMPLES)  # few samples seem more tied
     law = _with_tree(law, wanted_FF)
-    best, step = _tie_loss(law, wanted_FF, num), dict.fromkeys(range(len(law.latents) + NUM_TABLES), 0.7)
+    ties = [*law.latents, *(table.tie for table in law.tables)]
+    best, step = _tie_loss(law, wanted_FF, num), [0.7] * len(ties)
     for sweep in range(_TIE_SWEEPS):
-        for number in step:
-            tie = _tie_of(law, number)
+        for number, tie in enumerate(ties):
             if tie.parent is None:
                 continue
             odds = math.log(tie.frac / (1 - tie.frac))
@@ -237,20 +232,18 @@ def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
             tries = [tie.model_copy(update={"frac": round(min(max(frac, 0.01), _MOST_TIED), 5)}) for frac in fracs]
             if sweep < 2:
                 tries += [tie.model_copy(update={"blocks": blocks}) for blocks in _BLOCKS if blocks != tie.blocks]
-            losses = [_tie_loss(_replaced(law, number, other), wanted_FF, num) for other in tries]
+            laws = [_tied(law, [*ties[:number], other, *ties[number + 1 :]]) for other in tries]
+            losses = [_tie_loss(other, wanted_FF, num) for other in laws]
             least = int(np.argmin(losses))
             step[number] *= 1.3 if min(losses[:2]) < best else 0.5
             if losses[least] < best:
-                best, law = losses[least], _replaced(law, number, tries[least])
+                best, law, ties[number] = losses[least], laws[least], tries[least]
         done(sweep + 1)
     return law
 
 
 def _with_tree(law: Law, wanted_FF: Floats) -> Law:
     """``law`` with a first tree: the groups of tables that average linkage finds, each a latent variable."""
-    from scipy.cluster.hierarchy import linkage, to_tree  # noqa: PLC0415 - as above
-    from scipy.spatial.distance import squareform  # noqa: PLC0415 - as above
-
     distance_FF = 1 - (wanted_FF + wanted_FF.T) / 2
     np.fill_diagonal(distance_FF, 0)
     latents: list[Tie] = []
@@ -277,19 +270,12 @@ def _apart(ids_MF: NDArray[np.int64], missing_MF: NDArray[np.bool_]) -> NDArray[
     return np.where(missing_MF, -1, ids_MF)
 
 
-def _tie_of(law: Law, number: int) -> Tie:
-    """The tie of a node: the latent variables come first, then the tables."""
-    return law.latents[number] if number < len(law.latents) else law.tables[number - len(law.latents)].tie
-
-
-def _replaced(law: Law, number: int, tie: Tie) -> Law:
-    """``law`` with another tie of a node."""
-    if number < len(law.latents):
-        return law.model_copy(update={"latents": (*law.latents[:number], tie, *law.latents[number + 1 :])})
-    table = number - len(law.latents)
-    return law.model_copy(
-        update={"tables": _with(law.tables, table, law.tables[table].model_copy(update={"tie": tie}))}
-    )
+def _tied(law: Law, ties: Sequence[Tie]) -> Law:
+    """``law`` with these ties: those of the latent variables come first, then those of the tables."""
+    num_latents = len(law.latents)
+    pairs = zip(law.tables, ties[num_latents:], strict=True)
+    tables = tuple(table.model_copy(update={"tie": tie}) for table, tie in pairs)
+    return law.model_copy(update={"latents": tuple(ties[:num_latents]), "tables": tables})
 
 
 def _with(tables: Sequence[TableLaw], number: int, own: TableLaw) -> tuple[TableLaw, ...]:
@@ -333,8 +319,6 @@ def _with_few_ids(law: Law, facts: Facts) -> Law:
 
 def _with_effects(law: Law, facts: Facts) -> Law:
     """``law`` with an effect per table at which click rates are spread between ids as in the facts."""
-    from scipy.optimize import least_squares  # noqa: PLC0415 - as above
-
     judge = _EffectJudge(law, facts)
     start = np.full(NUM_TABLES, _USUAL_LOG_EFFECT)
     found = least_squares(judge.residuals, start, bounds=(-7, 1), max_nfev=_EFFECT_ROUNDS, diff_step=0.05)
@@ -349,15 +333,11 @@ def _with_effects(law: Law, facts: Facts) -> Law:
             judge = _EffectJudge(other, facts)
             tried.append((judge.hottest_difference(table, effects_F), other, judge))
         _, law, judge = min(tried, key=itemgetter(0))
-    return law.model_copy(
-        update={
-            "tables": tuple(
-                table.model_copy(update={"effect": round(float(effect), 4)})
-                for table, effect in zip(law.tables, effects_F, strict=True)
-            ),
-            "bayes_auc": round(judge.bayes_auc(effects_F), 4),
-        }
+    tables = tuple(
+        table.model_copy(update={"effect": round(float(effect), 4)})
+        for table, effect in zip(law.tables, effects_F, strict=True)
     )
+    return law.model_copy(update={"tables": tables, "bayes_auc": round(judge.bayes_auc(effects_F), 4)})
 
 
 class _EffectJudge:
@@ -424,13 +404,9 @@ def _weight(part: CountBin, rows: int, positives_frac: float) -> float:
     """Weight of a spread: by accesses, and less where it is not known well."""
     if part.ctr_sd_between_ids is None:
         return 0.0
-    accesses = part.accesses_frac
-    error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part.ids) / (accesses * rows)
-    return (
-        math.sqrt(accesses)
-        * min(1.0, math.sqrt(part.ids / 30))
-        / (1 + error / (0.04 * max(part.ctr_sd_between_ids, 0.05)))
-    )
+    error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part.ids) / (part.accesses_frac * rows)
+    share = math.sqrt(part.accesses_frac) * min(1.0, math.sqrt(part.ids / 30))
+    return share / (1 + error / (0.04 * max(part.ctr_sd_between_ids, 0.05)))
 
 
 def _bins(counts_N: Floats) -> list[NDArray[np.intp]]:

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from harness.files import try_lock
+from harness.core.errors import DataError
+from harness.files import fsync_folder, try_lock
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,21 @@ def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Pat
     finally:
         _remove(path)
         os.close(lock)
+
+
+@contextmanager
+def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
+    """A temporary file or folder that is renamed to ``out`` if the block succeeds and removed if it fails.
+
+    A folder takes the place of an empty one, and of no other. Raises DataError for errors of the disk.
+    """
+    try:
+        with temporary_beside(out, kind) as path:
+            yield path
+            path.rename(out)
+        fsync_folder(out.parent)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
 
 
 def _make_locked(out: Path, kind: Literal["file", "folder"]) -> tuple[Path, int]:

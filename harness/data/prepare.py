@@ -6,8 +6,7 @@ Shapes: R rows of a chunk, I dense features, F tables, C = 1 + I + F words of a 
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from harness.core.errors import DataError
 from harness.data.criteo import parse_rows
 from harness.data.delimited import CsvReader, DecodedRows
-from harness.data.leftovers import sweep, temporary_beside
+from harness.data.leftovers import replacing, sweep
 from harness.data.records import (
     META_NAME,
     NUM_DENSE,
@@ -36,7 +35,6 @@ from harness.data.records import (
     write_meta,
 )
 from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, read_sidecar, total_bytes
-from harness.files import fsync_folder
 from harness.kernels.parsing import move_values, move_words, number_values, number_words
 
 MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
@@ -77,7 +75,7 @@ def prepare(
     num_tables = len(columns.categories) if columns else NUM_TABLES
     _check(sources, categories, max_ind_range, table_sizes, num_tables)
     sizes = tuple(table_sizes) if table_sizes else None
-    counter = _Counter(total_bytes(sources), progress)
+    advance = _counting(total_bytes(sources), progress)
     sweep(out)
     existing = partial(
         _existing,
@@ -89,22 +87,24 @@ def prepare(
         sizes=sizes or ((max_ind_range,) * num_tables if categories == "hash" else None),
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        return existing(counter)
+        return existing(advance)
     try:
-        with _replacing(out) as folder:
-            return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), counter, chunk_bytes)
+        with replacing(out, "folder") as folder:
+            return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), advance, chunk_bytes)
     except DataError:
         if not (out / META_NAME).exists():
             raise
-        return existing(_Counter(0, None))
+        return existing(lambda _: None)
 
 
-def _pack(sources: Sequence[Path], folder: Path, packer: "_Packer", counter: "_Counter", chunk_bytes: int) -> Meta:
+def _pack(
+    sources: Sequence[Path], folder: Path, packer: "_Packer", advance: Callable[[int], None], chunk_bytes: int
+) -> Meta:
     """Write the records of ``sources`` and their meta to ``folder``. Raises DataError, OSError."""
     read: list[Source] = []
     with (folder / RECORDS_NAME).open("wb") as file:
         for path in sources:
-            reader, decode = SourceReader(path, counter.advance), _decoder(packer.columns, str(path))
+            reader, decode = SourceReader(path, advance), _decoder(packer.columns, str(path))
             for chunk in reader.chunks(chunk_bytes):
                 file.write(packer.pack(decode(chunk)).data)
             read.append(reader.source())
@@ -150,17 +150,17 @@ def _check(
         raise DataError(f"--table-rows: expected the sizes of {num_tables} tables, got {len(table_sizes)}")
 
 
-class _Counter:
-    """Sums bytes and calls the progress callback with the sum."""
+def _counting(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """A callback that adds up bytes and reports the sum."""
+    done = 0
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._done, self._total = 0, total
-        self._progress = progress
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if progress is not None:
+            progress(done, total)
 
-    def advance(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+    return advance
 
 
 class _Packer:
@@ -262,7 +262,7 @@ class Numbering:
         return [np.zeros(capacity, dtype) for dtype in self._dtypes]
 
 
-def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **options: object) -> Meta:
+def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None], /, **options: object) -> Meta:
     """The meta of ``out`` if it was prepared from the same bytes with the same options; names of files are ignored."""
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:
@@ -277,19 +277,7 @@ def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **option
         "sizes": sizes,
     }:
         raise DataError(refusal)
-    present = [fingerprint(path, counter.advance) for path in sources]
+    present = [fingerprint(path, advance) for path in sources]
     if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:
         raise DataError(refusal)
     return meta
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to ``out`` if the block succeeds and removed if it fails."""
-    try:
-        with temporary_beside(out, "folder") as folder:
-            yield folder
-            folder.rename(out)  # takes the place of an empty folder, refuses any other
-        fsync_folder(out.parent)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error

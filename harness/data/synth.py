@@ -20,7 +20,7 @@ from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.data.criteo import format_rows
 from harness.data.law import Floats, Samples, World, category_values, expected_auc, intercept, read_law
-from harness.data.leftovers import sweep, temporary_beside
+from harness.data.leftovers import replacing, sweep
 from harness.data.order import split_rows
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
@@ -91,7 +91,8 @@ def synth(
     intercepts = np.array([intercept(strength * sample.score_M, frac) for frac in law.positives_frac])
     whole, test = _Quality(), _Quality()
     split = split_rows(rows)
-    with _creating(out) as file:
+    sweep(out)
+    with replacing(out, "file") as temporary, _opened(temporary, out.suffix == ".gz") as file:
         for start in range(0, rows, _CHUNK_ROWS):
             end = min(start + _CHUNK_ROWS, rows)
             samples = world.draw(start, end - start)
@@ -170,19 +171,13 @@ class _Quality:
 
 
 @contextmanager
-def _creating(out: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that is renamed to ``out`` if the block succeeds and removed if it fails."""
-    sweep(out)
-    try:
-        with temporary_beside(out, "file") as temporary:
-            with temporary.open("wb") as file:
-                if out.suffix == ".gz":
-                    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-                        yield cast(IO[bytes], packed)
-                else:
-                    yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(out)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
+def _opened(path: Path, is_packed: bool) -> Iterator[IO[bytes]]:
+    """A file that is written, gzipped if asked for, and synced."""
+    with path.open("wb") as file:
+        if is_packed:
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+                yield cast(IO[bytes], packed)
+        else:
+            yield file
+        file.flush()
+        os.fsync(file.fileno())

@@ -7,9 +7,8 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from harness.kernels.scores import keys_by_label, twice_wins
-
 NUM_GROUPS = 20
+_SIGN = np.uint32(1 << 31)
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,14 @@ def _group_aucs(logits_M: Tensor, labels_M: Tensor) -> list[float] | None:
 def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
     """Area under the ROC curve, exact, ties counted one half: the Mann-Whitney statistic. None with one class only.
 
-    A score sorts as an integer: the 32 bits of the float, changed so that the order of integers is that of floats. So
-    there is no argsort and no gather. Sums are integers, so the result does not depend on their order.
+    A score sorts as an integer: the 32 bits of the float, changed so that the order of integers is that of floats. Sums
+    are integers, so the result does not depend on their order.
     """
-    labels = labels_M.float().contiguous().numpy()
-    negatives, positives = keys_by_label(scores_M.float().contiguous().numpy().view(np.uint32), labels)
+    is_positive_M = labels_M.numpy() > 0.5
+    bits_M = (scores_M.float().numpy() + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
+    keys_M = np.where(bits_M & _SIGN, ~bits_M, bits_M | _SIGN)
+    negatives, positives = np.sort(keys_M[~is_positive_M]), np.sort(keys_M[is_positive_M])
     if not len(negatives) or not len(positives):
         return None
-    negatives.sort()
-    positives.sort()
-    return twice_wins(negatives, positives) / (2 * len(negatives) * len(positives))
+    twice_wins = sum(int(np.searchsorted(negatives, positives, side).sum()) for side in ("left", "right"))
+    return twice_wins / (2 * len(negatives) * len(positives))
