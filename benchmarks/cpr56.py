@@ -28,10 +28,8 @@ from harness.core.overhead import load_price, save_price
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import Progress, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.seeds import generator
-from harness.core.strategies import make_strategy, options_of
-from harness.core.strategy import Strategy, StrategyOptions
+from harness.core.strategies import CprMirror, CprPriority, Strategy, StrategyOptions, make_strategy, options_of
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.models import SIZES
 from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate

@@ -8,7 +8,7 @@
             lie between two priority saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and
             ``--intervals``. Writing is not in it: see store.py.
 
-Memory is arithmetic (harness/core/tracker.py): bytes of all ranks, as a part of the tracked tables of Kaggle's log, at
+Memory is arithmetic (harness/core/trackers.py): bytes of all ranks, as a part of the tracked tables of Kaggle's log, at
 embedding dim 16 to 128.
 
 `--trackers` names those that are measured together; each has the shards of all ranks (2.16 GB at Kaggle's size, scar

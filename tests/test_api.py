@@ -82,7 +82,7 @@ NOTEBOOK = """
 import sys
 from harness import api
 from harness.core.strategies import STRATEGIES
-from harness.core.whole_strategies import Partial
+from harness.core.strategies import Partial
 
 class Mine(Partial):
     pass

@@ -9,8 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.core.strategies import STRATEGIES
-from harness.core.strategy import Strategy
+from harness.core.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,9 +23,7 @@ from harness.core.clock import FailureClock
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.priority_strategies import CprPriority
-from harness.core.strategies import BUILT_IN, STRATEGIES, make_strategy
-from harness.core.strategy import StrategyOptions
+from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, StrategyOptions, make_strategy
 from harness.model.models import footprint
 from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all, spec_of
 from harness.planning.simulate import SaveSizes

@@ -28,7 +28,7 @@ from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
 from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
-from harness.recovery.kinds.base import RunFacts
+from harness.recovery.kinds import RunFacts
 
 Keys = NDArray[np.int64]
 """Rows in the rank-major order of all rows (``Placement.rank_base_R``)."""

@@ -13,8 +13,7 @@ from harness.cluster.effects import Resumption, Succession
 from harness.core.errors import NoTrainerLeft, RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
-from harness.core.host_map import host_name
-from harness.core.plans import Rank, is_trainer, rank_order
+from harness.core.plans import Rank, host_name, is_trainer, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 

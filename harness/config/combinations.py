@@ -4,7 +4,7 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.plans import CHIEF, all_ranks
-from harness.core.strategy import Strategy
+from harness.core.strategies import Strategy
 
 
 def refuse_combinations(config: Config, strategy: Strategy) -> None:

@@ -7,8 +7,7 @@ from dataclasses import fields
 
 from harness.config.model import Config
 from harness.config.profiles import Profile
-from harness.core.host_map import HostMap
-from harness.core.plans import Costs
+from harness.core.plans import Costs, HostMap
 
 _NOT_OF_GROUP = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "strategy", "trace", "profile"}
 

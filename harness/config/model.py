@@ -18,12 +18,10 @@ from harness.config.jobs import JobsConfig
 from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.config.words import STRICT
 from harness.core import model_options, strategies
-from harness.core.choices import CHOICES, DEFAULTS
+from harness.core.choices import CHOICES, CLIENT_NAMES, DEFAULTS, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
 from harness.core.clock import FailureClock
 from harness.core.model_options import ModelOptions
-from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
-from harness.core.strategy import StrategyOptions
-from harness.core.whole_strategies import CprVanilla
+from harness.core.strategies import CprVanilla, StrategyOptions
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]

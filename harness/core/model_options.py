@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field
 
 from harness.core import choices
-from harness.core.choices import DEFAULTS, Options, enter
+from harness.core.choices import DEFAULTS, OneOf, Options, enter
 from harness.core.errors import ConfigError
-from harness.core.names import OneOf
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Widths = tuple[PositiveInt, ...]

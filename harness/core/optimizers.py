@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.names import OPTIMIZER_NAMES, PartTable
+from harness.core.choices import OPTIMIZER_NAMES, PartTable
 from harness.kernels import row_loops
 
 I64 = NDArray[np.int64]

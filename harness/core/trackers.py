@@ -1,9 +1,12 @@
-"""The trackers of the harness, and their table (CPR section 4, docs/CPR.md). The contract: ``core.tracker``.
+"""Trackers, which choose the rows of a tracked table that a priority save writes (CPR section 4, docs/CPR.md).
 
-M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
+A tracker belongs to one shard, and its state is lost with the rank; a replacement's tracker starts empty. Rows are
+local flat rows of the shard. M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
 """
 
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -11,15 +14,138 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
+from harness.core.resumable import Resumable
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
-from harness.core.tracker import TopTracker, Tracker, TrackerSpec, top_rows
 from harness.kernels.row_loops import add_at, row_distances
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
-__all__ = ["TRACKERS", "Tracker", "TrackerSpec", "top_rows"]
-
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
+
+
+@dataclass(frozen=True)
+class TrackerSpec:
+    """The parameters from which a rank builds its tracker.
+
+    Attributes:
+        kind: a key of :data:`TRACKERS`.
+        tables: tracked tables, ascending: the valid arguments of :meth:`Tracker.choose`.
+        options: the strategy's options, by name. A tracker ignores options of other trackers.
+    """
+
+    kind: str | None
+    tables: tuple[int, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Tracker(Resumable):
+    """Records what happens to rows between saves, and chooses rows to save.
+
+    To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
+    other calls may be left out. By default every call is a no-op, which serves strategies without priority saves. All
+    calls come from the thread that serves the rank's requests.
+    """
+
+    needs_counts: ClassVar[bool] = False
+    """Whether the shard must keep ``Shard.pending_M``, the number of updates of each row since its last save."""
+    needs_samples: ClassVar[bool] = False
+    """Whether :meth:`sampled` must be called."""
+    needs_touches: ClassVar[bool] = False
+    """Whether :meth:`touched` must be called."""
+    needs_norms: ClassVar[bool] = False
+    """Whether :meth:`moved` must be called."""
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        pass
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
+
+        Called in the order of steps, once for each step that updated a row of this shard, before :meth:`sampled` of
+        that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
+        staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
+        ``Shard.rows_MD`` has the values of the last of them. So a tracker that compares values does so in
+        :meth:`choose`, and a tracker that needs the change of each step implements :meth:`moved`. Rows that the
+        trainer's mirror restores to a replacement are not reported again; ``Shard.pending_M`` counts their updates.
+        """
+
+    def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
+        """Record that step ``step`` changed ``rows_N`` by ``norms_N``: the L2 norm of each row's change (float32).
+
+        Called after :meth:`touched`, for the same steps and rows. The rank or client cache that makes the update
+        measures the norm by ``RowOptimizer.step``: the same bits in both.
+        """
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
+
+        Called in the order of steps, once for each step with such rows, which are the same with and without a client
+        cache. Read ``rows_N[is_sampled_N]`` only: without a cache ``rows_N`` has the step's other rows too, and a call
+        may name no row.
+        """
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """Rows of tracked table ``table`` to save at ``step``: int64, ascending, distinct.
+
+        At most K = ``budget_rows`` of them for a priority save. Changes nothing: the save may be abandoned.
+        """
+        raise AssertionError("a priority save needs a tracker, and this strategy has none")
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Record that a save holds the present ``rows`` of ``table``: row ids (int64, ascending) or a range.
+
+        Called for every table of every kind of save, tracked or not, before it is on disk and before the next step. A
+        range is the whole table. ``Shard.pending_M`` of the rows is 0 by then.
+        """
+
+    def reset(self) -> None:
+        """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int | None:
+        """Memory of the tracker in PS rank ``rank_index``, bytes, for rows of ``dim`` values; None: not known."""
+        return None
+
+
+class TopTracker(Tracker):
+    """The base of trackers that choose the K rows of a table with the highest scores; ties to the lower row.
+
+    K follows from the option ``r``.
+    """
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        self._shard = shard
+        self._r: float = spec.options["r"]
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """The rows with the highest scores; none of score 0."""
+        scores_T, first, budget = self._scored(table)
+        return top_rows(scores_T, budget) + first
+
+    def _scores(self, table: int) -> Tensor:
+        """The score of each row of ``table`` (T,), of any dtype."""
+        raise NotImplementedError
+
+    def _scored(self, table: int) -> tuple[Tensor, int, int]:
+        """The scores of the rows of ``table``, the index of the first of these rows, and K."""
+        span = self._shard.span(table)
+        return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
+
+
+def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
+    """Indices (int64, ascending) of the ``num_rows`` largest positive counts, of any dtype; ties go to the lower index.
+
+    Beyond its result it takes 4 bytes a row and 8 a tie: ``topk`` over the touched rows takes 16 to 30 and is slower.
+    """
+    counts = counts_M.numpy()
+    if np.count_nonzero(counts) <= num_rows:
+        return torch.from_numpy(np.flatnonzero(counts != 0))  # 2 to 15 times as fast as of the counts
+    rank = len(counts) - num_rows
+    threshold = np.partition(counts, rank)[rank]
+    is_chosen = counts > threshold
+    num_tied = num_rows - np.count_nonzero(is_chosen)
+    is_chosen[np.flatnonzero(counts == threshold)[:num_tied]] = True
+    return torch.from_numpy(np.flatnonzero(is_chosen))
 
 
 class MfuTracker(TopTracker):
@@ -101,7 +227,6 @@ class SsuTracker(Tracker):
         raise TypeError("SsuTracker: cannot be pickled or copied, since it holds addresses of its own arrays")
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """Put the rows in the lists of their tables."""
         num_rows = rows_N.numel()
         assert is_sampled_N.numel() == num_rows
         assert rows_N.is_contiguous()
@@ -109,7 +234,6 @@ class SsuTracker(Tracker):
         keep_sampled(rows_N.data_ptr(), is_sampled_N.data_ptr(), num_rows, self._lists, step)
 
     def choose(self, table: int, step: int) -> Tensor:
-        """The rows in the list of ``table``, ascending."""
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
@@ -125,13 +249,11 @@ class SsuTracker(Tracker):
         own["num_members"], own["oldest"] = len(left), 0
 
     def reset(self) -> None:
-        """Empty every list."""
         for table in self._index:
             self.saved(table, slice(None))
 
     @property
     def _tables_TX(self) -> NDArray[np.int64]:
-        """The fields of the lists, as columns; a view."""
         return self._tables_T.view(np.int64).reshape(len(self._tables_T), -1)
 
     @staticmethod
@@ -170,11 +292,9 @@ class ScarTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """Memory of the copies."""
         return 4 * dim * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
-        """The L2 distance of each row from its saved copy."""
         saved_TD, values_TD = self._saved[table], self._shard.values_MD[self._shard.span(table)]
         moved_T = torch.empty(len(saved_TD))
         for first in range(0, len(saved_TD), _CHUNK_ROWS):
@@ -211,23 +331,18 @@ class MassTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """Memory of one float32 for each row of the shard."""
         return 4 * placement.num_rows(rank_index)
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
-        """Add the norms to the rows' masses."""
         add_at(self._mass_M, rows_N.numpy(), norms_N.numpy())
 
     def _scores(self, table: int) -> Tensor:
-        """The masses of the rows."""
         return torch.from_numpy(self._mass_M[self._shard.span(table)])
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Set the masses of ``rows`` to 0."""
         self._mass_M[rows if isinstance(rows, slice) else rows.numpy()] = 0
 
     def reset(self) -> None:
-        """Set all masses to 0."""
         self._mass_M[:] = 0
 
 

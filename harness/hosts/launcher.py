@@ -11,8 +11,7 @@ from typing import Any
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.host_map import HostMap
-from harness.core.plans import Rank
+from harness.core.plans import HostMap, Rank
 from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_start import end_agents, start_agents
 from harness.hosts.ctrl_z import CtrlZ

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError
-from harness.core.host_map import HostMap
+from harness.core.plans import HostMap
 from harness.hosts.launcher import HostsLauncher
 from harness.processes.child import Child
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.core.choices import CHOICES, enter
+from harness.core.choices import CHOICES, PartTable, enter
 from harness.core.model_options import (
     CRITEO,
     DcnOptions,
@@ -25,7 +25,6 @@ from harness.core.model_options import (
     Shape,
     WideDeepOptions,
 )
-from harness.core.names import PartTable
 from harness.core.optimizers import OPTIMIZERS, row_width
 from harness.core.seeds import generator
 from harness.model.torch_backend import DENSE_OPTIMIZERS

@@ -30,9 +30,7 @@ from harness.core.overhead import (
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import Costs, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.priority_strategies import CprMirror, CprPriority
-from harness.core.strategies import make_strategy
-from harness.core.strategy import StrategyOptions
+from harness.core.strategies import CprMirror, CprPriority, StrategyOptions, make_strategy
 from harness.model.models import footprint
 from harness.planning.simulate import Job, due_saves, save_sizes, simulate
 from harness.traces.generate import generate_many

@@ -20,7 +20,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
-from harness.core.strategy import Strategy
+from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
 from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.kinds import RowCounts, save_kind

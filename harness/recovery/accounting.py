@@ -16,7 +16,7 @@ from harness.core.overhead import FailureCost, OverheadLedger
 from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
-from harness.recovery.kinds.base import LostRanks, UploadedRows
+from harness.recovery.kinds import LostRanks, UploadedRows
 from harness.recovery.recoveries import RECOVERIES, Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
 

@@ -15,11 +15,11 @@ from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps, is_trainer
-from harness.core.strategy import Strategy
+from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.injections import Injections
-from harness.recovery.kinds.base import LostRanks
+from harness.recovery.kinds import LostRanks
 from harness.recovery.recoveries import Recoveries, losing, plan_recovery, rolls_back
 from harness.store import read_state
 

@@ -8,11 +8,19 @@ from harness.cluster.protocol import Ask, Request
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_trainer, ps_rank, rank_order
 from harness.core.resumable import Resumable
-from harness.core.strategy import Lost, Strategy
-from harness.recovery.kinds.base import LostRanks, Recovery, RunFacts, Serve, UploadedRows
-from harness.recovery.kinds.mirror import Mirror
-from harness.recovery.kinds.replica import Replication
-from harness.recovery.kinds.whole import Checkpoint, Initial, Rollback
+from harness.core.strategies import Lost, Strategy
+from harness.recovery.kinds import (
+    Checkpoint,
+    Initial,
+    LostRanks,
+    Recovery,
+    Replication,
+    Rollback,
+    RunFacts,
+    Serve,
+    UploadedRows,
+)
+from harness.recovery.mirror import Mirror
 
 RECOVERIES: dict[str, type[Recovery]] = {
     "initial": Initial,
@@ -130,11 +138,9 @@ class Recoveries(Resumable):
         return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """See Recovery.accompany."""
         for kind in self:
             requests = kind.accompany(requests)
         return requests
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        """See Recovery.prepare_save."""
         return {rank: rows for kind in self for rank, rows in kind.prepare_save(ask, progress).items()}

@@ -26,8 +26,7 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Finished
 from harness.core.faults import FaultTime
-from harness.core.host_map import HostMap
-from harness.core.plans import Rank
+from harness.core.plans import HostMap, Rank
 from harness.core.resumable import State
 from harness.files import Place
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork

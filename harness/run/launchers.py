@@ -5,8 +5,8 @@ from pathlib import Path
 
 from harness.cluster.launcher import ForkLauncher, Launcher
 from harness.config.model import ClusterConfig
-from harness.core.host_map import HostMap
-from harness.core.names import LAUNCHER_NAMES, PartTable
+from harness.core.choices import LAUNCHER_NAMES, PartTable
+from harness.core.plans import HostMap
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 

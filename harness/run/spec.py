@@ -19,21 +19,18 @@ from harness.core.choices import DEFAULTS
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
-from harness.core.host_map import HostMap
 from harness.core.model_options import ModelOptions, Shape
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, Rank
+from harness.core.plans import Costs, HostMap, Rank
 from harness.core.pls import UpdateCounter
-from harness.core.strategies import make_strategy
-from harness.core.strategy import Strategy
+from harness.core.strategies import Partial, Strategy, make_strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
-from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
 from harness.record.code import current_code, roots_of
-from harness.recovery.kinds.base import RunFacts
+from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import planned_faults_of, trace_facts

@@ -8,8 +8,7 @@ from typing import Any
 from harness.config.derived import host_map
 from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
-from harness.core.host_map import HostMap, host_name
-from harness.core.plans import is_trainer
+from harness.core.plans import HostMap, host_name, is_trainer
 from harness.traces.gaps import Observed, length_of, observe
 from harness.traces.mapping import Kind, find_window
 from harness.traces.regime import draw

@@ -14,8 +14,7 @@ from pydantic import Field, NaiveDatetime, WithJsonSchema, model_validator
 from harness.config.words import Parameters
 from harness.core.errors import TraceError
 from harness.core.faults import longest
-from harness.core.host_map import host_name
-from harness.core.plans import Rank, ps_index, ps_rank
+from harness.core.plans import Rank, host_name, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace

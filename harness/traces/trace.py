@@ -11,8 +11,7 @@ import xxhash
 
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
-from harness.core.host_map import host_name
-from harness.core.plans import Rank, is_trainer
+from harness.core.plans import Rank, host_name, is_trainer
 
 _NAME = re.compile(r"(ps|trainer|host)(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")

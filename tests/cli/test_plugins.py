@@ -129,8 +129,7 @@ def test_an_unknown_kind_of_recovery_is_refused(
     """In one line: when the plugin is loaded, or where a plan names what its strategy does not declare."""
     text = f"""
 from harness.core.plans import RecoveryPlan
-from harness.core.strategies import STRATEGIES
-from harness.core.whole_strategies import Partial
+from harness.core.strategies import STRATEGIES, Partial
 
 
 class Odd(Partial):

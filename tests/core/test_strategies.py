@@ -9,8 +9,7 @@ import pytest
 from harness.core.errors import RunFailed
 from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import Costs, Progress, SavePlan
-from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
-from harness.core.strategy import Strategy
+from harness.core.strategies import OPTIONS, STRATEGIES, Strategy, make_strategy, options_of
 from harness.store import SAVE_KINDS
 from tests.known_jobs import CPR56
 

@@ -10,12 +10,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from harness.config.model import OneOf
+from harness.core.choices import PartTable
 from harness.core.clock import boundary_at, exact, hour_to_samples, samples_to_hours
 from harness.core.errors import RankLost
 from harness.core.faults import PlannedFault, Strike, merge_faults
-from harness.core.host_map import HostMap
-from harness.core.names import PartTable
-from harness.core.plans import all_ranks, ps_rank, rank_order
+from harness.core.plans import HostMap, all_ranks, ps_rank, rank_order
 from harness.core.seeds import derive, generator, words
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.host_map import HostMap
+from harness.core.plans import HostMap
 from harness.hosts.agent import AgentSettings
 from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_start import words_of

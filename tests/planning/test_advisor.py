@@ -11,8 +11,7 @@ import run as command_line
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import Costs
-from harness.core.priority_strategies import CprPriority
-from harness.core.strategies import make_strategy, options_of
+from harness.core.strategies import CprPriority, make_strategy, options_of
 from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
 from harness.traces.generate import generate_many
 from harness.traces.spec import GeneratorSpec

@@ -13,9 +13,7 @@ from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
-from harness.core.strategy import Strategy
-from harness.core.whole_strategies import Full
+from harness.core.strategies import OPTIONS, STRATEGIES, Full, Strategy, make_strategy, options_of
 from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, Outcome, SaveSizes, due_saves, save_sizes, saves_of, simulate
 from harness.store.kinds import RowCounts

@@ -11,9 +11,9 @@ from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
 from harness.core.faults import Phase
 from harness.core.shard import Shard
-from harness.core.whole_strategies import Partial
+from harness.core.strategies import Partial
 from harness.recovery.injections import Injections
-from harness.recovery.kinds.whole import Checkpoint
+from harness.recovery.kinds import Checkpoint
 from harness.run import trainer
 from harness.run.assemble import Parts
 from tests.runs import changed, run

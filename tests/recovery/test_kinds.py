@@ -16,7 +16,7 @@ from harness.core.plans import Rank
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import MfuTracker, TrackerSpec
-from harness.recovery.kinds.mirror import choose
+from harness.recovery.mirror import choose
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from harness.store import ShardStore

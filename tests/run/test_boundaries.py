@@ -9,7 +9,7 @@ from harness.core import strategies
 from harness.core.errors import RunFailed
 from harness.core.events import Saved
 from harness.core.plans import Progress, SavePlan
-from harness.core.whole_strategies import Full
+from harness.core.strategies import Full
 from tests.runs import changed, facts, run
 
 

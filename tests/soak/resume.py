@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._common import table, write_trace
+from harness.core.choices import CLIENT_NAMES
 from harness.core.events import Event, Recovered
-from harness.core.names import CLIENT_NAMES
 from harness.core.strategies import STRATEGIES
 from harness.run.verify import compare_records
 from tests.soak import rounds

@@ -23,8 +23,7 @@ from harness.core.placement import num_mirrored
 from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
 from harness.core.trackers import top_rows
-from harness.recovery.kinds.base import Recovery, RunFacts, UploadedRows
-from harness.recovery.kinds.whole import Checkpoint
+from harness.recovery.kinds import Checkpoint, Recovery, RunFacts, UploadedRows
 from harness.store import ROW_ID_BYTES
 
 _ALL = np.iinfo(np.int32).max
@@ -199,7 +198,6 @@ class Mirror(Checkpoint):
         return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N))
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of rows held and fetched, and the memory."""
         if self._spec is None:
             return {}
         rows = {"rows": len(self._keys_K), "bytes": self.trainer_bytes, "fetched_rows": self._num_fetched}

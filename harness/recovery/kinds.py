@@ -1,0 +1,281 @@
+"""Kinds of recovery: how the shard of a lost rank is restored, and what that costs.
+
+An object of a kind belongs to one run. Charges depend on its class attributes, in a run, the simulator and the audit.
+Its other methods are hooks, which the run calls where a kind may have to prepare for a later recovery; by default they
+are no-ops. Here are the base of all kinds, and those that set every row of a shard or bring all ranks back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from harness.cluster.protocol import (
+    Ask,
+    CopyShard,
+    CountedRows,
+    CountReplicaSaved,
+    Initialise,
+    Push,
+    Reply,
+    Request,
+    Restore,
+    Save,
+    Several,
+    WriteBack,
+    exchanges_of,
+)
+from harness.cluster.server import num_copied_bytes
+from harness.core.lookup import BatchPlan
+from harness.core.optimizers import RowOptimizer, row_width
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank, buddy_of, owner_of, ps_index, ps_rank
+from harness.core.pls import UpdateCounter
+from harness.core.resumable import Resumable
+from harness.core.strategies import Strategy
+from harness.store import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """The constants of a run that kinds of recovery and the embedding client are built from.
+
+    ``dim``: D, values of a row; ``optimizer``: of the PS ranks. ``has_counts``: shards count unsaved updates.
+    ``count_updates`` counts updates as the ledger does.
+    """
+
+    strategy: Strategy
+    placement: Placement
+    tracked: tuple[int, ...]
+    dim: int
+    optimizer: RowOptimizer
+    learning_rate: float
+    has_counts: bool
+    count_updates: UpdateCounter
+
+    @property
+    def width(self) -> int:
+        """X, columns of a row: D values, then state of the optimizer."""
+        return row_width(self.optimizer, self.dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostRanks:
+    """The PS ranks that died in one failure, and the state of the run when that was detected.
+
+    ``progress`` holds the newest committed save, which is that of ``checkpoint``.
+    """
+
+    ranks: frozenset[Rank]
+    progress: Progress
+    checkpoint: Manifest | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedRows:
+    """Counts of the rows that a replacement gets from the trainer, which are newer than those of the checkpoint.
+
+    ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
+    tables.
+    """
+
+    num_rows: int = 0
+    num_bytes: int = 0
+    updates: tuple[int, int] = (0, 0)
+
+
+Serve = Callable[[Mapping[Rank, Request]], dict[Rank, Reply]]
+"""Serves requests of a recovery, in which ranks may die again: RankLost, and the recovery begins anew."""
+
+
+class Recovery(Resumable):
+    """One kind of recovery in one run; the base of all kinds.
+
+    Attributes:
+        wire_bytes: bytes that crossed the network for this kind so far, besides those of saves and loads.
+        trainer_bytes: the most memory that this kind took at the trainer so far.
+        uploaded: by rank, the rows that the last requests sent to it besides those of the checkpoint.
+    """
+
+    _state = ("wire_bytes", "trainer_bytes")
+
+    rolls_back: ClassVar[bool] = False
+    """Whether every rank and the trainer return to the newest checkpoint, and lost steps are repeated."""
+    loses_updates: ClassVar[bool] = True
+    """Whether a restored shard lacks the updates since its last save, so that they count in the PLS."""
+    reads_rows: ClassVar[bool] = False
+    """Whether each row of a restored shard is read once, from a checkpoint or a replica: the bytes of the load."""
+    needs_checkpoint: ClassVar[bool] = False
+    """Whether there must be a checkpoint."""
+    needs_replicas: ClassVar[bool] = False
+    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
+    another save chose is known to the owner alone."""
+
+    def __init__(self, run: RunFacts) -> None:
+        self.run = run
+        self.wire_bytes = self.trainer_bytes = 0
+        self.uploaded: dict[Rank, UploadedRows] = {}
+
+    @classmethod
+    def facts(cls) -> dict[str, bool]:
+        """The class attributes that charges depend on, by name, for the record."""
+        return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """The requests that restore the shards of ``ranks``, the ranks among ``loss.ranks`` that this kind restores.
+
+        Each is answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks`` hold nothing
+        yet. ``serve`` asks the survivors first, where that is needed. A rank without a request ends the run with one
+        line.
+        """
+        return {}
+
+    def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
+        """Called when all ranks of a recovery have been restored by ``requests``, of this kind and of others."""
+
+    def rolled_back(self) -> None:
+        """Called when the trainer has returned to a checkpoint."""
+
+    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """Return ``requests``, which are about to be sent, with what this kind adds to them."""
+        return requests
+
+    def lose_trainers(self) -> None:
+        """Called when all trainers are about to die: whatever this kind holds in their memory is then lost."""
+
+    def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
+        """Called when the gradients of step ``step``, counted from 1, are about to be sent."""
+
+    def reach(self, step: int) -> None:
+        """Called when ``step`` steps are finished."""
+
+    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        """Called before a save. Returns the local flat rows that this kind can restore itself: int64, ascending."""
+        return {}
+
+    def freeze(self, *, closes_interval: bool) -> None:
+        """Called when the contents of a save are fixed; the save may be committed later."""
+
+    def committed(self) -> None:
+        """Called when the save whose contents were fixed last is committed."""
+
+    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+        """Called after replacements wrote their parts of a save as of its commit. ``saves``: requests by rank."""
+
+    def summary(self) -> dict[str, Any]:
+        """The fields that this kind adds to the Finished event."""
+        return {}
+
+
+class Initial(Recovery):
+    """``initial``: a lost shard is reset to its initial values."""
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        return {rank: Initialise(step=loss.progress.step) for rank in ranks}
+
+
+class Checkpoint(Recovery):
+    """``checkpoint``: a lost shard gets the newest saved version of each of its rows."""
+
+    reads_rows = True
+    needs_checkpoint = True
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """Requests by which ``ranks`` read their rows from the newest checkpoint."""
+        assert loss.checkpoint is not None
+        return {
+            rank: Restore(
+                records=loss.checkpoint.shards[rank],
+                step=loss.progress.step,
+                resets_states=self.run.strategy.resets_states,
+                newer=self.newer_rows(rank, loss.progress.step),
+            )
+            for rank in ranks
+        }
+
+    def newer_rows(self, rank: Rank, step: int) -> CountedRows | None:
+        """Rows of ``rank`` as of ``step`` that are newer than in the checkpoint; None if there are none."""
+        return None
+
+
+class Rollback(Recovery):
+    """``rollback``: every rank and the trainer return to the newest checkpoint, and lost steps are repeated."""
+
+    rolls_back = True
+    loses_updates = False
+    reads_rows = True
+    needs_checkpoint = True
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """Requests by which all ranks, survivors included, read their rows from the newest checkpoint."""
+        assert loss.checkpoint is not None
+        all_ranks = [ps_rank(index) for index in range(self.run.placement.num_ps)]
+        return {rank: Restore(records=loss.checkpoint.shards[rank], step=loss.checkpoint.step) for rank in all_ranks}
+
+
+class Replication(Recovery):
+    """``replica``: a lost shard is copied, with all its updates, from the replica at its buddy, the next rank.
+
+    The trainer sends each push to the owner of the shard and to its buddy. The push to the buddy travels in the message
+    that the buddy gets in any case, so replication costs the trainer as many bytes as the pushes, and no further
+    message. When all ranks have answered, all replicas are up to date. Each rank knows the step that it has applied, so
+    a message that is sent again after a death is applied once.
+
+    Attributes:
+        wire_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards to new replicas. A
+            shard that comes from its replica counts as loaded.
+    """
+
+    loses_updates = False
+    reads_rows = True
+    needs_replicas = True
+
+    def summary(self) -> dict[str, Any]:
+        return {"replica_bytes": self.wire_bytes}
+
+    @property
+    def _num_ps(self) -> int:
+        return self.run.placement.num_ps
+
+    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """Return ``requests`` with the push to each rank added to the message to its buddy."""
+        for rank, request in requests.items():
+            has_push = any(exchange.push is not None for exchange in exchanges_of(request))
+            assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
+        return {rank: self._with_replica(request, requests, rank) for rank, request in requests.items()}
+
+    def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
+        others = exchanges_of(requests.get(owner_of(rank, self._num_ps)))
+        if not any(exchange.push is not None for exchange in others):
+            return request
+        pairs = zip(exchanges_of(request), others, strict=True)
+        exchanges = tuple(replace(own, replica=self._counted(other.push)) for own, other in pairs)
+        return Several(exchanges) if isinstance(request, Several) else exchanges[0]
+
+    def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
+        """The push without the parts that only a tracker needs; adds its bytes to ``wire_bytes``."""
+        if isinstance(push, WriteBack):
+            push = replace(push, sampled=(), touched=())
+        if push is not None:
+            self.wire_bytes += sum(value.nbytes for value in vars(push).values() if isinstance(value, Tensor))
+        return push
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        return dict.fromkeys(ranks, CopyShard(from_replica=True))
+
+    def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
+        """Copy replicas again that are held by new processes, or whose shards were not restored from a replica."""
+        elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
+        owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
+        copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
+        serve(dict.fromkeys(copied, CopyShard(from_replica=False)))
+        self.wire_bytes += sum(self._copied_bytes(owner) for owner in copied.values())
+
+    def _copied_bytes(self, rank: Rank) -> int:
+        num_rows = self.run.placement.num_rows(ps_index(rank))
+        return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
+
+    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+        """Have replicas count updates since the save's step as saved, as the replacements did when they wrote late."""
+        ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)
