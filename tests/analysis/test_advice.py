@@ -77,6 +77,9 @@ def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
     assert wide.more_seeds is not None
     assert narrow.more_seeds is None or narrow.more_seeds > wide.more_seeds
     assert f"{wide.more_seeds} more seeds to decide" in wide.sentence
+    others = [line(f"custom{number}", 0.02, -3e-3, 1e-3, -1e-3) for number in range(6)]
+    among = found(WIDE, *others, margin=4e-3)["cpr_ssu"].more_seeds
+    assert among is None or among > wide.more_seeds, "at the level at which Holm's method tests the next one"
     single = found(line("cpr_mfu", 0.1, -5e-3))["cpr_mfu"]
     assert (single.verdict, single.more_seeds) == ("open", None)
     assert "one seed" in single.sentence

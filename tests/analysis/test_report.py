@@ -85,7 +85,7 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
     outside = {reference for reference in parsed.references if not reference.startswith("#")}
     assert {"full-s1/", "deeper/rpc-full-s0/"} < outside
     assert not any("//" in reference for reference in outside)
-    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    assert {*re.findall(r"url\(([^)]*)\)", page)} <= {f"#{name}" for name in parsed.ids}
     assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in page
     assert page.index("unfinished: unfinished-s0") < page.index("<h2")
     assert all(each in page for each in ("run.py grid made.yaml", "torch 2."))

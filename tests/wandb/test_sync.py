@@ -220,7 +220,13 @@ def test_a_position_is_seen_once_and_of_one_sample_set() -> None:
     events = made_events(made_config("full"))
     assert any(isinstance(event, Trained) and event.rerun for event in events), "nothing was run again"
     at = next(number for number, event in enumerate(events) if isinstance(event, Evaluated))
-    rows = _rows([*events[:at], altered(events[at], num_samples=100, auc=0.7, final=False), *events[at:]])
+    rows = _rows(
+        [
+            *events[:at],
+            altered(events[at], samples=events[at].samples - 1, num_samples=100, auc=0.7, final=False),
+            *events[at:],
+        ]
+    )
     positions = [row["samples"] for row in rows if "train/loss" in row]
     assert positions == [event.samples for event in events if isinstance(event, Trained) and not event.rerun]
     assert positions == sorted(set(positions))
