@@ -225,7 +225,7 @@ def environment(
         "git": _git_state(),
         "code": (code or current_code()).to_json(),
         "num_threads": num_threads,
-        "cpu": _cpu_info("model name") or platform.processor() or None,
+        "cpu": _cpu_name() or platform.processor() or None,
         "backend": backend,
         "data": data,
         "trace": trace,
@@ -265,10 +265,10 @@ def _version(package: str) -> str | None:
 
 
 @cache
-def _cpu_info(key: str) -> str | None:
-    """A value of the first processor in /proc/cpuinfo; None where it is missing."""
+def _cpu_name() -> str | None:
+    """The model of the first processor in /proc/cpuinfo; None where it is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

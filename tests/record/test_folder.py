@@ -11,7 +11,7 @@ from threading import Timer
 
 import pytest
 
-from harness.core.errors import HarnessError, Moved, RunFailed, StoreError
+from harness.core.errors import StoreError
 from harness.files import Place
 from harness.record import folder
 from harness.record.folder import OtherRun, State, claim_grid, claim_run, discard_run, inspect, reason_kept
@@ -210,25 +210,6 @@ def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
         run_dir.mkdir()
         assert not place.is_own
         run_dir.rmdir()
-
-
-@pytest.mark.parametrize("error", [StoreError("checkpoints: cannot be read"), RunFailed("a rank died")], ids=type)
-def test_nothing_is_removed_from_a_folder_that_is_another_run_s(tmp_path: Path, error: HarnessError) -> None:
-    """Whatever a run fails by, a folder that has taken the place of its own is left alone."""
-    run_dir, other = tmp_path / "run", tmp_path / "other"
-    with claim_run(other, HASH):
-        fill(other, events="")
-    before = {path.relative_to(other): path.stat().st_mtime_ns for path in other.rglob("*")}
-
-    def run() -> None:
-        with claim_run(run_dir, HASH), reason_kept(run_dir, discards=True):
-            run_dir.rename(tmp_path / "moved")
-            other.rename(run_dir)
-            raise error
-
-    with pytest.raises(Moved, match="run: moved or removed during the run; another one is there"):
-        run()
-    assert {path.relative_to(run_dir): path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
 
 
 def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:

@@ -45,17 +45,6 @@ def test_threads_wait_briefly_unless_told_otherwise(given: dict[str, str], expec
     assert printed == f"{expected} False\n"
 
 
-def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
-    """A run that dies without closing leaves every event that record() returned from, and no DONE."""
-    recorder = Recorder(tmp_path / "run", made_config())
-    events = made_events(made_config())[:7]
-    for number, event in enumerate(events, start=1):
-        recorder.record(event)
-        assert len(read_events(recorder.run.events)) == number
-    assert recorder.run.status == "unfinished"
-    recorder.close(ok=False)
-
-
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
