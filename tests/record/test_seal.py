@@ -48,7 +48,7 @@ def test_a_flipped_bit_is_named_and_no_result_is_shown(finished: Path, tmp_path:
         assert "\n" not in str(caught.value)
     cells = analysis.load(tmp_path)
     assert cells["status"].to_list() == ["damaged"]
-    assert cells["auc"].isna().all(), "no result in a frame"
+    assert cells["auc"].isna().to_list() == [True], "no result in a frame"
 
 
 def test_what_is_no_file_is_named(finished: Path, tmp_path: Path) -> None:
@@ -138,3 +138,6 @@ def test_a_run_of_before_seals_is_shown_with_a_note(tmp_path: Path) -> None:
     assert not is_sealed(RunDir(tmp_path / "run"))
     assert "cannot be verified" in shown(analysis.show(tmp_path / "run"))
     assert analysis.load(tmp_path)["status"].to_list() == ["done"]
+    with (tmp_path / "run" / "DONE").open("a") as done:
+        done.write("more")
+    assert analysis.load(tmp_path)["status"].to_list() == ["damaged"]
