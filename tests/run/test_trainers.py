@@ -1,4 +1,4 @@
-"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/golden``.
+"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/run/test_equivalence.py``.
 
 ``arguments`` of a trainer's job: config, folder of checkpoints, faults, cluster, effects.
 """
