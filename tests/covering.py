@@ -8,9 +8,14 @@ Row = dict[str, str]
 _Pair = frozenset[tuple[str, str]]
 
 
-def covering(settings: Mapping[str, Sequence[str]], is_allowed: Callable[[Row], bool]) -> list[Row]:
-    """Rows with a value of each setting: each pair of values of two settings that ``is_allowed`` is in one, at least.
+def covering(
+    settings: Mapping[str, Sequence[str]],
+    is_allowed: Callable[[Row], bool],
+    is_wanted: Callable[[Row], bool] | None = None,
+) -> list[Row]:
+    """Rows with a value of each setting: each pair of values of two settings that ``is_wanted`` is in one, at least.
 
+    By default these are the pairs that are allowed.
     ``is_allowed`` is asked of rows that lack settings too. The same arguments give the same rows. Each row begins with
     the first pair that is left, and each further value is that which covers most; of equals, the rarest one so far.
     """
@@ -19,7 +24,7 @@ def covering(settings: Mapping[str, Sequence[str]], is_allowed: Callable[[Row], 
         for one, other in combinations(settings, 2)
         for value in settings[one]
         for another in settings[other]
-        if is_allowed({one: value, other: another})
+        if (is_wanted or is_allowed)({one: value, other: another})
     )
     rows, uses = list[Row](), Counter[tuple[str, str]]()
     while left:

@@ -1,11 +1,10 @@
 """Agents of hosts: who is one, which keys they need, and when the supervisor counts a host as lost."""
 
 import os
-import socket
 import sys
 import time
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,14 +114,10 @@ def test_a_start_command_that_fails_is_one_line_with_what_it_printed(tmp_path: P
 
 
 def test_a_stranger_without_the_key_is_refused(tmp_path: Path) -> None:
-    """Law: it is no agent, though it knows the address."""
+    """Law: it is no agent, though it knows the address; nor is one whose versions and code are not the supervisor's."""
     message = refusal(tmp_path, start_agent=f"{WRONG} stranger {{command}}")
     assert "the supervisor cannot be reached at 127.0.0.1:" in message
     assert message.endswith("digest sent was rejected")
-
-
-def test_an_agent_with_other_code_is_refused_by_name(tmp_path: Path) -> None:
-    """Law: versions and code are the supervisor's, or one line says of which host they are not."""
     message = refusal(tmp_path, hosts=("a",), start_agent=f"{WRONG} other {{command}}")
     assert message.startswith("cluster.hosts: a: expected the supervisor's code and versions, got others: torch ")
     assert "-> 1.0" in message
@@ -183,6 +178,10 @@ def test_beats_come_back_and_keep_a_host() -> None:
     theirs.send(("ended", 0, -9))
     link.await_end(0, 5.0)
     assert (link.exitcode(0), link.num_running) == (-9, 0)
+    theirs.send(("answer", None, "ps1 could not be started: no memory"))
+    with pytest.raises(RunFailed, match=r"^host b: ps1 could not be started: no memory$"):
+        link.spawn(None, None)
+    assert link.num_running == 0
     theirs.close()
 
 
@@ -214,49 +213,3 @@ def test_a_host_that_ends_after_the_run_says_nothing(tmp_path: Path) -> None:
         if file.fileno() != number:
             os.close(number)
     assert (tmp_path / "record").read_bytes() == b""
-
-
-def test_a_notice_that_is_given_is_seen_until_it_is_taken() -> None:
-    """Law: twice is once."""
-    notice = Notice()
-    for _ in range(2):
-        notice.give()
-    assert wait([notice.fileno()], 0)
-    notice.take()
-    notice.take()
-    assert not wait([notice.fileno()], 0)
-    notice.close()
-
-
-def test_an_order_that_failed_is_an_error_with_the_agents_words() -> None:
-    """Law: it names the host, and the process does not count as running."""
-    link, theirs = linked()
-    theirs.send(("answer", None, "ps1 could not be started: no memory"))
-    with pytest.raises(RunFailed, match=r"^host b: ps1 could not be started: no memory$"):
-        link.spawn(None, None)
-    assert link.num_running == 0
-    theirs.close()
-
-
-# --- sockets ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_address_has_an_interface() -> None:
-    """Law: of this machine, by IPv4 and by IPv6; another machine's has none."""
-    assert (interface_of("127.0.0.1"), interface_of("203.0.113.9")) == ("lo", None)
-    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
-        assert interface_of("2001:db8::9") is None
-
-
-def test_all_sockets_of_a_process_give_a_silent_host_up() -> None:
-    """Law: those that are open, and those that a listening one accepts later."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as open_one,
-    ):
-        listener.accept()[0].close()
-        give_up_all_after(1.5)
-        with socket.create_connection(listener.getsockname()), listener.accept()[0] as later:
-            for sock in (open_one, later):
-                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
-                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -36,8 +36,8 @@ def none_left(hosts: Emulation) -> None:
 
 
 def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: to the bit, under ten failures; each kill is a SIGKILL on the node that the record names."""
-    config = long(config, "cpr_mfu")
+    """Law: to the bit, under failures; each kill is a SIGKILL on the node that the record names."""
+    config = long(config, tmp_path)
     _, expected = run(config, tmp_path / "local")
     assert said_by(host_runs.run_and, hosts, by_ray(hosts, config, num=3), tmp_path / "run") == ""
     events = read_events(tmp_path / "run" / "events.jsonl")

@@ -23,12 +23,6 @@ from tests.jobs.cells import cells_of
 from tests.runs import changed
 
 
-def test_jobs_are_in_no_hash(config: Config) -> None:
-    """Law: how a cell's job is submitted does not change which cell it is."""
-    other = changed(config, jobs__minutes=5, jobs__cluster="local", jobs__partition="cpu")
-    assert cell_hash(other) == cell_hash(config)
-
-
 def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
     """Law: on rpc each PS rank and spare has one beside the trainer's threads; a key overrides it."""
     assert processors_of(changed(config, trainer__num_threads=3)) == 3
@@ -38,6 +32,7 @@ def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
     assert processors_of(several) == 10
     assert processors_of(changed(several, cluster__spare_trainers=1)) == 11
     assert processors_of(changed(config, engine="rpc", jobs__processors=2)) == 2
+    assert cell_hash(changed(config, jobs__minutes=5, jobs__cluster="local")) == cell_hash(config), "the same cell"
 
 
 def test_cells_with_equal_needs_are_one_array(config: Config, tmp_path: Path) -> None:
@@ -78,25 +73,19 @@ def test_a_cluster_that_does_not_answer_submits_nothing(
     assert not folder_of(tmp_path / "grid").exists()
 
 
-def test_cells_are_on_one_cluster(config: Config, tmp_path: Path) -> None:
-    """Law: two clusters in a grid are one line."""
+def test_a_cluster_that_cannot_be_used_is_one_line(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: two clusters in a grid; no SLURM, with the way to try it; a Ray that ends, for whose cells none waits."""
     cells = [*cells_of(config, tmp_path, 1), *cells_of(config, tmp_path, 1, cluster="debug")]
     with pytest.raises(ConfigError, match="expected one value for all cells, got local and debug"):
         cluster_of(cells)
-
-
-def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Law: without sbatch the line names it and the way to try it."""
+    monkeypatch.setattr(ray_pool, "PROGRAM", (sys.executable, "-ISc", "import sys; sys.stdin.readline()"))
+    with pytest.raises(ConfigError, match=r"the Ray at auto has ended, and its cells with it; the same command goes"):
+        list(ray_pool.RayPool(tmp_path / "grid", 1.0).run(cells[:1], Journal(), stop=None))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"expected the command sbatch on this machine, got none; .*jobs.cluster=loc"):
         CLUSTERS["slurm"].check()
-
-
-def test_a_ray_that_ends_is_one_line(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: the command does not wait for cells of a Ray that has ended; the line says how to go on."""
-    monkeypatch.setattr(ray_pool, "PROGRAM", (sys.executable, "-ISc", "import sys; sys.stdin.readline()"))
-    with pytest.raises(ConfigError, match=r"the Ray at auto has ended, and its cells with it; the same command goes"):
-        list(ray_pool.RayPool(tmp_path / "grid", 1.0).run(cells_of(config, tmp_path / "grid", 1), Journal(), stop=None))
 
 
 def test_a_scheduler_s_signals_do_not_reach_the_child(tmp_path: Path) -> None:

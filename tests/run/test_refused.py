@@ -12,7 +12,7 @@ from harness.config.model import Config
 from harness.core.errors import DataError, UserError
 from harness.data.records import RECORDS_NAME, read_meta
 from harness.run import assemble
-from harness.run.spec import RunSpec, check
+from harness.run.spec import check
 from harness.run.trainer import refuse_other_data
 from tests.runs import changed
 
@@ -64,10 +64,10 @@ def test_what_does_not_go_together_is_refused(
 
 def test_what_goes_together_is_not(config: Config) -> None:
     """Law: no deadline of progress; exact saves of optimizer state, and rounded ones without it."""
-    RunSpec(changed(config, trainer__progress_timeout_s=None)).validate()
+    assert check(changed(config, trainer__progress_timeout_s=None)) == []
     config = changed(config, strategy__name="differential")
     for bits, optimizer in ((32, "adagrad"), (2, "sgd")):
-        RunSpec(changed(config, strategy__bits=bits, trainer__optimizer=optimizer)).validate()
+        assert check(changed(config, strategy__bits=bits, trainer__optimizer=optimizer)) == []
 
 
 @pytest.mark.parametrize(

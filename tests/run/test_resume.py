@@ -101,18 +101,6 @@ def test_a_run_with_another_record_does_not_go_on(
     assert analysis.is_sound(run_dir)
 
 
-@pytest.mark.parametrize("cache", ["lookahead", "stale"])
-def test_a_run_that_stops_after_its_last_step_is_evaluated_when_it_goes_on(
-    short: Config, tmp_path: Path, cache: str
-) -> None:
-    """Law: the last boundary is one like the others."""
-    config = case(short, "partial", cache, "async", trace__path=None)
-    assemble.run(config, tmp_path / "whole")
-    assert stopped(config, tmp_path / "again", NUM_STEPS) == NUM_STEPS
-    resumed(config, tmp_path / "again")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
-
-
 def test_processes_go_on_as_one_process_does(short: Config, tmp_path: Path) -> None:
     """Law: ranks that are processes load their own parts; what one engine left, the other one goes on from."""
     config = case(short, "cpr_ssu", "stale", "sync")
@@ -127,20 +115,21 @@ def test_processes_go_on_as_one_process_does(short: Config, tmp_path: Path) -> N
     assert (again["network"], len(again["pids"])) == ("open", config.num_ps + 1)
 
 
-@pytest.mark.parametrize(("mode", "num_stops"), [("sync", 20), ("async", 5)])
+@pytest.mark.parametrize(("mode", "num_stops"), [("sync", 15), ("async", 4)])
 def test_a_run_that_stops_at_every_step_ends_with_the_same_record(
     short: Config, tmp_path: Path, mode: str, num_stops: int
 ) -> None:
     """Law: any number of interruptions changes nothing; each start goes on where the last one ended. While a save is
     written in the background, the run goes on to the next boundary at which something is due."""
     config = case(short, "cpr_mass", "lookahead", mode)
-    config = changed(config, data__max_train_samples=120, trainer__optimizer="adagrad", cache__max_rows=400)
+    config = changed(config, data__max_train_samples=80, trainer__optimizer="adagrad", cache__max_rows=400)
     assemble.run(config, tmp_path / "whole")
     steps: list[int] = []
     while (step := stopped(config, tmp_path / "again", 1, resumes=bool(steps))) is not None:
         steps.append(step)
     assert len(steps) >= num_stops
     assert steps == sorted(set(steps))
+    assert steps[-1] == 20, "the last boundary is one like the others"
     assert len(resumptions(tmp_path / "again")) == len(steps), "though no event was due before the next"
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
@@ -160,9 +149,7 @@ WAITING = "hour,rank,phase,fault\n11,ps1,,disk_full\n12,2,,disk_error\n20,ps2,,k
 """Of 60 steps 11 is armed at 12 and strikes at the save of step 18; 30 is armed at 33 and strikes at 36."""
 
 
-@pytest.mark.parametrize(
-    ("strategy", "mode", "on_rpc"), [("full", "async", False), ("cpr_mfu", "sync", False), ("partial", "async", True)]
-)
+@pytest.mark.parametrize(("strategy", "mode", "on_rpc"), [("cpr_mfu", "sync", False), ("partial", "async", True)])
 def test_a_write_that_is_to_fail_strikes_where_it_would_have(
     short: Config, tmp_path: Path, strategy: str, mode: str, on_rpc: bool
 ) -> None:
@@ -173,7 +160,7 @@ def test_a_write_that_is_to_fail_strikes_where_it_would_have(
     whole = read_events(tmp_path / "whole" / "events.jsonl")
     assert len([event for event in whole if is_failed_write(event)]) >= 3
     again = changed(config, engine="rpc") if on_rpc else config
-    for at in (13,) if on_rpc else (12, 18, 34):  # waiting, at its save or in the background, waiting again
+    for at in (13,) if on_rpc else (12, 18):  # waiting, at its save
         run_dir = tmp_path / f"again-{at}"
         assert stopped(again, run_dir, at) is not None
         before = read_events(run_dir / "events.jsonl")
@@ -196,22 +183,6 @@ FILES_OF_A_POINT = (
     *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
     *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin"),
 )
-
-
-@pytest.mark.parametrize("pattern", FILES_OF_A_POINT)
-def test_a_damaged_point_is_named_and_the_run_starts_afresh(
-    left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
-) -> None:
-    """Law: a changed bit of anything that a point needs is one line, and never a wrong result."""
-    run_dir = left.copy(tmp_path)
-    flip(max(run_dir.glob(pattern)))
-    with caplog.at_level(logging.INFO, "harness"):
-        resumed(left.config, run_dir)
-    notes = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
-    assert len(notes) == 2
-    assert str(run_dir) in notes[0]
-    assert notes[1].endswith("starts afresh")
-    assert compare_records(left.whole, run_dir) == []
 
 
 def test_the_point_before_is_used_where_it_is_still_there(
@@ -238,10 +209,18 @@ def test_the_point_before_is_used_where_it_is_still_there(
         ("env.json", errno.EACCES),
     ],
 )
-def test_a_point_that_cannot_be_read_now_is_kept(
-    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, number: int
+def test_a_point_that_cannot_be_read_is_kept_and_a_damaged_one_is_named(  # noqa: PLR0917 - pytest's
+    left: Left,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    pattern: str,
+    number: int,
 ) -> None:
-    """Law: what the system does not show is not damaged: the run stops with one line, and goes on later."""
+    """Law: what the system does not show is not damaged: the run stops with one line, and goes on later.
+
+    A changed bit of anything that a point needs is one line, the run starts afresh, and there is never a wrong result.
+    """
     run_dir = left.copy(tmp_path)
     file = max(run_dir.glob(pattern))
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
@@ -251,8 +230,19 @@ def test_a_point_that_cannot_be_read_now_is_kept(
         with pytest.raises(StoreError, match=rf"{file.name}: cannot be read: .*; the resume point stays: put this"):
             resumed(left.config, run_dir)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
-    resumed(left.config, run_dir)
+    if pattern in FILES_OF_A_POINT:
+        flip(file)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "harness"):
+        resumed(left.config, run_dir)
     assert compare_records(left.whole, run_dir) == []
+    notes = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    if pattern in FILES_OF_A_POINT:
+        assert len(notes) == 2
+        assert str(run_dir) in notes[0]
+        assert notes[1].endswith("starts afresh")
+    else:
+        assert "goes on from step" in caplog.text
 
 
 def refuse(refused: Path, number: int, opens: Any, file: Any, *args: Any, **values: Any) -> Any:

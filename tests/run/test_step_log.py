@@ -1,4 +1,4 @@
-"""The log of losses: every step on record once, reruns marked and compared."""
+"""The log of losses: reruns marked, and compared. That each step is on record once is checked of every run."""
 
 from typing import cast
 
@@ -25,79 +25,50 @@ class Record:
         return 0.0
 
 
-@pytest.fixture
-def record() -> Record:
-    """An empty record."""
-    return Record()
-
-
-def make_log(record: Record) -> StepLog:
-    """Ten steps of four samples, on record every three steps."""
-    return StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3)
+def log_of(*losses: float, **keys: bool) -> tuple[StepLog, Record]:
+    """A log of ten steps of four samples, on record every three steps, that has begun with these losses."""
+    record = Record()
+    log = StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3, **keys)
+    finish(log, *losses)
+    return log, record
 
 
 def finish(log: StepLog, *losses: float) -> list[bool]:
-    """Finish steps; which of them were reruns."""
+    """Finish steps, and write them down; which of them were reruns."""
     reruns = []
     for loss in losses:
         reruns.append(log.finish_step(loss))
         log.flush_if_due()
+    log.flush()
     return reruns
 
 
-def test_every_step_is_on_record_once(record: Record) -> None:
-    """Events follow one another without gap or overlap, and hold the losses in order."""
-    log = make_log(record)
-    finish(log, 0.5, 0.25, 0.125, 0.75)
-    log.flush()
-    log.flush()
-    assert [(event.first_step, event.step, event.losses) for event in record.events] == [
-        (0, 3, [0.5, 0.25, 0.125]),
-        (3, 4, [0.75]),
-    ]
-    assert [event.samples for event in record.events] == [12, 16]
-
-
-def test_reruns_are_marked_and_end_with_an_event_of_their_own(record: Record) -> None:
+def test_reruns_are_marked_and_end_with_an_event_of_their_own() -> None:
     """After a rollback the steps that had run are on record as reruns, up to the step where new ones begin."""
-    log = make_log(record)
-    finish(log, 0.1, 0.2, 0.3, 0.4)
-    log.flush()
+    log, record = log_of(0.1, 0.2, 0.3, 0.4)
     log.roll_back(2)
     assert finish(log, 0.3, 0.4, 0.5) == [True, True, False]
-    log.flush()
-    assert [(event.first_step, event.step, event.rerun) for event in record.events[2:]] == [
-        (2, 3, True),
-        (3, 4, True),
-        (4, 5, False),
-    ]
+    found = [(event.first_step, event.step, event.samples, event.rerun) for event in record.events]
+    assert found == [(0, 3, 12, False), (3, 4, 16, False), (2, 3, 12, True), (3, 4, 16, True), (4, 5, 20, False)]
     assert log.losses == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
-def test_a_rerun_with_another_loss_fails_the_run(record: Record) -> None:
-    """One flipped bit is another loss; -0.0 is not 0.0."""
-    log = make_log(record)
-    finish(log, 0.0)
+def test_a_rerun_with_another_loss_fails_the_run() -> None:
+    """One flipped bit is another loss; -0.0 is not 0.0. Where saves are rounded, reruns have losses of their own."""
+    log, _ = log_of(0.0)
     log.roll_back(0)
     with pytest.raises(RunFailed, match=r"step 1: its loss after a rollback is -0\.0, expected 0\.0"):
         log.finish_step(-0.0)
-
-
-def test_where_saves_are_rounded_a_rerun_has_losses_of_its_own(record: Record) -> None:
-    """They take the place of the first ones, in the record and in the result."""
-    log = StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3, repeats_exactly=False)
-    finish(log, 0.5, 0.25)
+    log, record = log_of(0.5, 0.25, repeats_exactly=False)
     log.roll_back(1)
     assert finish(log, 0.75, 0.125) == [True, False]
-    log.flush()
     assert log.losses == [0.5, 0.75, 0.125]
     assert [event.losses for event in record.events if event.rerun] == [[0.75]]
 
 
-def test_the_mean_of_the_last_tenth_has_one_step_at_least(record: Record) -> None:
+def test_the_mean_of_the_last_tenth_has_one_step_at_least() -> None:
     """Of twenty steps the last two, of five the last one."""
-    log = make_log(record)
-    finish(log, *[1.0] * 5)
+    log, _ = log_of(*[1.0] * 5)
     assert log.mean_of_last_tenth() == 1.0
     finish(log, *[1.0] * 13, 2.0, 4.0)
     assert log.mean_of_last_tenth() == 3.0

@@ -103,11 +103,18 @@ def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:
     assert "event" in differences[0]
 
 
-def test_modes_of_saves_are_compared_unless_snapshots_have_a_price(config: Config) -> None:
-    """Intervals and charges then depend on the mode, so there is nothing to compare."""
+def test_what_has_nothing_to_compare_is_left_out(config: Config, tmp_path: Path) -> None:
+    """Intervals and charges then depend on the mode, so there is nothing to compare.
+
+    Stale caches are left out where all trainers die: their updates would die with them.
+    """
     priced = changed(config, profile__network_gbps=25, profile__snapshot_gbps=80)
     names = [{variant.name for variant in verify.variants_of(each)} for each in (config, priced)]
     assert names[0] - names[1] == {"async"}
+    for rank, is_in in (("trainer0", False), ("ps1", True)):
+        (tmp_path / "trace.csv").write_text(f"hour,rank\n10,{rank}\n")
+        variants = verify.variants_of(changed(config, trace__path=str(tmp_path / "trace.csv")))
+        assert ("stale" in {variant.name for variant in variants}) == is_in
 
 
 def test_what_a_run_refuses_is_not_called_identical(config: Config, tmp_path: Path) -> None:

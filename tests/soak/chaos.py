@@ -7,24 +7,294 @@ anything was wrong, or if a signal or fault came too rarely in one of its phases
     python -m tests.soak.chaos --first 417 --rounds 1 --seed 1      one round again, by its number
 """
 
+import os
+import re
+import shutil
+import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import analysis
 from benchmarks._common import table
-from harness.core.events import Injected
-from tests.soak import chaos_judges as judges
-from tests.soak.attempt import Attempt
-from tests.soak.chaos_draws import HARMLESS, LOSES_A_RANK, LOSES_A_TRAINER, Fault, Round, drawn
-from tests.soak.chaos_strike import Striker
-from tests.soak.rounds import Verdict, carried_out, rounds_parser, write_config
+from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
+from harness.core.plans import buddy_of, is_ps, is_trainer, owner_of
+from harness.record.rundir import read_config
+from tests.soak.attempt import POLL_S, Attempt, in_session
+from tests.soak.chaos_draws import (
+    CELLS,
+    FAULT_TURNS,
+    HARMLESS,
+    JOIN_TIMEOUT_S,
+    LOSES_A_RANK,
+    LOSES_A_TRAINER,
+    RPC_TIMEOUT_S,
+    SIGNALS,
+    Fault,
+    Round,
+    drawn,
+)
+from tests.soak.rounds import DEADLINE_S, Verdict, carried_out, rounds_parser, write_config
 
 _LONG = 1000  # rounds from which on each cell has to come
 _LEAST = 20  # times
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+_PHASE_OF = {"started": "start", "save": "save", "eval": "eval"} | dict.fromkeys(("loss", "lost", "regroup"), "recover")
+_LONGEST_PAUSE_S = 0.3  # far below the deadlines of a round
+
+
+class Striker:
+    """Sends signals to the processes of an attempt.
+
+    ``counts``: which signals found a process, and in which phase. ``pauses``: of the moments at which any process is
+    stopped for a moment, and then another one; None: never.
+    """
+
+    def __init__(self, attempt: Attempt, pauses: np.random.Generator | None) -> None:
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self._attempt, self._pauses = attempt, pauses
+        self._next_pause_s = time.monotonic()
+        self._until_s: dict[int, float] = {}  # processes that are stopped, each until its second
+        self._left_alone: set[int] = set()  # by pauses: processes that a signal was sent to
+
+    def strike(self, faults: Sequence[Fault]) -> None:
+        """Send each signal once its phase has come.
+
+        Returns when nothing is left to be sent or continued. With pauses that is when the attempt has ended, or at its
+        deadline.
+        """
+        attempt, pending = self._attempt, list(faults)
+        while (
+            (pending or self._pauses or self._until_s)
+            and not attempt.poll()
+            and time.monotonic() < attempt.began_s + DEADLINE_S
+        ):
+            self._continue(time.monotonic())
+            if self._pauses:
+                self._pause_one(self._pauses)
+            self._look_around(pending)
+            due = next((fault for fault in pending if self._is_due(fault)), None)
+            if due is None:
+                attempt.wait(time.monotonic() + POLL_S)
+                continue
+            pending.remove(due)
+            attempt.wait(time.monotonic() + due.delay_s)
+            phase, _ = self._place()
+            pids = attempt.processes(SIGNALS[due.name].whom)
+            if not attempt.poll() and pids and self._sent(due, pids[due.step % len(pids)]):
+                self.counts["signal", due.name, phase] += 1
+        self._continue(np.inf)
+
+    def _place(self) -> tuple[str, int]:
+        """What the record says last: the phase, and the step."""
+        last = self._attempt.last_event()
+        return ("start", 0) if last is None else (_PHASE_OF.get(last[0], "train"), last[1])
+
+    def _look_around(self, pending: Sequence[Fault]) -> None:
+        """Look for the fork server while there is time, and for sockets when all of them are there."""
+        if self._place()[0] != "start":
+            self._attempt.note_sockets()
+            if any(SIGNALS[fault.name].whom == "fork server" for fault in pending):
+                self._attempt.processes("fork server")
+
+    def _is_due(self, fault: Fault) -> bool:
+        """Whether the run has reached the phase and the step, and there is a process to which the signal can go."""
+        phase, step = self._place()
+        has_come = phase == fault.phase and (step >= fault.step or phase == "start")
+        return has_come and bool(self._attempt.processes(SIGNALS[fault.name].whom))
+
+    def _sent(self, fault: Fault, pid: int) -> bool:
+        """Send the signal to a process; whether it was there."""
+        self._left_alone.add(pid)
+        number = SIGNALS[fault.name].number
+        try:
+            if fault.held_s is not None:
+                self._stop(pid, fault.held_s)
+                return True
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        if number == signal.SIGSTOP:
+            self._until_s.pop(pid, None)  # it is stopped for good
+        return True
+
+    def _pause_one(self, rng: np.random.Generator) -> None:
+        """Stop a process, any of them, if it is time."""
+        if time.monotonic() < self._next_pause_s:
+            return
+        stop_s, wait_s = rng.uniform(0, _LONGEST_PAUSE_S, 2).tolist()
+        self._next_pause_s = time.monotonic() + stop_s + wait_s
+        if pids := [pid for pid in in_session(self._attempt.pid) if pid not in self._left_alone]:
+            with suppress(ProcessLookupError):
+                self._stop(int(rng.choice(pids)), stop_s)
+                self.counts["pause", "any process", self._place()[0]] += 1
+
+    def _stop(self, pid: int, seconds: float) -> None:
+        """Stop a process, which goes on after ``seconds``. Raises ProcessLookupError if it has ended."""
+        os.kill(pid, signal.SIGSTOP)
+        self._until_s[pid] = time.monotonic() + seconds
+        self._attempt.paused_s += seconds
+
+    def _continue(self, by_s: float) -> None:
+        """Continue the processes whose second has come."""
+        for pid in [pid for pid, until_s in self._until_s.items() if until_s <= by_s]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            del self._until_s[pid]
+
+
+# --- judges: each returns what is wrong, one line each --------------------------------------------------------------
+
+CHARGES = ("reschedule_h", "overhead_frac", "node_h", "num_failures", "num_lost_ranks")
+"""Figures that the death of a trainer changes."""
+
+MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
+"""Figures that depend on the trained model alone."""
+
+_CLEAN_UP_S = 2.0
+_SLACK = 1.1  # of a deadline
+_LOSES_NOTHING = ("none", "full", "buddy")
+_SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
+
+
+def judged_end(attempt: Attempt) -> list[str]:
+    """Wait for the end; what is wrong with it."""
+    wrong: list[str] = []
+    if not attempt.wait(attempt.began_s + DEADLINE_S):
+        wrong.append(f"hung for {DEADLINE_S:.0f} s: {attempt.last_line()}")
+        attempt.end()
+    text = attempt.output.read_text(errors="replace")
+    if "Traceback" in text:
+        wrong.append(f"a traceback: {attempt.last_line()}\n{text[text.index('Traceback') :]}")
+    if attempt.code is not None and attempt.code > 0 and not text.strip():
+        wrong.append(f"exit code {attempt.code} without a word")
+    deadline_s = time.monotonic() + _CLEAN_UP_S
+    while (left := attempt.left()) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    if left:
+        wrong.append(f"left over {_CLEAN_UP_S:g} s after exit code {attempt.code}: {', '.join(left[:4])}")
+        attempt.end()
+        shutil.rmtree(attempt.temporary)
+        attempt.temporary.mkdir()
+    return wrong + late_detections(attempt.events(), attempt.paused_s)
+
+
+def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None) -> list[str]:
+    """Of a run that has to have ended well; of its figures, those of ``names`` must be as expected, None: all."""
+    events, is_done = attempt.events(), (attempt.out / "DONE").exists()
+    wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))] if is_done else []
+    if attempt.code or not is_done:
+        return [f"exit code {attempt.code} without a result: {attempt.last_line()}", *wrong]
+    if left := unfinished_files(attempt.out):
+        wrong.append(f"left in the run's folder: {', '.join(left[:4])}")
+    found = figures(events)
+    differ = [name for name in (expected if names is None else names) if found.get(name) != expected[name]]
+    lost = [
+        f"{event.unplanned_ranks} at {event.step}"
+        for event in events
+        if isinstance(event, Lost) and event.unplanned_ranks
+    ]
+    unasked = f" (lost without a line of the trace: {', '.join(lost) or 'none'})"
+    return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] + unasked for name in differ[:2]]
+
+
+def unfinished_files(out: Path) -> list[str]:
+    """Temporary files and resume points that a finished run must not leave, wandb's own aside."""
+    found = [path for path in out.rglob("*.tmp") if "wandb" not in path.relative_to(out).parts]
+    found += [path for path in [out / "resume"] if path.exists()]
+    return sorted(str(path.relative_to(out.parent)) for path in found)
+
+
+def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
+    """Ranks that were stopped or cut off, and found later than their deadline and a tenth of it.
+
+    A PS rank and a trainer that are mute at once have two deadlines: if no other trainer asks the PS rank, its deadline
+    begins when another one asks for the dead trainer. ``paused_s``: seconds in which a process of the run was stopped
+    besides.
+    """
+    mute: dict[str, Injected] = {}
+    found: list[tuple[str, float, float]] = []
+    for event in events:
+        if isinstance(event, Injected) and event.loss == "mute":
+            mute[event.rank] = event
+        elif isinstance(event, Lost):
+            kills = [kill for rank in event.ranks if (kill := mute.pop(rank, None))]
+            # A rank that is mute while a world is formed has the other deadline, below.
+            if event.unplanned_ranks or not kills or any(kill.phase == "regroup" for kill in kills):
+                continue
+            names = ", ".join(f"{kill.rank} ({kill.fault} in {kill.phase})" for kill in kills)
+            deadline_s = RPC_TIMEOUT_S * len({is_ps(kill.rank) for kill in kills})
+            found.append((f"step {event.step}: {names}", event.machine["seconds"], deadline_s))
+        elif isinstance(event, Regrouped):
+            for rank, machine in event.machine.get("mute", {}).items():
+                missed, deadline_s = ("to join", JOIN_TIMEOUT_S) if is_ps(rank) else ("a sign of life", RPC_TIMEOUT_S)
+                found.append((f"step {event.step}: {rank}, {missed}", machine.get("seconds", 0.0), deadline_s))
+    return [
+        f"{words}: found after {seconds:.2f} s, the deadline is {deadline_s:g} s (and {paused_s:.2f} s of pauses)"
+        for words, seconds, deadline_s in found
+        if seconds > _SLACK * deadline_s + paused_s
+    ]
+
+
+def met_a_flip(attempt: Attempt) -> bool:
+    """Whether it ended since it read a file of which the trace flipped a bit."""
+    flips = [event for event in attempt.events() if isinstance(event, Injected) and event.fault == "bitflip"]
+    return attempt.code == 1 and any(Path(str(flip.details["path"])).name in attempt.last_line() for flip in flips)
+
+
+def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
+    """Whether the loss of ranks costs its strategy no update: of `buddy`, unless a rank and its replica are lost."""
+    name = each.settings["strategy"]["name"]
+    return name in _LOSES_NOTHING and not (name == "buddy" and _lost_a_pair(events, each.settings["cluster"]["num_ps"]))
+
+
+def _lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
+    """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
+    unplanned = {rank for event in events if isinstance(event, Lost) for rank in filter(is_ps, event.unplanned_ranks)}
+    pairs = [{rank, other(rank, num_ps)} for rank in unplanned for other in (buddy_of, owner_of)]
+    together = [{*event.ranks} for event in events if isinstance(event, Recovered) and unplanned & {*event.ranks}]
+    return any(pair <= ranks for pair in pairs for ranks in together)
+
+
+def shared_memory_left() -> list[str]:
+    """Segments of processes that have ended."""
+    names = [(name, _SHARED_MEMORY.search(name)) for name in os.listdir("/dev/shm")]
+    return sorted(name for name, found in names if found and not Path(f"/proc/{found[1]}").exists())
+
+
+def figures(events: Sequence[Event]) -> dict[str, Any]:
+    """What the last event says, this machine's part aside; digests of trainers, which must be equal, as one."""
+    if not events or not isinstance(finished := events[-1], Finished):
+        return {}
+    values = finished.to_json()
+    replicas = {digest for rank, digest in finished.digests.items() if is_trainer(rank)}
+    shards = {rank: digest for rank, digest in finished.digests.items() if is_ps(rank)}
+    values["digests"] = {**shards, "trainers": sorted(replicas)}
+    return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
+
+
+def too_rare(counts: Counter[tuple[str, ...]], least: int) -> list[str]:
+    """Signals and faults of traces that came fewer than ``least`` times in a phase."""
+    cells = [("signal", *cell) for cell in CELLS] + [
+        ("trace", *cell) for cell in (*FAULT_TURNS, ("bitflip", "boundary"))
+    ]
+    return [
+        f"{name} in {phase}: {counts[kind, name, phase]} times, expected {least}"
+        for kind, name, phase in cells
+        if counts[kind, name, phase] < least
+    ]
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
 
 
 def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> Verdict:
@@ -35,18 +305,18 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
     config = write_config(folder, settings, each.settings, {"trace": trace})
     (folder / "calm").mkdir()
     calm = Attempt(config, folder / "calm", "engine=local", "trace.inject=boundary", "wandb.mode=disabled")
-    if (wrong := judges.judged_end(calm)) or (calm.code and not judges.met_a_flip(calm)):
+    if (wrong := judged_end(calm)) or (calm.code and not met_a_flip(calm)):
         return Verdict(wrong=[f"calm run: exit code {calm.code}: {calm.last_line()}", *wrong])
     attempt = _attempt(Attempt(config, folder), each.faults[0], rng if each.pauses else None, verdict)
     if not verdict.wrong and not calm.code:
-        attempt = _to_its_end(each, config, attempt, judges.figures(calm.events()), verdict)
-    elif not verdict.wrong and not judges.met_a_flip(attempt):
+        attempt = _to_its_end(each, config, attempt, figures(calm.events()), verdict)
+    elif not verdict.wrong and not met_a_flip(attempt):
         ends = f"exit code {attempt.code}: {attempt.last_line()}; the calm run ended with {calm.last_line()}"
         verdict.wrong.append(ends)
     verdict.counts += Counter(
         ("trace", event.fault, event.phase) for event in attempt.events() if isinstance(event, Injected)
     )
-    if left := judges.shared_memory_left():
+    if left := shared_memory_left():
         verdict.wrong.append(f"left shared memory: {', '.join(left)}")
     return verdict
 
@@ -56,7 +326,7 @@ def _attempt(attempt: Attempt, faults: Sequence[Fault], rng: np.random.Generator
     striker = Striker(attempt, rng)
     striker.strike(faults)
     verdict.counts += striker.counts
-    verdict.wrong += judges.judged_end(attempt)
+    verdict.wrong += judged_end(attempt)
     return attempt
 
 
@@ -70,7 +340,7 @@ def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[s
     lost_trainers = bool(struck & {*LOSES_A_TRAINER}) and each.settings["cluster"]["num_trainers"] > 1
     if attempt.code == 0 or (lost_ranks and (attempt.out / "DONE").exists()):  # the signal may have come after it
         names = _names(each, attempt, expected, lost_ranks=lost_ranks, lost_trainers=lost_trainers)
-        verdict.wrong += judges.judged_result(attempt, expected, names)
+        verdict.wrong += judged_result(attempt, expected, names)
         return attempt
     # What a run lost with a rank that no trace named it has lost in its resume points too.
     options = ["--afresh"] if lost_ranks else []
@@ -80,22 +350,22 @@ def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[s
             attempt = _attempt(Attempt(config, attempt.out.parent, *options), faults, None, found)
     names = _names(each, attempt, expected, lost_ranks=False, lost_trainers=lost_trainers)
     verdict.counts += found.counts
-    verdict.wrong += [f"again: {line}" for line in [*found.wrong, *judges.judged_result(attempt, expected, names)]]
+    verdict.wrong += [f"again: {line}" for line in [*found.wrong, *judged_result(attempt, expected, names)]]
     return attempt
 
 
 def _names(
     each: Round, attempt: Attempt, expected: Mapping[str, Any], *, lost_ranks: bool, lost_trainers: bool
 ) -> Sequence[str]:
-    """Names of the judges.figures that must be those of the calm run."""
+    """Names of the figures that must be those of the calm run."""
     trace = each.settings.get("trace", {})
     if trace.get("inject") == "wall":  # deaths between other steps than those of the calm run
-        return judges.MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
+        return MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
     if lost_trainers and trace.get("clock") == "wall":  # their hours come before failures of the trace
         return ()
     if lost_ranks:
-        return judges.MODEL if judges.loses_nothing(each, attempt.events()) else ()
-    return [name for name in expected if name not in judges.CHARGES or not lost_trainers]
+        return MODEL if loses_nothing(each, attempt.events()) else ()
+    return [name for name in expected if name not in CHARGES or not lost_trainers]
 
 
 def _counted(found: Counter[tuple[str, ...]], kind: str) -> list[str]:
@@ -113,7 +383,7 @@ def main() -> None:
     if options.at_least is None:
         options.at_least = _LEAST if options.rounds >= _LONG else 0
     total = carried_out(options, "chaos", tried)
-    rare = judges.too_rare(total.counts, options.at_least)
+    rare = too_rare(total.counts, options.at_least)
     signals, faults, pauses = (
         sum(count for key, count in total.counts.items() if key[0] == kind) for kind in ("signal", "trace", "pause")
     )
