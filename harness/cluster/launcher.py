@@ -1,6 +1,6 @@
 """The interface of launchers, which start, watch and end the processes of ranks; and the launcher of this machine.
 
-The table of launchers is in ``harness/run/launchers.py``.
+The table of launchers is in ``harness/run/assemble.py``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -22,8 +22,7 @@ from typing import Any, NoReturn
 
 from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.core.errors import ConfigError, HarnessError
-from harness.hosts.agent_link import BEAT_FRAC
-from harness.hosts.notice import Notice
+from harness.hosts.agent_link import BEAT_FRAC, Notice
 from harness.processes import control, forked
 from harness.processes.control import LEASE_FRAC, give_up_after, interface_of
 from harness.processes.forked import ForkedProcess

@@ -1,21 +1,23 @@
 """The launcher of ranks on several hosts: an agent on each starts, watches and kills the processes there."""
 
+import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import HostMap, Rank
-from harness.hosts.agent_link import AgentLink, HostLost
+from harness.hosts.agent_link import AgentLink, HostLost, Notice
 from harness.hosts.agent_start import end_agents, start_agents
-from harness.hosts.ctrl_z import CtrlZ
-from harness.hosts.notice import Notice
 from harness.processes.partition import CannotCutOff
 
 
@@ -90,7 +92,7 @@ class HostsLauncher(Launcher):
         self._hosts = hosts
         self._notice = Notice()
         self._agents, self._commands = start_agents(cluster, self._notice.give)
-        self._ctrl_z = CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
+        self._ctrl_z = _CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
             self._check_shared(checkpoints.absolute())
             self.end_hosts(hosts.lost)
@@ -196,3 +198,51 @@ def _refuse(cluster: ClusterConfig) -> None:
                 f"cluster.host: expected an address of this machine that the hosts reach, got {cluster.host}, "
                 "which names none"
             )
+
+
+class _CtrlZ:
+    """Ctrl-Z with ranks on several hosts: the agents are told before the supervisor stops, so that they wait for it.
+
+    Handler of SIGTSTP that suspends the leases of all agents, then stops this process; SIGCONT resumes the leases.
+
+    A no-op outside of the main thread, and if the process ignores or handles the signal already. SIGSTOP cannot be
+    handled: the agents treat a supervisor stopped by it as one that is cut off.
+
+    Args:
+        agents: returns the living agents.
+    """
+
+    def __init__(self, agents: Callable[[], Iterable[AgentLink]]) -> None:
+        self._agents = agents
+        self._asked = -1
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+            return
+        self._asked = os.eventfd(0, os.EFD_CLOEXEC)
+        threading.Thread(target=self._serve, args=(self._asked,), name="ctrl-z", daemon=True).start()
+        signal.signal(signal.SIGTSTP, self._ask)
+
+    def _ask(self, _number: int, _frame: FrameType | None, /) -> None:
+        with suppress(OSError):
+            os.eventfd_write(self._asked, 1)
+
+    def _serve(self, asked: int) -> None:
+        with suppress(OSError):
+            while os.eventfd_read(asked) < _END:
+                for agent in self._agents():
+                    agent.suspend()
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # by this thread: it goes on after SIGCONT
+                for agent in self._agents():
+                    agent.go_on()
+        os.close(asked)
+
+    def close(self) -> None:
+        """Restore the default action of SIGTSTP."""
+        if self._asked >= 0:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.eventfd_write(self._asked, _END)
+            self._asked = -1
+
+
+_END = 1 << 32  # more than signals can have added

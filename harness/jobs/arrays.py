@@ -11,7 +11,7 @@ The files of a grid's jobs are in its folder ``jobs``. The result of a job is in
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
@@ -23,11 +23,14 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError
 from harness.files import make_folder, read_file, store_errors, write_text
+from harness.grid.process import Outcome
+from harness.grid.runner import GridView
 from harness.jobs.cell_job import CellJob
 from harness.model.backends import choose_backend
 from harness.processes.child import ROOT
+from harness.record.event_log import EventLog, newest_events
 from harness.record.rundir import RunDir
-from harness.run.assemble import starts_processes
+from harness.run.assemble import RunStatus, starts_processes
 from harness.run.spec import with_backend
 
 _PROGRAM = ROOT / "run.py"
@@ -128,3 +131,42 @@ def _alike(cell: Cell) -> tuple[str, int]:
 def command_of(cell: Cell, grace_s: float) -> tuple[str, ...]:
     """The command that trains a cell, by its configuration file."""
     return sys.executable, str(_PROGRAM), "train", str(JobFiles(cell.run_dir).config), "--grace", f"{grace_s:g}"
+
+
+# --- progress and outcome of a cell, by its folder and its job's log ---------------------------------------------
+
+
+def show_progress(cells: Iterable[Cell], view: GridView) -> None:
+    """Pass the status of each cell that has events to ``view``."""
+    for cell in cells:
+        if (status := progress_of(cell.run_dir)) is not None:
+            view.status(cell, status)
+
+
+def done_outcome(cell: Cell, seconds: float) -> Outcome:
+    """The outcome of a cell that is done. ``seconds``: the run's duration if its record has none."""
+    finished = EventLog.of(RunDir(cell.run_dir)).finished
+    assert finished is not None, "a run that is done has a result"
+    return Outcome(cell=cell, status="done", seconds=finished.machine.get("seconds", seconds), finished=finished)
+
+
+def reason_of(cell: Cell) -> str:
+    """Why a cell ended without being done, in one line: from error.txt, else the last line of its log."""
+    files = JobFiles(cell.run_dir)
+    return f"{RunDir(cell.run_dir).reason() or files.last_line() or 'it has printed nothing'} (see {files.log})"
+
+
+def progress_of(run_dir: Path) -> RunStatus | None:
+    """The status of a run by its newest events, for display; None before the first event. Raises nothing."""
+    events = newest_events(RunDir(run_dir).events)
+    if not events or not isinstance(num_steps := events[0].get("num_steps"), int):
+        return None
+    losses = [event["losses"][-1] for event in events if event.get("losses")]
+    steps = [event["step"] for event in events if isinstance(event.get("step"), int)]
+    return RunStatus(
+        step=steps[-1] if steps else 0,
+        num_steps=num_steps,
+        loss=losses[-1] if losses else None,
+        phase="train",
+        generation=0,
+    )

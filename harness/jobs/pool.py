@@ -17,9 +17,17 @@ from harness.core.errors import ConfigError
 from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
-from harness.jobs.arrays import JobArray, arrays, folder_of, processors_of, write_config
+from harness.jobs.arrays import (
+    JobArray,
+    arrays,
+    done_outcome,
+    folder_of,
+    processors_of,
+    reason_of,
+    show_progress,
+    write_config,
+)
 from harness.jobs.clusters import CLUSTERS, Cluster
-from harness.jobs.progress import done_outcome, reason_of, show_progress
 from harness.processes.stop import StopRequest
 from harness.record.rundir import RunDir
 

@@ -19,8 +19,15 @@ from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.hosts.ray_launcher import PROGRAM
-from harness.jobs.arrays import JobFiles, command_of, processors_of, write_config
-from harness.jobs.progress import done_outcome, reason_of, show_progress
+from harness.jobs.arrays import (
+    JobFiles,
+    command_of,
+    done_outcome,
+    processors_of,
+    reason_of,
+    show_progress,
+    write_config,
+)
 from harness.processes.child import Child
 from harness.processes.stop import StopRequest
 from harness.record.rundir import RunDir

@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.cluster.effects import Effects, Resumption
-from harness.cluster.launcher import Launcher, RankContext
+from harness.cluster.launcher import ForkLauncher, Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster
 from harness.cluster.rank_process import ps_main, trainer_main
@@ -23,27 +23,41 @@ from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
+from harness.core.choices import LAUNCHER_NAMES, PartTable
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import Finished
-from harness.core.faults import FaultTime
+from harness.core.events import Finished, Injected
+from harness.core.faults import FAULTS, FaultTime, PlannedFault
 from harness.core.plans import HostMap, Rank
 from harness.core.resumable import State
 from harness.files import Place
+from harness.hosts.launcher import HostsLauncher
+from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code, read_all_code, roots_of
+from harness.record.event_log import read_events
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
-from harness.run.launchers import LAUNCHERS
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_data
-from harness.run.validity import damage_in, problem_of
 from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
 from harness.wandb.exporter import followed
 
 _log = logging.getLogger(__name__)
+
+MakeLauncher = Callable[[ClusterConfig, HostMap, Path], Launcher]
+"""Makes a launcher for ranks that are on these hosts, and write their files below a folder, which exists.
+
+Raises ConfigError, RunFailed.
+"""
+
+LAUNCHERS: PartTable[MakeLauncher] = PartTable(
+    LAUNCHER_NAMES,
+    {"fork": lambda cluster, hosts, checkpoints: ForkLauncher(), "hosts": HostsLauncher, "ray": RayLauncher},
+)
+"""Launchers by the value of config key ``cluster.launcher``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,14 +167,14 @@ class _Run:
         try:
             supervisor = self._on_rpc() if self.spec.config.engine == "rpc" else self._on_local()
         except StoreError as error:
-            if words := damage_in(str(error), self.recorder.run.events):
+            if words := _damage_in(str(error), self.recorder.run.events):
                 raise RunFailed(f"{error}; {words}") from error
             raise
         finally:
             self._store.wait()
         finished = self.recorder.finished
         assert finished is not None, "a run ends with its last event"
-        if problem := problem_of(self.spec, supervisor):
+        if problem := _problem_of(self.spec, supervisor):
             self.recorder.place.check()
             shutil.rmtree(self.folder.root, ignore_errors=True)  # a run resumed from there would end here again
             raise RunFailed(problem)
@@ -344,3 +358,56 @@ def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
             ) from error
         _log.info("note: no private network on this machine (%s): other processes of it can reach the ranks", error)
         return None
+
+
+# --- what is wrong with a run that has ended --------------------------------------------------------------
+
+
+def _problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
+    """Why the result of a run that has ended is invalid; None if it is valid."""
+    unfired, trace = supervisor.unfired, run_spec.config.trace
+    if unfired and trace.inject == "wall":
+        lines = ", ".join(str(strike.line) for kill in unfired for strike in kill.strikes.values())
+        _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
+        unfired = []
+    if trace.clock == "wall":  # later ones may lie after the job's end
+        unfired = [kill for kill in unfired if kill.hour <= run_spec.costs.job_h]
+    if unfired:
+        return "\n".join(_unfired_words(trace.path, unfired))
+    if supervisor.num_unplanned and not trace.allow_unplanned:
+        return (
+            f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
+            "the record is kept; trace.allow_unplanned=true accepts such runs: start it again with --afresh"
+        )
+    return None
+
+
+def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterator[str]:
+    """One line for all kills at boundaries that did not happen, and one for each kill whose phase never came."""
+    if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
+        yield (
+            f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "
+            "again"
+        )
+    for kill in unfired:
+        if kill.phase != "boundary":
+            line = min(strike.line for strike in kill.strikes.values())
+            yield (
+                f"{path}:{line}: expected a phase {kill.phase} after step {kill.step}, in which {kill.fault.aim} "
+                f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
+                "phase"
+            )
+
+
+def _damage_in(problem: str, events: Path) -> str:
+    """The faults of the trace that damaged the file named in ``problem``, in words; empty if none did.
+
+    ``events``: the record of the run; it is read only if ``problem`` reports damage.
+    """
+    lines: dict[str, list[str]] = {}
+    record = read_events(events) if ": damaged" in problem else []
+    for event in (each for each in record if isinstance(each, Injected)):
+        what = FAULTS[event.fault].damage
+        if what and f"{event.details['path']}: damaged" in problem:
+            lines.setdefault(what, []).append(str(event.line))
+    return "; ".join(f"{what} by line {', '.join(which)} of the trace" for what, which in lines.items())

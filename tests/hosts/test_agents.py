@@ -15,12 +15,10 @@ from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import HostMap
 from harness.hosts.agent import AgentSettings
-from harness.hosts.agent_link import AgentLink, HostLost
+from harness.hosts.agent_link import AgentLink, HostLost, Notice
 from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
-from harness.hosts.notice import Notice
 from harness.hosts.ray_launcher import RayLauncher
-from harness.processes.control import give_up_all_after, interface_of
 from harness.processes.leash import ORPHANED
 from tests.own_time import own_time
 

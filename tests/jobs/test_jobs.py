@@ -12,11 +12,10 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError, RunFailed
 from harness.jobs import cell_job, ray_pool
-from harness.jobs.arrays import arrays, folder_of, processors_of
+from harness.jobs.arrays import arrays, folder_of, processors_of, progress_of
 from harness.jobs.cell_job import CellJob
 from harness.jobs.clusters import CLUSTERS
 from harness.jobs.pool import JobPool, cluster_of
-from harness.jobs.progress import progress_of
 from harness.run.spec import cell_hash
 from tests.grid.cells import Journal
 from tests.jobs.cells import cells_of

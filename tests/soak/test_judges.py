@@ -20,8 +20,8 @@ from harness.core.strategies import STRATEGIES, make_strategy
 from tests.forked import ran, said_by
 from tests.soak import chaos
 from tests.soak.attempt import listening_sockets, sockets_of
-from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round, drawn
 from tests.soak.chaos import late_detections, loses_nothing, too_rare, unfinished_files
+from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round, drawn
 from tests.soak.resume import judged_stop
 from tests.started import left_by_a_stray
 
