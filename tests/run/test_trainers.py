@@ -391,8 +391,8 @@ def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path
 @pytest.mark.parametrize(
     ("index", "act", "progress_s", "why"),
     [
-        (0, partial(time.sleep, 60), 5.5, "finished nothing for 5.5 s, last step 9 (trainer.progress_timeout_s)"),
-        (1, partial(send_self, signal.SIGSTOP), 600.0, "gave no sign of life for 1.5 s (cluster.rpc_timeout_s)"),
+        (0, partial(time.sleep, 60), 8.5, "finished nothing for 8.5 s, last step 9 (trainer.progress_timeout_s)"),
+        (1, partial(send_self, signal.SIGSTOP), 600.0, "gave no sign of life for 2 s (cluster.rpc_timeout_s)"),
     ],
     ids=["no progress", "stopped"],
 )
@@ -400,7 +400,7 @@ def test_a_trainer_that_stands_still_is_named_and_no_other(  # noqa: PLR0917 - p
     several: Config, tmp_path: Path, index: int, act: Callable[[], None], progress_s: float, why: str
 ) -> None:
     """Law: those that wait for it are not to blame, whether it is stopped or gets no further; they go on."""
-    config = changed(several, cluster__rpc_timeout_s=1.5, cluster__join_timeout_s=2.0, trace__allow_unplanned=True)
+    config = changed(several, cluster__rpc_timeout_s=2.0, cluster__join_timeout_s=4.0, trace__allow_unplanned=True)
     run(changed(config, engine="local"), tmp_path / "whole")
     run(changed(config, trainer__progress_timeout_s=progress_s), tmp_path / "run", partial(dying, index, act))
     assert facts(tmp_path / "run") == facts(tmp_path / "whole")
