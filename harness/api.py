@@ -37,7 +37,7 @@ def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finis
     if isinstance(config, Mapping):
         config = _config_of(config)
     from harness.core.events import Finished
-    from harness.grid.single import opened_run
+    from harness.grid.experiments import opened_run
     from harness.record.event_log import read_events
     from harness.record.rundir import RunDir
 

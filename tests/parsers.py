@@ -21,7 +21,7 @@ import torch
 
 import analysis
 from analysis.claims.claim import Benchmark
-from harness.cli.benchmark_runs import BenchmarkRun
+from harness.cli.inputs import BenchmarkRun
 from harness.config.experiment import load_config, load_experiment
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml

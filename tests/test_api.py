@@ -1,6 +1,5 @@
 """The functions for Python do what the command line does."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ import torch
 import analysis
 from harness import api
 from harness.config.model import Config
-from harness.core.errors import ConfigError, UserError
-from harness.record.code import current_code
+from harness.core.errors import ConfigError
 from harness.record.rundir import read_config
 from tests import started
 from tests.forked import ran
@@ -18,10 +16,15 @@ from tests.runs import changed
 
 
 def test_a_run_from_python_is_recorded_and_not_run_twice(config: Config, tmp_path: Path) -> None:
-    """The second call returns the recorded result, and leaves the record as it is."""
-    short = changed(config, data__max_train_samples=64, trace__path=None, strategy__name="none")
-    short = changed(short, out=str(tmp_path / "run"))
+    """The second call returns the recorded result, and leaves the record as it is.
+
+    Law: engine ``local`` changes no setting of the process that calls it.
+    """
+    threads = torch.get_num_threads()
+    short = changed(config, data__max_train_samples=64, trace__path=None, strategy__name="none", engine="local")
+    short = changed(short, out=str(tmp_path / "run"), trainer__num_threads=threads + 1)
     first = api.run(short.model_dump(mode="json"))
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, False)
     before = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
     assert api.run(short) == first
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == before
@@ -45,10 +48,8 @@ grids: [{{strategy.name: [none], seed: [0, 1]}}]
 """
 
 
-def test_a_grid_from_python_is_one_of_the_command_line(
-    click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cells run once, in a folder with grid.yaml, in one wandb group; other code is another cell; damage is seen."""
+def test_a_grid_from_python_is_one_of_the_command_line(click_data: Path, tmp_path: Path) -> None:
+    """Cells run once, in a folder with grid.yaml, in one wandb group; damage is seen."""
     file = tmp_path / "grid.yaml"
     file.write_text(GRID.format(out=tmp_path / "out", data=click_data))
     done = api.grid(file)
@@ -58,24 +59,9 @@ def test_a_grid_from_python_is_one_of_the_command_line(
     groups = {read_config(outcome.cell.run_dir)["wandb"]["group"] for outcome in done}
     assert len(groups) == 1
     assert str(groups.pop()).startswith("grid-")
-    with monkeypatch.context() as patch:
-        edited = replace(current_code(), sources={"harness/core/strategies.py": "edited"})
-        for module in ("record.code", "run.spec"):
-            patch.setattr(f"harness.{module}.current_code", lambda _: edited)
-        assert [outcome.status for outcome in api.grid(file, ["seed=0"])] == ["done"]
-        with pytest.raises(UserError, match="holds this run by other code"):
-            api.run(changed(done[0].cell.config, out=str(done[0].cell.run_dir)))
     with (done[0].cell.run_dir / "events.jsonl").open("a") as events:
         events.write("{}\n")
     assert [outcome.status for outcome in api.grid(file)] == ["damaged", "skipped"]
-
-
-def test_a_run_in_this_process_leaves_torch_as_it_was(config: Config, tmp_path: Path) -> None:
-    """Law: engine ``local`` changes no setting of the process that calls it."""
-    before = torch.get_num_threads()
-    short = changed(config, data__max_train_samples=64, trace__path=None, strategy__name="none", engine="local")
-    api.run(changed(short, out=str(tmp_path / "run"), trainer__num_threads=before + 1))
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (before, False)
 
 
 NOTEBOOK = """

@@ -1,12 +1,143 @@
 """The parser of run.py, made from commands.toml. Imports nothing heavy, so that ``--help`` takes 0.2 s."""
 
 import argparse
+import difflib
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from harness.cli.parsing import OVERRIDES, Override, Pairs, Parser, WordParser, count, pair, positive, seconds
+OVERRIDES = """\
+key=value sets one configuration key (dotted) to a YAML value:
+  seed=3  strategy.name=cpr_mfu  trainer.learning_rate=1e-2  trace.path=  (empty: null)
+`run.py schema` lists every key with its description."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports each error on a single line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line to stderr and exit with code 2. For a near-miss the line suggests the right choice only."""
+        if found := re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message):
+            name, word, choices = found.groups()
+            if near := difflib.get_close_matches(word, re.findall(r"'?([\w.-]+)'?", choices), n=1):
+                message = f"{name}: unknown {word!r}; did you mean {near[0]}?"
+        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+    def unknown(self, flag: str, command: str) -> str:
+        """An error sentence on an unknown flag, which suggests the most similar flag or configuration key."""
+        name = flag.partition("=")[0]
+        (commands,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        flags = commands.choices[command]._option_string_actions
+        if near := difflib.get_close_matches(name, sorted(flags), n=1):
+            return f"unknown argument {flag}; did you mean {near[0]}?"
+        from harness.config.keys import leaf_keys  # noqa: PLC0415 - imports pydantic
+
+        key = name.lstrip("-").replace("-", "_")
+        keys = [known for known in leaf_keys() if key in (known, known.rpartition(".")[2])]
+        hint = f"; keys have no dashes: {' or '.join(f'{known}=…' for known in keys)}" if keys else ""
+        return f"unknown argument {flag}{hint}"
+
+
+class WordParser(Parser):
+    """The parser of a command that may take ``key=value`` words.
+
+    Options of older versions (``--mtbf-h 4``), as headers of traces still hold, are read as words (``mtbf_h=4``).
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See argparse."""
+        return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
+
+    def format_help(self) -> str:
+        """The help of argparse, and a description of all words, whose modules take most of a second to import."""
+        if self._has_words:
+            from harness.cli.trace_commands import words_of  # noqa: PLC0415
+
+            self.description = f"{self.description}\n\nwords:\n{words_of(self.prog.rpartition(' ')[2])}"
+        return super().format_help()
+
+    @property
+    def _has_words(self) -> bool:
+        return any(action.dest == "words" for action in self._actions)
+
+    def _as_words(self, arguments: Sequence[str]) -> list[str]:
+        """``arguments`` with the words last, so that FILE may stand anywhere among them."""
+        others: list[str] = []
+        words: list[str] = []
+        rest = iter(arguments)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            key = name.removeprefix("--").replace("-", "_")
+            if action := self._option_string_actions.get(name):
+                others += [argument, *(() if equals or action.nargs == 0 else islice(rest, 1))]
+            elif not name.startswith("--"):
+                (words if equals and name.isidentifier() else others).append(argument)
+            elif key in _BARE and not equals:
+                words.append(_BARE[key])
+            else:
+                words.append(f"{_FORMER.get(key, key)}={value if equals else next(rest, '')}")
+        return [*others, *words]
+
+
+_BARE = {"strict": "strict=true", "typical": "typical=true", "no_repairs": "repairs=false"}
+_FORMER = {"length": "length_h", "stretch": "stretch_h"}
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``NAME=TEXT`` as (name, text): the ``type`` of an option. Raises ArgumentTypeError."""
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise argparse.ArgumentTypeError(f"expected NAME=TEXT, got {text!r}")
+    return name, value
+
+
+class Override(argparse.Action):
+    """Appends the override ``CONST=VALUE`` to a list, for an option that stands for the key ``const``."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
+        """See argparse."""
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), f"{self.const}={values}"])
+
+
+class Pairs(argparse.Action):
+    """Stores the values of an option of type :func:`pair` as a dictionary."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
+        """See argparse."""
+        setattr(namespace, self.dest, dict(values))
+
+
+def count(text: str) -> int:
+    """``text`` as a whole number >= 1. Raises ValueError."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def positive(text: str) -> float:
+    """``text`` as a finite number > 0. Raises ValueError."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def seconds(text: str) -> float:
+    """``text`` as a finite number >= 0. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+seconds.__name__ = "number >= 0"
+count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
+positive.__name__ = "number > 0"
+
 
 GRACE_S = 25.0
 """Seconds between a signal that asks a command to stop, and its end: schedulers often give 30."""

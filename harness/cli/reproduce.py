@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import console, scales
-from harness.cli.benchmark_runs import BenchmarkRun
+from harness.cli import console, inputs
+from harness.cli.inputs import BenchmarkRun
 from harness.cli.needs import say_needs
 from harness.cli.record_commands import FAILED, OK
 from harness.cli.run_commands import run_experiments
@@ -76,17 +76,17 @@ def reproduce(options: argparse.Namespace) -> int:
             raise ConfigError(f"{claim.path}: expected claims of different names, got two of {other.name}")
     evidence = _evidence(claims, overrides, options.scale, Config.model_dump_json)  # before there is data
     if options.scale == "paper":
-        scales.say_data(scales.value(overrides, "data.path"))
-    missing = scales.missing(evidence.folders)
+        inputs.say_data(inputs.value(overrides, "data.path"))
+    missing = inputs.missing(evidence.folders)
     if options.dry_run:
         for folder in missing:
-            console.say(f"{folder}: {scales.LOGS[folder].rows:,} synthetic rows, to be made")
+            console.say(f"{folder}: {inputs.LOGS[folder].rows:,} synthetic rows, to be made")
         if not missing:
             evidence = _evidence(claims, overrides, options.scale, cell_hash)
             say_needs(evidence.cells, options.parallel)
         _say_plan(evidence)
         return OK
-    scales.make(missing)
+    inputs.make(missing)
     evidence = _evidence(claims, overrides, options.scale, cell_hash)
     for cell in evidence.cells:
         check(cell.config)  # raises UserError before anything is run
@@ -109,14 +109,14 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _evidence(
-    claims: Mapping[str, "Claim"], overrides: Sequence[str], scale: scales.Scale, cell_hash: Callable[[Config], str]
+    claims: Mapping[str, "Claim"], overrides: Sequence[str], scale: inputs.Scale, cell_hash: Callable[[Config], str]
 ) -> _Evidence:
     """The experiments and benchmarks of these claims. Raises UserError."""
     from analysis.claims.claim import Benchmark
 
     if scale == "paper":
-        overrides = scales.paper_overrides(overrides)
-    data = scales.value(overrides, "data.path") or _DATA
+        overrides = inputs.paper_overrides(overrides)
+    data = inputs.value(overrides, "data.path") or _DATA
     sources = {name: claim.experiment for name, claim in claims.items()}
     benchmarks = {
         name: BenchmarkRun(source, _OUT[scale] / "benchmarks" / f"{name}.json", data)
@@ -130,7 +130,7 @@ def _evidence(
         raise ConfigError(
             f"{', '.join(unused)}: expected no key but data.path for {', '.join(benchmarks)}, which rest on benchmarks"
         )
-    has_out = scales.value(overrides, "out") is not None
+    has_out = inputs.value(overrides, "out") is not None
     if len(files) > 1 and has_out:
         raise ConfigError(f"out: expected one experiment, got {', '.join(map(str, files))}; name claims of one")
     experiments: dict[Path, Experiment] = {}
@@ -141,7 +141,7 @@ def _evidence(
             if len(small) > 1:
                 console.note(f"note: {path}: compares kinds of synthetic data; left out")
                 continue
-            factor = scales.samples_factor(overrides, small.pop())
+            factor = inputs.samples_factor(overrides, small.pop())
             own += [] if has_out else [f"out={_OUT[scale] / path.stem}"]
         experiments[path] = load_experiment(path, own, cell_hash=cell_hash, samples_factor=factor)
     return _Evidence({name: experiments[path] for name, path in paths.items() if path in experiments}, benchmarks)

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +18,9 @@ from harness.config.experiment import Experiment, load_config, load_each, load_e
 from harness.config.model import Config
 from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
-from harness.grid.experiments import checked, opened_grid
+from harness.grid.experiments import checked, opened_grid, opened_run
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, LocalPool
-from harness.grid.single import opened_run
 from harness.grid.worker import run_assembled
 from harness.record.folder import has_resume_point
 
@@ -65,7 +64,7 @@ def grid(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
     from harness.run.spec import cells_of_other_backend, check
 
-    for line in checked(experiment.cells, check):
+    for line in [*_repeated_axes(experiment, options.overrides), *checked(experiment.cells, check)]:
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
@@ -79,6 +78,15 @@ def grid(options: argparse.Namespace) -> int:
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
+
+
+def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator[str]:
+    """A line for each list of ``overrides`` that multiplies the cells of several grids."""
+    grids = experiment.resolved["grids"]
+    for word in overrides:
+        if len(grids) > 1 and len(grids[0].get(word.partition("=")[0], [])) > 1:
+            cells = f"{len(experiment.cells)} cells in all; --dry-run lists them"
+            yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
 
 
 def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:

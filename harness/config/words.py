@@ -108,11 +108,22 @@ def _near(key: str, known: Collection[str]) -> str:
 # --- values in words -------------------------------------------------------------------------------------------------
 
 
+_WORDS = {
+    **dict.fromkeys(("a valid tuple", "a valid list", "a valid array"), "a list"),
+    "a valid dictionary": "a mapping",
+    "a valid string": "text",
+    "a valid boolean, unable to interpret input": "true or false",
+}
+"""What YAML calls the types of pydantic's messages."""
+
+
 def mistakes_of(error: ValidationError) -> list[str]:
     """Each mistake that pydantic found, as ``key.key: expected …, got …``; the key is missing if the JSON is broken."""
     found: list[str] = []
     for one in error.errors():
         expected = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        for word, of_yaml in _WORDS.items():
+            expected = expected.replace(word, of_yaml)
         expected = expected.replace("Invalid JSON:", "expected JSON, got an error:").partition(", unable to parse")[0]
         got = "" if "got " in expected else f", got {_shown(one['input'])}"
         if one["type"] == "missing":
@@ -122,7 +133,8 @@ def mistakes_of(error: ValidationError) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    return f"a {type(value).__name__}" if isinstance(value, dict | list | BaseModel) else show(value)
+    kind = {dict: "mapping"}.get(type(value), type(value).__name__)
+    return f"a {kind}" if isinstance(value, dict | list | BaseModel) else show(value)
 
 
 def show(value: object) -> str:

@@ -18,8 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 from harness.config.experiment import Cell
-from harness.config.jobs import JobsConfig
-from harness.config.model import Config
+from harness.config.model import Config, JobsConfig
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError
 from harness.files import make_folder, read_file, store_errors, write_text

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.config.jobs import ClusterName, JobsConfig
+from harness.config.model import ClusterName, JobsConfig
 from harness.core.errors import ConfigError, UserError, printable
 from harness.files import read_file, write_text
 from harness.jobs.arrays import MOST, JobArray

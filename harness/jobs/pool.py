@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config.experiment import Cell
-from harness.config.jobs import ClusterName
+from harness.config.model import ClusterName
 from harness.core.errors import ConfigError
 from harness.files import Place
 from harness.grid.process import Outcome

@@ -328,7 +328,7 @@ grids:
         ("of: overhead", "of: overhed", "6: claim.expect.0.of: expected a measure, got overhed; did you mean"),
         ("strategy: full", "strategy: fall", "strategy of the experiment, got fall; did you mean full?"),
         ("strategy: full", "strateg: full", "6: claim.expect.0.strateg: no such key here; did you mean strategy?"),
-        ("within: [0, 1]", "within: 3", "6: claim.expect.0.within: expected a valid tuple, got 3"),
+        ("within: [0, 1]", "within: 3", "6: claim.expect.0.within: expected a list, got 3"),
         ("within: [0, 1]", "within: [1, 0]", "within: expected the least value first, got [1.0, 0.0]"),
         ("by: profile", "by: strategy.name", "by: expected a key of the experiment's grids, got strategy.name"),
         ("within: [0, 1], ", "", "expect.0: expected a mapping with one of the keys within, less, trend, signed"),

@@ -34,7 +34,7 @@ from harness.record.code import current_code
 from harness.record.folder import claim_run
 from harness.run.assemble import RunStatus
 from harness.run.verify import OnRunStatus
-from tests.cli.conftest import Cli
+from tests.cli.conftest import CONFIG, Cli
 from tests.forked import said_by
 from tests.made_runs import made_config, unseal, write_run
 
@@ -54,24 +54,21 @@ def _said_without_imports(commands: Sequence[str], *modules: str) -> "subprocess
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
 
-def test_help_and_numbers_of_a_trace_do_not_wait_for_libraries() -> None:
-    """Law: --help imports none of the libraries that take long, `trace show` none that it does not need."""
-    heavy = ("torch", "numpy", "numba", "pandas", "wandb", "pydantic", "yaml", "rich", "scipy", "matplotlib")
-    done = _said_without_imports(("--help", "grid --help", "data synth --help"), *heavy)
-    assert done.stdout.count("\n0 []\n") == done.stdout.count("usage: run.py") == done.stdout.count("examples:") == 3
-    trace = ROOT / "failure_traces" / "busy.csv"
-    shown = _said_without_imports((f"trace show {trace}",), "torch", "pandas", "wandb", "matplotlib")
-    assert (shown.stdout.splitlines()[-1], shown.stderr) == ("0 []", "")
-
-
-def test_what_is_missing_is_said_before_torch_is_imported(cli: Cli) -> None:
-    """Law: a wrong path costs no seconds of imports."""
+def test_help_numbers_of_a_trace_and_missing_files_do_not_wait_for_libraries(cli: Cli) -> None:
+    """Law: --help imports none of the libraries that take long, a wrong path and `trace show` none that they do not need."""
+    heavy = ("torch", "numba", "wandb", "matplotlib", "pandas", "scipy", "numpy", "pydantic", "yaml", "rich")
+    helps, trace = ("--help", "grid --help", "data synth --help"), ROOT / "failure_traces" / "busy.csv"
     words = [f"{each} data.path=none" for each in ("train one.yaml", "grid grid.yaml", "verify one.yaml")]
     words += ["train one.yaml trace.path=none.csv", "replay none.csv one.yaml", "plan none.csv"]
-    done = _said_without_imports(words, "torch", "numba")
-    assert done.stdout == "2 []\n" * 6
-    for line in done.stderr.splitlines():
-        assert re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*", line)
+    done = _said_without_imports((*helps, *words, f"trace show {trace}"), *heavy)
+    assert done.stdout.count("\n0 []\n") == done.stdout.count("usage: run.py") == done.stdout.count("examples:") == 3
+    codes = [line for line in done.stdout.splitlines() if line[1:3] == " ["]
+    assert "".join(code[0] for code in codes) == "0002222220"
+    assert not [code for code in codes for name in heavy[:4] if f"'{name}'" in code]
+    assert "pandas" not in codes[-1]
+    errors = done.stderr.splitlines()
+    assert len(errors) == 6
+    assert all(re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*", line) for line in errors)
 
 
 def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +145,10 @@ def test_schema_is_json_and_of_a_key_text(cli: Cli) -> None:
 
 
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
-    """Law: a finished run is shown and not touched, neither by the same command nor by another config."""
+    """Law: a finished run is shown and not touched, neither by the same command nor by another config.
+
+    While another process writes to the folder, the only message is that error.
+    """
     first = cli("train", "one.yaml")
     assert (first.code, first.errors) == (0, [])
     before = {path: path.stat().st_mtime_ns for path in cli.files()}
@@ -161,16 +161,9 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
     assert "holds a run of another config" in other.errors[0]
     assert other.errors[0].endswith("what differs: seed")
     assert {path: path.stat().st_mtime_ns for path in cli.files()} == before
-
-
-def test_a_run_at_work_is_not_called_cut_short(cli: Cli) -> None:
-    """Law: the only message about a folder that another process writes to is that error."""
-    cli("train", "one.yaml")
     Path("out/DONE").unlink()
     with claim_run(Path("out"), Path("out/.lock").read_text().split()[2]):
-        result = cli("train", "one.yaml")
-    assert result.code == 2
-    [line] = result.errors
+        [line] = cli("train", "one.yaml").errors
     assert re.fullmatch(
         r"error: out: process \d+ on \S+ is writing to it; wait for it to end or set out to another folder", line
     )
@@ -194,9 +187,9 @@ def test_verify_runs_all_strategies_or_the_one_named(
         assert lines == [[name, word if name == "full" else "identical"] for name in expected]
 
 
-def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
+def test_a_damaged_run_is_shown_as_such(cli: Cli, finished: Path) -> None:
     """Law: DONE without a result is no success, neither of `show` nor of the same `train` again."""
-    cli("train", "one.yaml", "strategy.name=none", "out=out")
+    shutil.copytree(finished, "out")
     Path("out/events.jsonl").write_text("")
     for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
@@ -344,6 +337,24 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
     ]
     after = cli("grid", "out/grid.yaml", "--dry-run")
     assert [line.split()[0] for line in after.out.splitlines()] == ["done", "done"]
+    (events,) = Path("out").glob("*none*/events.jsonl")
+    events.write_bytes(events.read_bytes()[:-1])
+    damaged = cli("grid", "grid.yaml", "seed=3")
+    assert damaged.code == 1, "a finished cell whose record has changed is not done"
+    assert damaged.errors[-2] == "2 cells: 0 run, 1 done before, 0 failed, 1 damaged"
+    assert damaged.errors[-1].startswith(f"damaged: {events}: expected what the run wrote")
+
+
+def test_a_list_that_multiplies_several_grids_is_told(cli: Cli) -> None:
+    """Law: an axis of the command line is one of each grid of the file; a line says how many cells that makes."""
+    Path("two.yaml").write_text(
+        CONFIG + "grids:\n- {strategy.name: [none], seed: [0, 1]}\n- {strategy.name: [full], seed: [2]}\n"
+    )
+    words = ("strategy.name=[none,full]", "seed=3")
+    note = f"note: {words[0]} is an axis of each of the 2 grids of the file: 2 cells in all; "
+    assert [line.startswith(note) for line in cli("grid", "two.yaml", "--dry-run", *words).errors][:1] == [True]
+    for file, word in (("two.yaml", "strategy.name=none"), ("grid.yaml", words[0])):
+        assert "is an axis of" not in "".join(cli("grid", file, "--dry-run", word).errors), (file, word)
 
 
 def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> None:
@@ -403,18 +414,6 @@ def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli:
     assert not note("strategy.r=0.002", "strategy.untracked=interval")
     assert not note("strategy.r=0.002", "strategy.pls_target=0.0001"), "full recovery makes no priority save"
     assert "differential " in cli("plan", "cpr56").out
-
-
-def test_a_damaged_cell_is_not_done(cli: Cli) -> None:
-    """A finished cell whose record has changed is counted and named at the end of the grid, which fails."""
-    words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
-    assert cli(*words).code == 0
-    (events,) = Path().glob("**/events.jsonl")
-    events.write_bytes(events.read_bytes()[:-1])
-    again = cli(*words)
-    assert again.code == 1
-    assert again.errors[-2] == "1 cells: 0 run, 0 done before, 0 failed, 1 damaged"
-    assert again.errors[-1].startswith(f"damaged: {events}: expected what the run wrote")
 
 
 def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:

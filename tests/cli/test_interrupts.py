@@ -71,21 +71,20 @@ def _said(done: "subprocess.CompletedProcess[str]") -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
+    ("number", "code", "word", "is_twice"),
+    [
+        *((signal.SIGINT, 130, "interrupted", is_twice) for is_twice in (False, True)),
+        (signal.SIGTERM, 143, "terminated", True),
+        (signal.SIGHUP, 129, "hung up", False),
+    ],
 )
-@pytest.mark.parametrize("is_twice", [False, True])
 def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word: str, is_twice: bool) -> None:
     """Law: the same line and exit code whether it comes once or again while the command ends itself."""
-    assert outcome(STRUCK.format(first=int(number), second=int(number) if is_twice else 0)) == (
-        code,
-        f"{word}; {GOES_ON}\n",
-    )
+    said = outcome(STRUCK.format(first=int(number), second=int(number) if is_twice else 0))
+    assert said == (code, f"{word}; {GOES_ON}\n")
 
 
-@pytest.mark.parametrize(
-    "module", ["harness.processes.stop", "harness.cli.arguments", "harness.cli.commands", "pydantic"]
-)
+@pytest.mark.parametrize("module", ["harness.processes.stop", "harness.cli.commands", "pydantic"])
 def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
     """Law: no traceback, whatever is being imported."""
     command = [sys.executable, "-c", IN_AN_IMPORT.format(module=module)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.claims.claim import Benchmark
-from harness.cli import benchmark_runs, scales
-from harness.cli.benchmark_runs import BenchmarkRun
+from harness.cli import inputs
+from harness.cli.inputs import BenchmarkRun
 from harness.config.experiment import load_experiment
 from harness.core.errors import ConfigError, DataError, StoreError
 from harness.data.prepare import prepare
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A benchmark, by its path from a root of its own."""
     (tmp_path / "it.py").write_text(SCRIPT.format(root=str(ROOT)))
-    monkeypatch.setattr(benchmark_runs, "_ROOT", tmp_path)
+    monkeypatch.setattr(inputs, "_ROOT", tmp_path)
     return Path("it.py")
 
 
@@ -118,18 +118,18 @@ def test_a_benchmark_without_results_says_why(
 def test_paper_scale_needs_real_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is named, prepared, and said to be a part where it is one; keys that are given stay."""
     with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
-        scales.say_data(None)
+        inputs.say_data(None)
     assert "45,840,617 rows, 7.3 GB" in capsys.readouterr().err
     with pytest.raises(DataError, match="no such folder"):
-        scales.say_data(str(tmp_path / "none"))
+        inputs.say_data(str(tmp_path / "none"))
     source = tmp_path / "rows.tsv"
     source.write_text("\t".join(["1", *["2"] * 13, *["0a"] * 26]) + "\n")
     prepare([source], tmp_path / "data")
     given = [f"data.path={tmp_path / 'data'}", "model.size=terabyte"]
-    assert scales.paper_overrides(given) == [*given, "data.max_train_samples=null"]
-    scales.say_data(str(tmp_path / "data"))
+    assert inputs.paper_overrides(given) == [*given, "data.max_train_samples=null"]
+    inputs.say_data(str(tmp_path / "data"))
     assert "1 rows, 0.0 GB; Kaggle's has 45,840,617" in capsys.readouterr().err
-    assert scales.samples_factor(given, "demo/data") == 1 / 250_000
+    assert inputs.samples_factor(given, "demo/data") == 1 / 250_000
 
 
 def test_numbers_of_samples_follow_the_data(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_numbers_of_samples_follow_the_data(tmp_path: Path) -> None:
 def test_a_missing_log_is_made_and_a_present_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only folders that the project knows; the same bytes as the commands of the data make."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(scales, "LOGS", {"demo/few": scales.Log("demo/few.tsv", rows=200, flat=True)})
-    assert scales.missing(["demo/few", "elsewhere"]) == ["demo/few"]
-    scales.make(["demo/few"])
+    monkeypatch.setattr(inputs, "LOGS", {"demo/few": inputs.Log("demo/few.tsv", rows=200, flat=True)})
+    assert inputs.missing(["demo/few", "elsewhere"]) == ["demo/few"]
+    inputs.make(["demo/few"])
     meta = Path("demo/few/meta.json")
     assert json.loads(meta.read_text())["num_rows"] == 200
-    assert not scales.missing(["demo/few", "elsewhere"])
+    assert not inputs.missing(["demo/few", "elsewhere"])

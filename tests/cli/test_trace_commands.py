@@ -93,8 +93,12 @@ def test_every_bad_word_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path:
     }
 
 
-def test_help_explains_every_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of both commands: what a word takes, its default, what it does."""
+def test_help_explains_every_word_and_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Help: what a word takes, its default, what it does. Show: numbers on the console, pictures in a folder."""
+    code, said, _ = trace_command(capsys, "show", "failure_traces/preset-llama3.csv", "--figures", tmp_path / "new")
+    assert code == 0
+    assert "MTBF" in said
+    assert list((tmp_path / "new").glob("*.svg"))
     for command, expected in (
         ("generate", "  per=  one of system, rank (default: system)\n        Whose gaps follow the law."),
         ("import", "  map=  one of by-node, round-robin, seeded\n        Node to rank;"),
@@ -169,11 +173,3 @@ def test_doubts_about_a_learned_law_are_told(
 def rows(path: Path) -> list[str]:
     """The lines that are no header."""
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
-
-
-def test_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Numbers on the console, pictures in a folder."""
-    code, said, _ = trace_command(capsys, "show", "failure_traces/preset-llama3.csv", "--figures", tmp_path / "new")
-    assert code == 0
-    assert "MTBF" in said
-    assert list((tmp_path / "new").glob("*.svg"))

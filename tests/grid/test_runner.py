@@ -18,7 +18,7 @@ import pytest
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError
-from harness.grid.process import CellStarter, is_done
+from harness.grid.process import is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
@@ -31,7 +31,6 @@ from tests.grid.cells import (
     orphaned_grid,
     run_a_rank,
     run_badly,
-    run_forever,
     run_grid,
     run_in_a_grid_that_goes,
     run_in_anothers_folder,
@@ -158,21 +157,10 @@ def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None
         assert gone(server)
 
 
-def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
-    """Law: a cell's folder that is not ours is refused before any cell runs."""
-    cells = cells_of(tmp_path, 2)
-    cells[1].run_dir.mkdir()
-    (cells[1].run_dir / "letter.txt").write_text("")
-    journal = Journal()
-    with pytest.raises(StoreError, match="expected an empty or a run folder"):
-        run_grid(cells, run_well, journal, jobs=2)
-    assert journal.lines == []
-
-
 def test_a_cell_whose_folder_is_another_s_fails_alone(tmp_path: Path) -> None:
     """Law: whatever took the place of a cell's folder, before it started or while it ran, costs that cell alone.
 
-    What is there stays as it is.
+    What is there stays as it is. A folder that is another's before the grid starts stops the grid.
     """
     outcomes = run_grid(cells_of(tmp_path, 6), run_in_anothers_folder, Journal(), jobs=1)
     assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "done"]
@@ -182,6 +170,10 @@ def test_a_cell_whose_folder_is_another_s_fails_alone(tmp_path: Path) -> None:
     assert "local-4: expected an empty or a run folder, got other files" in (outcomes[4].error or "")
     for seed in (1, 2, 4):
         assert {path.name for path in (tmp_path / f"local-{seed}").iterdir()} == {"letter.txt", "output.txt"}
+    journal = Journal()
+    with pytest.raises(StoreError, match="expected an empty or a run folder"):
+        run_grid(cells_of(tmp_path, 6), run_well, journal, jobs=2)
+    assert journal.lines == []
 
 
 @pytest.mark.parametrize("name", ["grid", "removed"])
@@ -234,16 +226,6 @@ def test_a_grid_that_is_asked_to_stop_asks_its_cells(tmp_path: Path) -> None:
     assert [has_resume_point(cell.run_dir) for cell in cells] == [False, True, True, False]
     outcomes = run_grid(cells[:3], run_until_stopped, Journal(), jobs=2)
     assert [outcome.status for outcome in outcomes] == ["skipped", "done", "done"]
-
-
-def test_end_all_ends_every_cell(tmp_path: Path) -> None:
-    """Law: ending the starter's cells leaves none of them."""
-    starter = CellStarter(run_forever)
-    running = [starter.start(cell) for cell in cells_of(tmp_path, 2)]
-    pids = [pid_of(tmp_path / f"local-{seed}", lambda: None) for seed in range(2)]
-    starter.end_all()
-    assert all(gone(pid) for pid in pids)
-    assert [one.outcome().error for one in running] == ["the cell's process was ended by SIGKILL (out of memory?)"] * 2
 
 
 def test_cells_end_with_an_interrupted_runner(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -235,7 +235,7 @@ WRONG = [
     ("infinitehbd", '[{"node_id": "a"', ": expected JSON, got an error: EOF while parsing an object at line 1"),
     ("infinitehbd", "[" * 100_000, ": expected JSON, got an error: recursion limit exceeded"),
     ("infinitehbd", "[]", ": expected at least one event, got none"),
-    ("infinitehbd", "{}", ": expected a valid array, got a dict"),
+    ("infinitehbd", "{}", ": expected a list, got a mapping"),
     ("infinitehbd", '[{"node": 3}]', ": record 1: event_type: expected this key, got the keys 'node'"),
     ("infinitehbd", events((True, "start", "a")), ": record 1: event_time: expected a number, got true"),
     ("infinitehbd", events((1, "stop", "a")), ": record 1: event_type: expected 'fault_start' or 'fault_end', got "),
