@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import scale
-from benchmarks._common import Spread, config_of, make_data, write_trace
+from benchmarks._common import Spread, config_of, make_data
 from benchmarks._plain import num_flops, products
 from benchmarks._turns import Worker, ratio
 from benchmarks.production import MEAN, overheads, population, scale_of
@@ -18,7 +18,6 @@ from benchmarks.trackers import memory_fracs
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.data.dataset import Dataset
 from harness.model.models import SIZES
-from harness.traces.trace import parse_trace
 from tests.forked import PATIENCE_S, ran, said_by
 from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks
 
@@ -56,13 +55,6 @@ def test_made_up_clicks_are_a_prepared_folder(tmp_path: Path) -> None:
     assert (batch.ids_BF < np.array(KAGGLE_CARDINALITIES)).all()
     assert np.median(batch.ids_BF[:, 2]) < KAGGLE_CARDINALITIES[2] / 100
     assert 0.1 < float(batch.labels_B.mean()) < 0.4
-
-
-def test_made_up_traces_are_read_as_they_were_meant(tmp_path: Path) -> None:
-    """Names and numbers, hours to the last digit."""
-    write_trace(tmp_path / "trace.csv", [(1 / 3, "ps1"), (2.0, "4")])
-    trace = parse_trace((tmp_path / "trace.csv").read_text().splitlines(), "trace.csv")
-    assert [(entry.hour, entry.who) for entry in trace.entries] == [(1 / 3, "ps1"), (2.0, 4)]
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:

@@ -8,7 +8,7 @@ import pytest
 import analysis
 from harness.config import plugins
 from harness.core.errors import ConfigError
-from harness.core.whole_strategies import Partial
+from harness.core.strategies import Partial
 from harness.recovery.recoveries import check_declared
 from tests import started
 from tests.analysis.shown import shown
