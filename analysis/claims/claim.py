@@ -30,6 +30,7 @@ from analysis.load import COLUMNS, NOT_SWEPT, Frame
 from analysis.stats import SETTING, STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
+from harness.config.words import expectation
 from harness.config.yaml_file import CLAIM, read_claim
 from harness.core.errors import ConfigError, HarnessError
 
@@ -217,8 +218,8 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
         elif each["type"] == "missing":
             yield f"{where}: {name}: expected a key {each['loc'][-1]}"
         else:
-            text = each["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            text = text if text.startswith("expected") else f"expected {text}, got {each['input']!r}"
+            text = expectation(each["msg"])
+            text = f"{text}, got {each['input']!r}" if each["msg"].startswith("Input should be") else text
             yield f"{where}: {name}: {text}"
 
 

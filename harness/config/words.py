@@ -117,14 +117,20 @@ _WORDS = {
 """What YAML calls the types of pydantic's messages."""
 
 
+def expectation(message: str) -> str:
+    """A message of pydantic's as ``expected …``; a validator's own words stay as they are."""
+    words = message.removeprefix("Value error, ").replace("Input should be", "expected")
+    for word, of_yaml in _WORDS.items():
+        words = words.replace(word, of_yaml)
+    return words
+
+
 def mistakes_of(error: ValidationError) -> list[str]:
     """Each mistake that pydantic found, as ``key.key: expected …, got …``; the key is missing if the JSON is broken."""
     found: list[str] = []
     for one in error.errors():
-        expected = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        for word, of_yaml in _WORDS.items():
-            expected = expected.replace(word, of_yaml)
-        expected = expected.replace("Invalid JSON:", "expected JSON, got an error:").partition(", unable to parse")[0]
+        expected = expectation(one["msg"]).replace("Invalid JSON:", "expected JSON, got an error:")
+        expected = expected.partition(", unable to parse")[0]
         got = "" if "got " in expected else f", got {_shown(one['input'])}"
         if one["type"] == "missing":
             expected, got = "expected this key", f", got the keys {_shown(', '.join(one['input']))}"
