@@ -70,9 +70,9 @@ COLUMNS = tuple(_TYPES)
 
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac`` and those of its parts: fractions of ``job_h``.
 ``lost_dense_frac``: samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a
-name of all draws of the conditions that the trace is a draw of (``analysis.load.contents.name_laws``). ``node_h``:
+name of all draws of the conditions that the trace is a draw of (``name_laws``). ``node_h``:
 overhead in node-hours, where the profile has its number of trainers. ``auc_mean10`` to ``group_aucs``:
-``analysis.load.evaluations``. ``data``: the path of the click log.
+``evaluation_results``. ``data``: the path of the click log.
 """
 
 NOT_SWEPT = (
@@ -94,7 +94,7 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
 
     ``keys``: dotted keys that have a column even where all cells have the same value.
 
-    Columns of ``analysis.load.contents.CONTENTS`` follow where cells of equal configs differ in their data or trace.
+    Columns of ``CONTENTS`` follow where cells of equal configs differ in their data or trace.
 
     ``status`` is one of ``STATUSES``; ``failure`` is the reason of a failed or damaged cell; ``disagreement`` is a
     contradiction in its record (``harness.record.audit``). Only runs with a Finished event have results. Missing is

@@ -48,8 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and tests of a worker, which live as long as it does."""
+    """Spare the garbage collector the modules and tests of a worker, which live as long as it does.
+
+    It looks for cycles a hundredth as often as by default, which takes 3 to 5 % of the time.
+    """
     gc.freeze()
+    gc.set_threshold(70_000)
     gc.enable()
 
 

@@ -143,7 +143,8 @@ def test_each_claim_has_an_experiment_and_is_judged_with_one_value_of_each_axis(
 
     ``run.py reproduce CLAIM KEY=VALUE`` judges, whatever the cells can tell: a key with one value is no column.
     """
-    if isinstance(source := find(name).experiment, Benchmark):
+    claim = find(name)
+    if isinstance(source := claim.experiment, Benchmark):
         assert (ROOT / source.script).is_file()
         return
     assert re.search(rf"run.py reproduce .*\b{name}\b", source.read_text())
@@ -154,7 +155,7 @@ def test_each_claim_has_an_experiment_and_is_judged_with_one_value_of_each_axis(
     first, _ = axes.pop("strategy.name", ["none"])[0], axes.pop("seed")
     one = [f"{key}={json.dumps(next(v for v in values if v is not None))}" for key, values in axes.items()]
     for overrides in () if name == "hour" else (one, [f"strategy.name={first}"]):  # it reads curves
-        rows = find(name).rows(_cells(source, overrides))
+        rows = claim.rows(_cells(source, overrides))
         assert all(row.verdict != "reproduced" or row.num > 1 for row in rows)
 
 

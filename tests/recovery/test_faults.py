@@ -28,6 +28,7 @@ HANGS = {
     "buddy": "29,ps2,restore,{}\n29,ps3,regroup,{}\n30,ps1,,kill\n",
 }
 """Lines of a trace, by strategy; ``{}`` is the fault. In a recovery it is the rank that has just been replaced."""
+HANGING = [(strategy, fault) for fault in ("hang", "partition") for strategy in ("partial", "buddy")]
 
 
 def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Config:
@@ -59,7 +60,7 @@ def run_on_both(config: Config, folder: Path) -> list[Event]:
     return real_events
 
 
-@pytest.mark.parametrize(("strategy", "fault"), [("partial", "hang"), ("partial", "partition"), ("buddy", "hang")])
+@pytest.mark.parametrize(("strategy", "fault"), HANGING)
 def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
     config: Config, tmp_path: Path, strategy: str, fault: str
 ) -> None:
@@ -68,8 +69,8 @@ def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
     The deadlines of a run are late by less than a tenth: the quickest detection shows that, as a busy machine can only
     delay the others.
     """
-    rows = [line.split(",") for lines in HANGS.values() for line in lines.splitlines()]
-    assert {phase or "boundary" for _, _, phase, fault in rows if fault == "{}"} == {*PHASES}
+    rows = [line.split(",") for each, its in HANGING if its == fault for line in HANGS[each].splitlines()]
+    assert {phase or "boundary" for _, _, phase, now in rows if now == "{}"} == {*PHASES}
     trace = HEAD + HANGS[strategy].replace("{}", fault)
     lines = trace.splitlines()[1:]
     config = under(config, tmp_path, trace, strategy__name=strategy, cluster__spares=int(fault == "partition"))

@@ -430,6 +430,7 @@ PLAIN, AHEAD = ("none", "cpr_mfu", "sync"), ("lookahead", "full", "async")
     ("phases", "settings"),
     [
         (("lookup", "apply", "forward"), PLAIN),
+        (("apply", "forward", "lookup"), AHEAD),
         (("save", "manifest", "eval"), AHEAD),
         (("restore", "regroup", "boundary"), PLAIN),
     ],
@@ -459,12 +460,22 @@ def test_a_trace_kills_trainers_in_every_phase(
 
 
 def awaiting_spares(folder: Path, *arguments: Any) -> None:
-    """The trainer's job, which begins once a spare trainer has begun."""
+    """The trainer's job, which begins once a spare trainer has begun, and passes step 12 once a second one has."""
+
+    def wait(num_spares: int) -> None:
+        ends_s = time.monotonic() + 20
+        while len([*folder.glob("spare-*")]) < num_spares and time.monotonic() < ends_s:
+            time.sleep(0.001)
+
+    def advanced(step: int) -> None:
+        real(step)
+        if step == 12:
+            wait(2)
+
+    real, arguments[-1].advanced = arguments[-1].advanced, advanced
     if arguments[-1].group.index < 0:
-        (folder / "spare").touch()
-    ends_s = time.monotonic() + 20
-    while not (folder / "spare").exists() and time.monotonic() < ends_s:
-        time.sleep(0.001)
+        (folder / f"spare-{os.getpid()}").touch()
+    wait(1)
     trainer.train(*arguments)
 
 
