@@ -28,7 +28,7 @@ from harness.record.audit import check
 
 
 def __getattr__(name: str) -> Any:
-    """The table of a trace, imported when it is first used: scipy.stats takes half a second."""
+    """``draw_trace`` or ``show_trace``, imported when it is first used: scipy.stats takes half a second."""
     if name == "draw_trace":
         from analysis.trace_figures import draw_trace as found  # noqa: PLC0415
     elif name == "show_trace":

@@ -153,9 +153,10 @@ class Measure(Model):
         return words
 
     def values(self, own: Frame, results: Frame) -> Any:
-        """The known values for ``own``, a part of ``results``: a series by the results' labels, repeated for rounds.
+        """The known values for ``own``, a part of ``results``: a series by the results' labels.
 
-        Infinite values count as unknown. Raises ConfigError if the formula gives no numbers.
+        A label has a value for each formula and round. Infinite values count as unknown. Raises ConfigError if a
+        formula gives no numbers.
         """
         try:
             return self._values(own, results).replace([math.inf, -math.inf], math.nan).dropna()

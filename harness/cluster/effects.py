@@ -181,5 +181,5 @@ class Effects:
         return self.group.late_answer("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
-        """Whether ``seconds`` have passed since the clock read ``since_s``."""
+        """Whether ``seconds`` have passed since the clock read ``since_s``; answered late (``group.late_answer``)."""
         return self.group.late_answer("time", lambda: self.clock() - since_s >= seconds)

@@ -334,7 +334,7 @@ class Cluster(Protocol):
         return None
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
-        """Load the state of a cluster whose trainers all died with ``lost``; the next request raises RankLost."""
+        """Load the state of a cluster that lost ``lost``, among them all trainers; the next request raises RankLost."""
 
     def enter(self) -> Any:
         """The state that the others give this trainer in :meth:`admit`; None if it does not replace a dead one."""

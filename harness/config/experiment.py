@@ -217,7 +217,7 @@ def _slug(config: Config, varied: Iterable[str]) -> str:
 
 
 def _words(config: Config, keys: Iterable[str]) -> list[str]:
-    """The values of ``keys`` as parts of a file name; unset ones are left out."""
+    """The values of ``keys`` as parts of a file name, most behind the key's name; unset ones are left out."""
     words: list[str] = []
     for key in keys:
         value = _value(config, key)

@@ -358,7 +358,7 @@ class PlannedFault:
 
     @property
     def struck(self) -> Struck:
-        """The facts of this failure that its charge depends on."""
+        """What its charge depends on: the repair time, whether a rank hangs, whether all trainers die."""
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
         return Struck(self.repair_h, hangs, self.takes_trainers)
 

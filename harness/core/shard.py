@@ -41,7 +41,7 @@ class Shard(Resumable):
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
-        taken: what the last save took from these counts.
+        taken: how many updates the last save counted as saved.
         applied_step: the last step whose gradients the rows hold, counted from 1.
         mirrored_N: int64, ascending: rows whose newest values the trainer holds too, as the last save request says.
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these

@@ -127,7 +127,7 @@ class Local(Cluster):
         return settings.max_parallel or max(1, len(os.sched_getaffinity(0)) // processors)
 
     def ending(self, jobs: Sequence[str]) -> str:
-        """See Cluster.ending. SIGINT, since a job requeues itself on SIGTERM."""
+        """See Cluster.ending. The command sends SIGINT, since a job requeues itself on SIGTERM."""
         return f"kill -INT {' '.join(jobs)}"
 
 

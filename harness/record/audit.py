@@ -157,7 +157,7 @@ class _Auditor:
         return samples * self._profile["job_h"] + self._is_wall * sum(self._hours.values())
 
     def _pass(self, step: int) -> None:
-        """Note that no more kills come at boundaries before ``step``, and the failure clock at the last one of them."""
+        """Note that the boundaries before ``step`` are over, and what the failure clock read at the last of them."""
         if step - 1 > self._checked_step:
             self._checked_step, self._checked_h = step - 1, self._clock_h(step - 1)
 

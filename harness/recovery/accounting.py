@@ -40,9 +40,10 @@ class Ledgers:
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
-        Returns its cost, and the increase of the PLS by lost PS rank, 0 for a rank that lost nothing. The death of some
-        trainers costs rescheduling alone: nothing is loaded. The death of all trainers costs the load of a checkpoint
-        with their network, if there is one; no spare shortens it (reconstructed: docs/CPR.md).
+        Returns its cost, and the increase of the PLS by lost PS rank: 0 for a rank that lost nothing, and no entry for
+        it after a rollback. The death of some trainers costs rescheduling alone: nothing is loaded. The death of all
+        trainers costs the load of a checkpoint with their network, if there is one; no spare shortens it
+        (reconstructed: docs/CPR.md).
 
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.

@@ -110,13 +110,13 @@ def run(
 ) -> Finished:
     """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
-    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest usable resume
-    point in ``run_dir``. If there is none, the folder is emptied and the run starts at step 0. ``stop``: once it is
-    set, the run leaves a resume point at the next boundary and ends.
+    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest undamaged
+    resume point in ``run_dir``. If there is none, the folder is emptied and the run starts at step 0. ``stop``: once it
+    is set, the run leaves a resume point at the next boundary and ends.
 
     Raises:
         RunStopped: the run ended because ``stop`` was set.
-        UserError: the config, the data, the trace or the disk cannot be used.
+        UserError: the config, the data, the trace, the disk or that resume point cannot be used.
         RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
         trace did not name (unless ``trace.allow_unplanned``).
     """
