@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -14,7 +15,7 @@ import pytest
 
 from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.trainer_deaths import TrainerProgress
+from harness.cluster.trainer_deaths import TrainerProgress, TrainerWatch
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
@@ -146,14 +147,28 @@ SILENT = rf"gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\)"
 IDLE = rf"finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\)"
 
 
-@pytest.mark.parametrize(("job", "why"), [(worlds.stop_in_a_message, SILENT), (worlds.loop, IDLE)])
+@pytest.mark.parametrize(
+    ("job", "why"), [(worlds.stop_at_work, SILENT), (worlds.stop_in_a_message, SILENT), (worlds.loop, IDLE)]
+)
 def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
-    config: Config, tmp_path: Path, job: Callable[..., None], why: str
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[..., None], why: str
 ) -> None:
     """Law: the run ends in one line that names it and the key, no rank is left behind, no message is waited for."""
+    problem, late_s = TrainerWatch.problem, list[float]()
+
+    def timed(watch: TrainerWatch, trainer: str, *, is_replacement: bool) -> str | None:
+        if found := problem(watch, trainer, is_replacement=is_replacement):
+            idle_s = watch._clock.read() - watch._progress[trainer]._advanced_s
+            late_s.append(idle_s if why == IDLE else watch.silent_s(trainer))
+            if job is worlds.stop_in_a_message:  # for which the supervisor waits, and its clock does not
+                late_s[-1] = time.time() - (tmp_path / "note").stat().st_mtime + 0.1  # the note came after the half
+        return found
+
+    monkeypatch.setattr(TrainerWatch, "problem", timed)
     config = short(config, trainer__progress_timeout_s=DEADLINE_S if why == IDLE else 600.0)
     with pytest.raises(RunFailed, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
         worlds.run_job(config, tmp_path, partial(job, tmp_path / "note"))
+    assert DEADLINE_S < late_s[0] <= (10 if job is worlds.stop_in_a_message else 2) * DEADLINE_S
     assert not alive(int((tmp_path / "note").read_text()))
 
 

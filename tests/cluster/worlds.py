@@ -232,6 +232,11 @@ def replace_the_mute(cluster: Cluster, effects: Effects) -> None:
     effects.record(survivor)
 
 
+def stop_at_work(note: Path, cluster: Cluster, effects: Effects) -> None:
+    begin(cluster)
+    stop_self(note)
+
+
 def stop_in_a_message(note: Path, cluster: Cluster, effects: Effects) -> None:
     """In the middle of a message to the supervisor, which is too long for one write."""
     link = link_of(cluster)

@@ -1,6 +1,7 @@
 """Agents of hosts: who is one, which keys they need, and when the supervisor counts a host as lost."""
 
 import os
+import socket
 import sys
 import time
 from multiprocessing import Pipe
@@ -19,6 +20,7 @@ from harness.hosts.agent_link import AgentLink, HostLost, Notice
 from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
+from harness.processes.control import give_up_all_after, interface_of
 from harness.processes.leash import ORPHANED
 from tests.own_time import own_time
 
@@ -211,3 +213,27 @@ def test_a_host_that_ends_after_the_run_says_nothing(tmp_path: Path) -> None:
         if file.fileno() != number:
             os.close(number)
     assert (tmp_path / "record").read_bytes() == b""
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_has_an_interface() -> None:
+    """Law: of this machine, by IPv4 and by IPv6; another machine's has none."""
+    assert (interface_of("127.0.0.1"), interface_of("203.0.113.9")) == ("lo", None)
+    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
+        assert interface_of("2001:db8::9") is None
+
+
+def test_all_sockets_of_a_process_give_a_silent_host_up() -> None:
+    """Law: those that are open, and those that a listening one accepts later."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as open_one,
+    ):
+        listener.accept()[0].close()
+        give_up_all_after(1.5)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as later:
+            for sock in (open_one, later):
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

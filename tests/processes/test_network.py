@@ -14,8 +14,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from torch.distributed import rpc
 
-from harness.config.model import Config
+from harness.cluster.group import Formation, join, worker_name
+from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.processes import network as networks
 from harness.processes.forked import current
@@ -28,6 +30,7 @@ from tests.runs import changed
 from tests.wandb.stand_in import be_patient, started_core
 
 PATIENCE_S = 30.0
+ATTACK_S = 5.0
 LISTENS, ACCEPTS = "0A", "00010000"  # of TCP, include/net/tcp_states.h; of Unix sockets, linux/net.h
 Address = tuple[str, int] | str
 """Host and port, or the path of a Unix socket, with "@" for a name without a file."""
@@ -76,6 +79,21 @@ def entered(pids: Iterable[int]) -> list[str]:
     return found
 
 
+def joined(rank: str, port: int, num_members: int) -> list[str]:
+    """The user as whom ``rank``, whose RPC agent listens at ``port``, runs code of a stranger in generation 0, if so.
+
+    The stranger takes a place in the world, for which it needs no key.
+    """
+    members = (rank, *(f"member{number}" for number in range(num_members - 2)), "stranger")
+    addresses = dict.fromkeys(members, f"uv://127.0.0.1:{port}".encode())
+    formation = Formation(generation=0, members=members, takeovers={})
+    world = join("stranger", formation, meet=lambda _: addresses, options=ClusterConfig(rpc_timeout_s=ATTACK_S))
+    assert world is not None
+    with suppress(RuntimeError):  # it is refused
+        return [f"code runs as {rpc.rpc_sync(worker_name(rank, 0), os.getuid)}"]
+    return []
+
+
 def test_a_network_that_nobody_waits_for_says_nothing() -> None:
     """Law: a signal to the command while its network is made shows no traceback."""
     ours, theirs = Pipe()
@@ -89,7 +107,10 @@ def test_a_network_that_nobody_waits_for_says_nothing() -> None:
 def test_another_user_reaches_nothing_of_a_private_run(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: nothing of it listens in the network outside; no file or Unix socket of it is another user's."""
+    """Law: nothing of it listens in the network outside; no file or Unix socket of it is another user's.
+
+    Who knows its ports and names joins no RPC world.
+    """
     try:
         network = PrivateNetwork("127.0.0.1", 0)
     except NoPrivateNetwork as error:
@@ -116,7 +137,10 @@ def test_another_user_reaches_nothing_of_a_private_run(
         found.append(machine["network"])
         if os.getuid() == 0:  # who alone can act as another user
             assert listening([server.pid], seen_by="self")
-            found.append(as_nobody(lambda: [*reached(addresses), *entered(pids)]))
+            ((_, port),) = listening([machine["pids"]["ps1"]], seen_by=ranks[0])
+            found.append(
+                as_nobody(lambda: [*reached(addresses), *entered(pids), *joined("ps1", int(port), len(ranks))])
+            )
 
     assert config.cluster.network == "auto"
     assemble.run(changed(config, wandb__mode="offline"), tmp_path / "run", on_status=attack)
@@ -128,7 +152,7 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(
 ) -> None:
     """Law: the supervisor waits for no stranger at its control port, from before the first rank connects.
 
-    Without a private network `auto` says that others reach the ranks, which they do.
+    Without a private network `auto` says that others reach the ranks, which they do, and run their code.
     """
 
     def refuse(*_: object) -> None:
@@ -155,7 +179,11 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(
         if status.step == 1:
             machine = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine
             assert machine["network"] == "open"
-            assert len(reached(listening(machine["pids"].values(), seen_by="self"))) >= len(machine["pids"])
+            pids = machine["pids"]
+            assert len(reached(listening(pids.values(), seen_by="self"))) >= len(pids)
+            if os.getuid() == 0:
+                ((_, rpc_port),) = listening([pids["ps1"]], seen_by="self")
+                assert as_nobody(lambda: joined("ps1", int(rpc_port), len(pids))) == ["code runs as 0"]
 
     thread = Thread(target=pester, daemon=True)
     thread.start()

@@ -177,7 +177,12 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("WANDB_PROJECT", "a/b"), ("WANDB_HTTPS_PROXY", "http://user:secret@127.0.0.1:99999")]
+    ("name", "value"),
+    [
+        ("WANDB_BASE_URL", "http://127.0.0.1:99999"),
+        ("WANDB_PROJECT", "a/b"),
+        ("WANDB_HTTPS_PROXY", "http://user:secret@127.0.0.1:99999"),
+    ],
 )
 def test_settings_that_cannot_be_used_are_one_line(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
