@@ -276,7 +276,10 @@ class _Check:
         return call
 
     def names(self, source: Path | Benchmark) -> None:
-        """Raise ConfigError for a measure, a strategy or a key in the section that does not exist."""
+        """Raise ConfigError if the claim's section names a measure, a strategy or a key that does not exist.
+
+        ``source``: the experiment's file, which has the strategies and keys. Keys of a benchmark are not checked.
+        """
         section = self.section
         measures = [*section.measures, *MEASURES]
         strategies, axes = ([*STRATEGIES], ()) if isinstance(source, Benchmark) else _of_experiment(source)

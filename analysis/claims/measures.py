@@ -68,7 +68,8 @@ def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
 def _in_samples(results: Frame) -> Any:
     """The fraction of the samples that would cost as much AUC as each result loses, as ``analysis.stats`` has it.
 
-    The slope is the mean over all results of ``none`` in the same setting, seeds and traces aside.
+    The slope of AUC in the logarithm of the samples is the mean over all results of ``none`` in the same setting; seeds
+    and traces may differ.
     """
     keys = relevant_to_none(key for key in setting_keys(results) if key not in ("trace", *DRAWN))
     slopes = results["auc_per_log_sample"].where(results["strategy"] == BASELINE)

@@ -146,7 +146,7 @@ def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
-    """(number of seeds, number of traces) of the line with the fewest; None if no line has a pair."""
+    """(number of seeds, number of traces) of the line with the fewest seeds; None if no line has a pair."""
     return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.losses)), default=None)
 
 

@@ -162,9 +162,9 @@ class BenchmarkRun:
         return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
 
     def run(self, number: int, num_runs: int) -> bool:
-        """Run the script and keep its output beside the results. Returns whether it succeeded.
+        """Run the script; keep its results in ``file``, and what it prints beside them. Returns whether it succeeded.
 
-        A script that succeeds without results, as it cannot run on this machine, leaves no file.
+        A script that cannot run on this machine succeeds without results, and ``file`` stays as it was.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new, output = self.file.with_suffix(".new"), self.file.with_suffix(".txt")

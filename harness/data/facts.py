@@ -115,7 +115,11 @@ class PairFacts(_Facts):
 
 
 class IntegerFacts(_Facts):
-    """One integer. ``quantiles``: of the values that are not missing. ``corr_label``: correlation of log1p with it."""
+    """The facts of one integer column.
+
+    ``quantiles``: of the values that are not missing. ``corr_label``: the correlation of log1p of the value with the
+    label.
+    """
 
     column: str
     missing_frac: float

@@ -37,7 +37,7 @@ def compiled_for(signature: Any) -> Callable[[_F], _F]:
     """Compile a function for these types when its module is imported: no step waits for a compiler.
 
     ``signature``: one of Numba's signatures, or a list of them. Where no folder can be written to, or a cached file is
-    damaged, the function is compiled without a cache; damaged files are removed.
+    damaged, the function is compiled without a cache. The folder of a damaged file is emptied.
     """
     signatures = signature if isinstance(signature, list) else [signature]
 
@@ -90,7 +90,7 @@ def _is_sound(folder: Path) -> bool:
 
 
 def _digest(file: Path) -> str:
-    """Digest of a file's name and content: machine code of another function counts as damaged too."""
+    """Digest of a file's name and content: a file that has got another function's name counts as damaged too."""
     return hashlib.blake2b(file.name.encode() + b"\0" + file.read_bytes(), digest_size=16).hexdigest()
 
 

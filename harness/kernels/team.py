@@ -348,7 +348,8 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. If they are given, the buffers then hold what
     the step reads of these samples, and no more: :func:`merge` must follow when all samples are there.
 
-    ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
+    ``is_eager``: the workers begin the step of this batch at once. Otherwise they sleep, and leave their cores to other
+    threads.
     """
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data

@@ -15,7 +15,10 @@ def choose_backend(config: TrainerConfig, model: str = "dlrm") -> BackendName:
 
 
 def check_backend(config: TrainerConfig, model: str = "dlrm") -> None:
-    """Raise ConfigError if the backend that ``config`` asks for cannot run ``model`` here. Opens no device."""
+    """Raise ConfigError if the backend of ``config`` cannot run ``model`` here, or torch is built without its device.
+
+    Opens no device.
+    """
     if config.backend == "compiled" and (why := _obstacle(config, model)):
         raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
     if config.device == "cuda" and torch.version.cuda is None:

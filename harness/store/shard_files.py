@@ -71,7 +71,7 @@ def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> list[Part]:
 
 
 def segment_of(part: Part) -> Segment:
-    """The header's name of ``part``."""
+    """The entry of ``part`` in the header's list ``segments``."""
     return (part.start, part.stop - part.start) if isinstance(part, slice) else (None, len(part))
 
 

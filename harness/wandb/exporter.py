@@ -123,7 +123,7 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
 
 
 class _Follower(Thread):
-    """A thread that logs the messages of the export process of a run in training."""
+    """A thread that follows the export of a run in training: it logs the messages, and marks the run as sent."""
 
     def __init__(self, run: RunDir, facts: RunFacts, server: str | None) -> None:
         super().__init__(name="wandb", daemon=True)
