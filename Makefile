@@ -8,11 +8,14 @@ ROWS := 250000
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements.txt
+$(VENV)/.installed: requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
 	    sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, got %d.%d: make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.installed
 	@echo "compiling the loops of a training step, once (half a minute)"
 	$(VENV)/bin/python -c "import harness.run.assemble"
 	touch $@
@@ -35,7 +38,7 @@ reproduce: setup
 test: setup
 	$(VENV)/bin/python -m pytest -n auto --durations=15
 
-lint: setup
+lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright
