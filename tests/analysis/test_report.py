@@ -19,6 +19,7 @@ import analysis
 from analysis.figures import (
     KINDS,
     MAX_POINTS,
+    PAPER,
     THEMES,
     TRADEOFF,
     Curve,
@@ -186,6 +187,20 @@ def test_the_mean_curve_is_over_seeds() -> None:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_series_can_be_seen(theme: int) -> None:
+    """In both themes text has 4.5 times the contrast of the page, and every series 3 times (WCAG 2.2)."""
+
+    def luminance(role: str) -> float:
+        parts = [int(THEMES[role][theme][start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for role in THEMES.keys() - {PAPER, "grid"}:
+        low, high = sorted((luminance(role), luminance(PAPER)))
+        assert (high + 0.05) / (low + 0.05) >= (4.5 if role in ("ink", "muted") else 3), role
 
 
 def test_settings_share_their_scales_and_the_colours_of_the_themes(grid: Path) -> None:

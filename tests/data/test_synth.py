@@ -97,6 +97,13 @@ def test_a_log_is_a_function_of_its_arguments(tmp_path: Path) -> None:
     assert len({*texts[-1].split(b"\n")}) == 40_001
 
 
+def test_a_row_and_its_label_do_not_depend_on_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are drawn by the number of the sample: short chunks give the log of one chunk."""
+    whole = _bytes(tmp_path, "whole")
+    monkeypatch.setattr(synth_module, "_CHUNK_ROWS", 1_000)
+    assert _bytes(tmp_path, "chunks") == whole
+
+
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     """An interrupt, a file that exists, arguments that are not possible, more rows than a disk or a sidecar holds."""
 

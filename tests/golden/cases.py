@@ -13,6 +13,7 @@ import pandas as pd
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunStopped
+from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import BUILT_IN
 from harness.data.prepare import prepare
 from harness.processes.stop import StopRequest
@@ -149,10 +150,10 @@ def golden_clicks(folder: Path) -> Path:
     return folder / "data"
 
 
-def carry_out(case: Case, engine: str, data: Path, folder: Path) -> Path:
+def carry_out(case: Case, engine: str, data: Path, folder: Path, *, num_trainers: int = 1) -> Path:
     """Carry out a case on ``engine``, on ``local`` with its interruptions; the run's folder."""
     folder.mkdir(parents=True)
-    config = case.config(data, folder, engine)
+    config = changed(case.config(data, folder, engine), cluster__num_trainers=num_trainers)
     run_dir = folder / "run"
     resumes = False
     for at in case.stops if engine == "local" else ():
@@ -172,6 +173,8 @@ def record_of(run_dir: Path) -> str:
     """
     config_hash = hash_as_before(Config.model_validate(read_config(run_dir)))
     events = [as_before(event.to_json(), config_hash) for event in read_events(run_dir / "events.jsonl")]
+    for rank in [rank for rank in events[-1].get("digests", ()) if is_trainer(rank) and rank != CHIEF]:
+        del events[-1]["digests"][rank]  # how many trainers there were is no result
     (row,) = analysis.load(run_dir.parent).to_dict("records")
     shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))

@@ -25,7 +25,14 @@ def test_every_golden_run_has_its_record() -> None:
 def test_a_run_gives_its_golden_record(name: str, clicks: Path, tmp_path: Path) -> None:
     """Law: losses, digests of all parameters, charges and the order of events are those of before, to the bit.
 
-    That engines and numbers of trainers agree is in ``tests/run/test_equivalence.py``.
+    That engines agree is in ``tests/run/test_equivalence.py``.
     """
     record = record_of(carry_out(CASES[name], "local", clicks, tmp_path / "golden"))
     assert digest(record) == DIGESTS[name], "write both records with `python -m tests.golden FOLDER` and compare them"
+
+
+def test_several_trainers_give_the_golden_record(clicks: Path, tmp_path: Path) -> None:
+    """Law: their number changes no bit, through failures of PS ranks and of their disks."""
+    name = "disks-partial-lookahead"
+    run_dir = carry_out(CASES[name], "rpc", clicks, tmp_path / "golden", num_trainers=2)
+    assert digest(record_of(run_dir)) == DIGESTS[name]

@@ -18,7 +18,7 @@ import pytest
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError
-from harness.grid.process import is_done
+from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
@@ -31,6 +31,7 @@ from tests.grid.cells import (
     orphaned_grid,
     run_a_rank,
     run_badly,
+    run_forever,
     run_grid,
     run_in_a_grid_that_goes,
     run_in_anothers_folder,
@@ -226,6 +227,16 @@ def test_a_grid_that_is_asked_to_stop_asks_its_cells(tmp_path: Path) -> None:
     assert [has_resume_point(cell.run_dir) for cell in cells] == [False, True, True, False]
     outcomes = run_grid(cells[:3], run_until_stopped, Journal(), jobs=2)
     assert [outcome.status for outcome in outcomes] == ["skipped", "done", "done"]
+
+
+def test_end_all_ends_every_cell(tmp_path: Path) -> None:
+    """Law: ending the starter's cells leaves none of them."""
+    starter = CellStarter(run_forever)
+    running = [starter.start(cell) for cell in cells_of(tmp_path, 2)]
+    pids = [pid_of(tmp_path / f"local-{seed}", lambda: None) for seed in range(2)]
+    starter.end_all()
+    assert all(gone(pid) for pid in pids)
+    assert [one.outcome().error for one in running] == ["the cell's process was ended by SIGKILL (out of memory?)"] * 2
 
 
 def test_cells_end_with_an_interrupted_runner(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -3,13 +3,14 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
 from harness.core.seeds import words
-from harness.kernels import compiler
+from harness.kernels import compiler, parsing
 from harness.kernels.row_loops import draw_rows
 from tests.forked import import_from, said_by
 
@@ -99,3 +100,21 @@ def test_machine_code_is_that_of_its_sources(kernels: Path) -> None:
     shutil.copy(files[0], files[1])
     shutil.copy(f"{files[0]}.digest", f"{files[1]}.digest")
     assert run_loops(kernels) == ["630 0\n-630 0", "630 1\n-630 1"]
+
+
+def test_a_hash_table_that_grows_goes_on_at_its_start() -> None:
+    """Values whose place is the last slot, before and after, keep their ids."""
+    kinds: Any = (
+        (32, parsing._FIBONACCI, parsing.number_values, parsing.move_values, (np.uint64,)),
+        (64, parsing._GOLDEN, parsing.number_words, parsing.move_words, (np.uint64, np.int32)),
+    )
+    for bits, factor, number, move, columns in kinds:
+        found = [-k * pow(int(factor), -1, 2**bits) % 2**bits for k in (1, 2, 3)]
+        keys = np.array(found, np.uint32 if bits == 32 else np.uint64)
+        small, large = ([np.zeros(size, dtype) for dtype in columns] for size in (4, 8))
+        ids = np.zeros(3, np.int32)
+        assert number(keys, 0, *small, 0, 3, ids) == (3, 3)
+        move(*small, *large)
+        assert np.flatnonzero(large[-1]).tolist() == [0, 1, 7]
+        assert number(keys[::-1].copy(), 0, *large, 3, 3, ids) == (3, 3), "none is new"
+        assert ids.tolist() == [2, 1, 0]

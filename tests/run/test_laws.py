@@ -143,6 +143,14 @@ def test_a_planned_kill_that_does_not_happen_fails_the_run(config: Config, tmp_p
     assert not (tmp_path / "run" / "DONE").exists()
 
 
+def test_seeds_decide(config: Config, tmp_path: Path) -> None:
+    """Another seed gives other parameters, of every rank."""
+    config = changed(config, strategy__name="none", trace__path=None, data__max_train_samples=16)
+    first, other = (run(changed(config, seed=seed), tmp_path / str(seed))[0].digests for seed in (0, 1))
+    assert first.keys() == other.keys()
+    assert not first.items() & other.items()
+
+
 def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path: Path) -> None:
     """Law: once for the start, each step, and each batch of the three evaluations; steps run again count too."""
     found: list[Counter[int]] = []

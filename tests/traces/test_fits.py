@@ -61,18 +61,25 @@ def test_an_exponential_fit_is_events_by_exposure() -> None:
     assert (uncut.low, uncut.high) == pytest.approx((12 / stats.chi2.ppf(0.975, 6), 12 / stats.chi2.ppf(0.025, 6)))
 
 
-@pytest.mark.parametrize("family", ["gamma", "lognormal"])
+@pytest.mark.parametrize("family", ["gamma", "weibull", "lognormal"])
 def test_intervals_are_those_of_the_information_in_closed_form(family: str) -> None:
-    """Standard errors of log parameters, of 80 uncensored durations.
+    """Standard errors of log parameters, of 80 durations; those of the Weibull family are censored.
 
     Lognormal: 1 / sqrt(2 n) of sigma, sigma / sqrt(n) of the median. Gamma: the information is n (k² psi'(k), k; k, k)
-    of (log k, log scale), so that the two are correlated.
+    of (log k, log scale), so that the two are correlated. Weibull, of r events, and u = k log(t / scale) and H =
+    exp(u) of all durations: (r + sum H u², -k sum H u; -k sum H u, k² r).
     """
-    fitted = fit(family, drawn(family, 80, seed=7, is_cut=False))
+    sample = drawn(family, 80, seed=7, is_cut=family == "weibull")
+    fitted = fit(family, sample)
     shape = next(iter(fitted.parameters.values()))
     errors = 160**-0.5, shape * 80**-0.5
     if family == "gamma":
         information = 80 * np.array([[shape**2 * special.polygamma(1, shape), shape], [shape, shape]])
+        errors = np.sqrt(np.diag(np.linalg.inv(information))).tolist()
+    if family == "weibull":
+        u_N, num = shape * np.log(sample.all_N / fitted.parameters["scale_h"]), len(sample.ended_E)
+        mixed = -shape * (np.exp(u_N) @ u_N)
+        information = np.array([[num + np.exp(u_N) @ u_N**2, mixed], [mixed, shape**2 * num]])
         errors = np.sqrt(np.diag(np.linalg.inv(information))).tolist()
     for (name, value), error in zip(fitted.parameters.items(), errors, strict=True):
         ends = value * np.exp([-1.959964 * error, 1.959964 * error])
