@@ -58,11 +58,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    import yaml
 
-    with suppress(YAMLError):
-        return YAML(typ="safe", pure=True).load(text)
+    with suppress(yaml.YAMLError):
+        return yaml.load(text, Loader=yaml.CSafeLoader)
     return None
 
 

@@ -1,25 +1,20 @@
 """YAML reader that keeps the line of every setting. Duplicate keys are an error.
 
-``ruamel.yaml`` reads the structure. Plain scalars are read here, by the core schema of YAML 1.2 without its octal and
+libyaml reads the structure. Plain scalars are read here, by the core schema of YAML 1.2 without its octal and
 hexadecimal numbers: null, true and false, decimal integers, finite decimal floats; everything else is text.
 """
 
 import difflib
-import io
 import math
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.composer import MaxDepthExceededError
-from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
-from ruamel.yaml.representer import SafeRepresenter
+import yaml
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.reader import ReaderError
 
 from harness.core.errors import ConfigError, printable
 
@@ -27,7 +22,7 @@ CLAIM = "claim"
 """The section of an experiment file that only `run.py reproduce` reads."""
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
-_MAX_CHARACTERS = 2**20  # of a text; the library reads 100,000 a second, and a grid file has a few thousand
+_MAX_CHARACTERS = 2**20  # of a text; a grid file has a few thousand
 _MAX_SHOWN = 80  # characters of a word of the command line
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -131,32 +126,37 @@ def read_mapping(text: str, source: str) -> Any:
 
 def to_yaml(value: dict[str, Any]) -> str:
     """``value`` as YAML that this module can read; keys keep their order, lists and innermost mappings are inline."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Representer = _Representer
-    yaml.default_flow_style = None
-    yaml.allow_unicode = True
-    yaml.width = 120
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment] - the library declares None
-    yaml.representer.ignore_aliases = lambda data: True
-    stream = io.StringIO()
-    yaml.dump(value, stream)
-    return stream.getvalue()
+    return yaml.dump(value, Dumper=_Dumper, default_flow_style=None, allow_unicode=True, width=120, sort_keys=False)
 
 
-class _Representer(SafeRepresenter):
-    """YAML writer that quotes texts which the library would not write back exactly, such as trailing spaces."""
+class _Dumper(yaml.CSafeDumper):
+    """YAML writer that quotes each text which this module would not read back exactly, such as trailing spaces."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
-_Representer.add_representer(
-    str,
-    lambda self, text: self.represent_scalar(
-        "tag:yaml.org,2002:str", text, style='"' if _MISREAD.search(text) else None
-    ),
-)
+def _quoted(dumper: _Dumper, text: str) -> ScalarNode:
+    style = '"' if _MISREAD.search(text) else "'" if _plain(text) != text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _quoted)
 
 
 class NotYaml(ConfigError):
     """A text is not valid YAML."""
+
+
+def _refuse_deep(text: str, source: str) -> None:
+    """Raise ConfigError where values are nested too deep for the library, which composes nodes by recursion in C."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            line = event.start_mark.line + 1
+            too_deep = f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value"
+            raise ConfigError(f"{source}:{line}: {too_deep}")
 
 
 class _Document:
@@ -168,19 +168,14 @@ class _Document:
         self._values: dict[int, Any] = {}  # by id of the node: an alias is its anchor's node
         if len(text) > _MAX_CHARACTERS:
             raise ConfigError(f"{source}: expected a configuration of at most {_MAX_CHARACTERS:,} characters, got more")
-        yaml = YAML(typ="safe", pure=True)
-        yaml.max_depth = _MAX_DEPTH
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ReusedAnchorWarning)
-                self.root: Node | None = yaml.compose(text)
-        except MarkedYAMLError as error:
+            _refuse_deep(text, source)
+            self.root: Node | None = yaml.compose(text, Loader=yaml.CSafeLoader)
+        except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
-            if isinstance(error, MaxDepthExceededError):
-                too_deep = f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value"
-                raise ConfigError(f"{source}:{line}: {too_deep}") from None
-            raise NotYaml(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
+            line = min(mark.line + 1, text.count("\n") + (not text.endswith("\n"))) if mark else 1
+            words = ", ".join(filter(None, (error.context, error.problem)))
+            raise NotYaml(f"{source}:{line}: not YAML: {words}") from None
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} is not allowed in YAML") from None
@@ -198,7 +193,7 @@ class _Document:
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode) or (
-                key_node.style is None and _WORDS.get(key_node.value, key_node.value) is None
+                not key_node.style and _WORDS.get(key_node.value, key_node.value) is None
             ):
                 raise self.error(key_node, "expected text as a key")
             key = key_node.value
@@ -255,19 +250,20 @@ class _Document:
             yield from self.places(value, (*keys, key))
 
     def _scalar(self, node: ScalarNode) -> Any:
-        text = node.value
-        if node.style is not None:  # quoted, or a block
-            return text
-        if text in _WORDS:
-            return _WORDS[text]
-        if _INTEGER.fullmatch(text):
-            try:
-                return int(text)
-            except ValueError:  # Python's limit
-                raise self.error(node, f"expected a shorter number, got one of {len(text):,} digits") from None
-        if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
-            return float(text)
-        return text
+        try:
+            return _plain(node.value) if not node.style else node.value  # quoted, or a block
+        except ValueError:  # Python's limit
+            digits = f"{len(node.value):,} digits"
+            raise self.error(node, f"expected a shorter number, got one of {digits}") from None
+
+
+def _plain(text: str) -> Any:
+    """The value of a plain scalar. Raises ValueError for an integer of more digits than Python converts."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) and math.isfinite(float(text)) else text
 
 
 def refuse_twice(settings: list[Setting]) -> None:
