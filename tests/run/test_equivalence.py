@@ -110,7 +110,7 @@ def is_wanted(pair: Row) -> bool:
     return is_allowed(pair) and ("strategy" not in pair or not WITH_SOME & {*pair.values()})
 
 
-ROWS = covering(SETTINGS, is_allowed, is_wanted)
+ROWS = covering(SETTINGS, is_allowed, is_wanted, cheap=("local", "dlrm"))
 
 
 def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
