@@ -23,7 +23,11 @@ except KeyboardInterrupt:  # no signal is handled yet
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, of the command line by default, and return the exit code."""
+    """Run the command in ``arguments`` and return the exit code. None: the arguments of this process.
+
+    With None, SIGINT, SIGTERM and SIGHUP are handled from now on. Raises SystemExit: code 2 for an invalid command
+    line or a plugin that cannot be loaded, code 0 after ``--help``.
+    """
     if arguments is None:
         interrupts.install()
     from harness.cli.arguments import parser as make_parser  # noqa: PLC0415 - imports may be interrupted

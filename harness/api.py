@@ -28,7 +28,7 @@ def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finis
     """Carry out one run in the folder ``config.out``; returns its last event. A finished run is not run again.
 
     ``config``: a configuration, or its keys as nested mappings (`run.py schema`). An interrupted run goes on from its
-    resume point. ``afresh``: what the folder has of this run is removed, and it starts anew.
+    resume point. ``afresh``: the files of this run in the folder are removed first, and the run starts at step 0.
 
     Raises:
         UserError: the config, the data, the trace or the folder cannot be used.
@@ -60,10 +60,12 @@ def grid(
 ) -> "list[Outcome]":
     """Run the cells of an experiment file that are not done; one outcome per cell, in the file's order.
 
-    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, by default one per core.
-    ``afresh``: results of these cells are removed first. ``view``: a receiver of progress.
+    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, as for :class:`LocalPool`.
+    ``afresh``: results of these cells are removed first. ``view``: a receiver of progress. A cell that fails raises
+    nothing; its outcome has the error.
 
-    Raises UserError as :func:`run` does, before any cell starts.
+    Raises UserError, before any cell starts, if the file, the data, a trace or a folder cannot be used; Moved if the
+    grid's folder is moved or removed while cells run.
     """
     from harness.config.plugins import requested
 
@@ -81,7 +83,7 @@ def grid(
 
 
 def _config_of(values: Mapping[str, Any]) -> "Config":
-    """The configuration of these values, whose plugins are loaded first. Raises ConfigError, one line a mistake."""
+    """Load the plugins that ``values`` names, then validate ``values``. Raises ConfigError, one line a mistake."""
     names = values.get("plugins", ())
     load_plugins([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
     from pydantic import ValidationError
@@ -97,7 +99,7 @@ def _config_of(values: Mapping[str, Any]) -> "Config":
 
 
 def load_plugins(names: Sequence[str]) -> None:
-    """Load plugins, of which each strategy must have the recoveries that it declares. Raises ConfigError."""
+    """Load plugins, then check the kinds of recovery that each strategy declares. Raises ConfigError."""
     from harness.config.plugins import load
     from harness.core.strategies import STRATEGIES
 

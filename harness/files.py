@@ -1,4 +1,4 @@
-"""Text files that appear whole or not at all, errors of the system that name the file, and places that may be lost."""
+"""Atomic writes of text files, system errors as errors that name the file, and paths that may be moved during a run."""
 
 import fcntl
 import hashlib
@@ -17,7 +17,7 @@ _SPECIAL = {stat.S_IFIFO: "FIFO", stat.S_IFCHR: "device", stat.S_IFBLK: "device"
 
 @contextmanager
 def os_errors(what: str, then: str = "") -> Iterator[None]:
-    """An OSError of the block becomes a StoreError ``WHAT: REASON``, with ``then`` behind it."""
+    """An OSError of the block becomes a StoreError ``WHAT: REASON``, followed by ``then``."""
     try:
         yield
     except OSError as error:
@@ -28,7 +28,8 @@ def os_errors(what: str, then: str = "") -> Iterator[None]:
 def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[None]:
     """An OSError of the block becomes a StoreError ``FILE: cannot be ACTION: REASON``.
 
-    What is no file raises it before it is read: a FIFO waits for its writer, and a device may have no end.
+    Before a read, a FIFO, device or socket raises StoreError too: a FIFO waits for its writer, and a device may have
+    no end.
     """
     with os_errors(f"{file}: cannot be {action}"):
         if action == "read" and file.exists() and (what := _SPECIAL.get(stat.S_IFMT(file.stat().st_mode))):
@@ -37,13 +38,13 @@ def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[Non
 
 
 def read_file(file: Path) -> bytes:
-    """The content of a file. Raises StoreError that names it."""
+    """The content of a file. Raises StoreError, which names the file."""
     with store_errors(file, "read"):
         return file.read_bytes()
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises StoreError that names the file."""
+    """The JSON object in a file. Raises StoreError, which names the file, also for any other JSON value."""
     content = read_file(file)
     try:
         values = json.loads(content)
@@ -55,17 +56,17 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def new_digest(content: bytes = b"") -> hashlib.blake2b:
-    """The hash of a file of a record: blake2b, 16 bytes."""
+    """The hash for files of a record (blake2b, 16 bytes), fed with ``content`` so far."""
     return hashlib.blake2b(content, digest_size=16)
 
 
 def digest_of(file: Path) -> str:
-    """The hash (hex) of a file's content. Raises StoreError."""
+    """The hash :func:`new_digest` of a file's content, in hexadecimal. Raises StoreError."""
     return new_digest(read_file(file)).hexdigest()
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write ``file`` as :func:`replace_text` does. Raises StoreError that names it."""
+    """Write ``file`` as :func:`replace_text` does. Raises StoreError, which names the file."""
     with store_errors(file, "written"):
         replace_text(file, text)
 
@@ -86,7 +87,7 @@ def replace_text(file: Path, text: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder``, with those above it, unless it is there; durably. Raises StoreError that names it."""
+    """Create ``folder`` and its missing parents, durably; a no-op if it exists. Raises StoreError."""
     with store_errors(folder, "written"):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file for this process alone (flock); False if another one has the lock, or has removed the file."""
+    """Lock the open ``file`` for this process alone (flock). False if another process has the lock or removed the file.
+
+    Raises OSError, for example on a file system without locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -116,10 +120,10 @@ def try_lock(file: int) -> bool:
 
 
 class Place:
-    """A path and the file or folder that it named when this object was made, or at the first :meth:`check` if later.
+    """A path, and the file or folder that it names when this object is made; if none, at the first :meth:`check`.
 
-    To be checked before anything is written or removed under the path. The file is held open, so that its inode number
-    is not given to another one.
+    To be checked before anything is written or removed under the path. The file or folder is held open, so that its
+    inode number is not given to another one. The constructor raises StoreError if the path cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,7 +145,7 @@ class Place:
 
     @property
     def is_own(self) -> bool:
-        """Whether :meth:`check` raises nothing."""
+        """Whether the path still names the same file or folder: :meth:`check` raises nothing."""
         try:
             self.check()
         except StoreError:

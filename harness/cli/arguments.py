@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports each error on a single line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line to stderr and exit with code 2. For a near-miss the line suggests the right choice only."""
+        """Print one line to stderr and exit with code 2. For a misspelt choice the line names only the nearest one."""
         if found := re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message):
             name, word, choices = found.groups()
             if near := difflib.get_close_matches(word, re.findall(r"'?([\w.-]+)'?", choices), n=1):
@@ -44,15 +44,14 @@ class Parser(argparse.ArgumentParser):
 class WordParser(Parser):
     """The parser of a command that may take ``key=value`` words.
 
-    Options of older versions (``--mtbf-h 4``), as headers of traces still hold, are read as words (``mtbf_h=4``).
+    Options of older versions (``--mtbf-h 4``) are read as words (``mtbf_h=4``), since headers of traces contain them.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """See argparse."""
         return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
 
     def format_help(self) -> str:
-        """The help of argparse, and a description of all words, whose modules take most of a second to import."""
+        """The help of argparse and, for a command that takes words, of each word (imports for most of a second)."""
         if self._has_words:
             from harness.cli.trace_commands import words_of  # noqa: PLC0415
 
@@ -95,10 +94,9 @@ def pair(text: str) -> tuple[str, str]:
 
 
 class Override(argparse.Action):
-    """Appends the override ``CONST=VALUE`` to a list, for an option that stands for the key ``const``."""
+    """The action of an option that sets the configuration key ``const``: appends the override ``CONST=VALUE``."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
-        """See argparse."""
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), f"{self.const}={values}"])
 
 
@@ -106,7 +104,6 @@ class Pairs(argparse.Action):
     """Stores the values of an option of type :func:`pair` as a dictionary."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
-        """See argparse."""
         setattr(namespace, self.dest, dict(values))
 
 
@@ -140,7 +137,7 @@ positive.__name__ = "number > 0"
 
 
 GRACE_S = 25.0
-"""Seconds between a signal that asks a command to stop, and its end: schedulers often give 30."""
+"""Default of ``--grace``: seconds that a command has to stop after the first signal. Schedulers often give 30."""
 
 _TYPES: dict[str, Callable[[str], Any]] = {
     "path": Path,
@@ -153,11 +150,11 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 }
 _ACTIONS = {"pairs": Pairs, "override": Override}
 _PARSERS = {"trace": WordParser}
-"""Parsers of commands below a command, where they are no plain ones."""
+"""Class of the parsers of the commands below a command, by that command; by default :class:`Parser`."""
 
 
 def parser() -> Parser:
-    """The parser of run.py. The parsed options hold as ``call`` the command's function, as ``MODULE:NAME``."""
+    """The parser of run.py. In the options that it parses, ``call`` is the command's function, as ``MODULE:NAME``."""
     with Path(__file__).with_name("commands.toml").open("rb") as file:
         commands: dict[str, dict[str, Any]] = tomllib.load(file)
     shared = commands.pop("arguments")

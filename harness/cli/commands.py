@@ -24,7 +24,11 @@ _RERUN_HINTS = {
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Carry out the command in ``options`` and return its exit code; errors become lines on stderr."""
+    """Carry out the command in ``options`` and return its exit code.
+
+    ``arguments``: the words of the command line, for messages. A HarnessError, an interrupt, or an OSError that names
+    a file becomes lines on stderr. Any other exception is a bug, and is raised.
+    """
     console.open_streams()
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
@@ -61,7 +65,6 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _imported(module: str) -> ModuleType:
-    """The module of this package with this name, which has a command's function."""
     match module:
         case "data_commands":
             from harness.cli import data_commands as found

@@ -36,7 +36,6 @@ class Console(RichConsole):
     """A rich console that escapes control characters in text, but keeps its own control codes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of ``renderable``, with control characters of text escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_escaped(segment.text))
 
@@ -84,7 +83,7 @@ def _stdout() -> Iterator[TextIO]:
 
 
 def say(text: str) -> None:
-    """Write one plain line to stdout."""
+    """Write plain text and a line end to stdout. Raises UserError, BrokenPipeError."""
     with _stdout() as stdout:
         stdout.write(_escaped(text) + "\n")
 
@@ -93,7 +92,7 @@ def show(result: RenderableType) -> None:
     """Write a rich table or text to stdout, without control codes if stdout is not a terminal.
 
     Text is wrapped at the console's width (160 characters in a file). A table gets the width that it needs; if the
-    terminal is narrower, a note says so.
+    terminal is narrower, a note says so. Raises UserError, BrokenPipeError.
     """
     with _stdout() as stdout:
         console = Console(file=stdout, highlight=False)
@@ -110,7 +109,7 @@ def show(result: RenderableType) -> None:
 
 
 def note(text: str) -> None:
-    """Write one plain line to stderr."""
+    """Write plain text and a line end to stderr."""
     sys.stderr.write(_escaped(text) + "\n")
     sys.stderr.flush()
 
@@ -119,12 +118,11 @@ class _Notes(logging.Handler):
     """Writes each message of a logger as a line to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the message."""
         note(record.getMessage())
 
 
 def show_log() -> None:
-    """Write messages of the package's logger, from level info on, to stderr."""
+    """Write the messages of the package's loggers, from level INFO on, to stderr from now on."""
     log = logging.getLogger("harness")
     log.setLevel(logging.INFO)
     log.handlers = [_Notes()]

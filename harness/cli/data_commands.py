@@ -1,4 +1,4 @@
-"""`run.py data prepare | synth | info`: write, pack and describe click logs."""
+"""`run.py data prepare | synth | info | fit`: pack, generate and describe click logs, and fit laws to them."""
 
 # ruff: noqa: PLC0415 - numpy and numba are imported when a command needs them
 
@@ -65,7 +65,7 @@ def synth(options: argparse.Namespace) -> None:
 
 
 def info(options: argparse.Namespace) -> None:
-    """Verify a data folder and describe its contents."""
+    """Verify a data folder and describe its contents; with ``--facts`` also write its facts to a file."""
     from harness.cli.facts_tables import facts_tables
     from harness.core.placement import tracked_tables
     from harness.data.facts import measure, read_facts, write_facts

@@ -1,4 +1,4 @@
-"""Tables of the facts of a click log, alone or beside those of another."""
+"""Tables of the facts of a click log, alone or beside the facts of another log."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ _COLUMNS: tuple[tuple[str, str, _Number], ...] = (
 
 
 def facts_tables(facts: Facts, other: Facts | None) -> Iterator[Table]:
-    """Tables of ``facts``, each value followed by that of ``other`` if that is given."""
+    """Tables of ``facts``; if ``other`` is given, its value follows each value, and a table has the differences."""
     yield _table(
         "access",
         ["table", *(heading for heading, _, _ in _COLUMNS)],
@@ -153,7 +153,10 @@ def _pooled(facts: Facts, other: Facts | None) -> list[list[str]]:
 
 
 def _differences(facts: Facts, other: Facts) -> list[list[str]]:
-    """The largest differences over all tables, relative for numbers of ids, else absolute."""
+    """A row for each measure: its name, its largest difference over all tables, and the table.
+
+    The differences of numbers of ids are relative, all others absolute.
+    """
     large = {table.column for table in _largest(other)}
     both = [(own, its) for own, its in _pairs_of_tables(facts, other) if its is not None]
     ratios = {

@@ -1,4 +1,4 @@
-"""What claims rest on besides cells: kept runs of benchmarks, and the data of both scales of `run.py reproduce`.
+"""The evidence of claims besides cells: kept results of benchmarks, and the data of both scales of `run.py reproduce`.
 
 Scale `small` has generated data, `paper` a real click log.
 """
@@ -52,7 +52,7 @@ LOGS: Mapping[str, Log] = {
     "demo/small": Log(hashed=0.0005),
     "demo/long": Log("demo/long.tsv", rows=2_000_000),
 }
-"""Data folders that are made where an experiment names them, of seed 0."""
+"""The click log (seed 0) of each data folder that `run.py reproduce` makes if it is needed and missing."""
 
 
 def missing(folders: Iterable[str]) -> list[str]:
@@ -61,7 +61,7 @@ def missing(folders: Iterable[str]) -> list[str]:
 
 
 def make(folders: Iterable[str]) -> None:
-    """Write and prepare the synthetic data of ``folders``, which are in ``LOGS``. Raises DataError."""
+    """Write and prepare the synthetic data of ``folders``, which are in ``LOGS``. Raises DataError, OSError."""
     from harness.data.prepare import prepare
     from harness.data.synth import synth
 
@@ -89,7 +89,10 @@ def paper_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def samples_factor(overrides: Sequence[str], small: str) -> float:
-    """Rows of ``data.path`` (default: Kaggle's) per row of ``small``; 1 if ``small`` is not in ``LOGS``."""
+    """Rows of the override ``data.path`` (without it: Kaggle's) per row of ``small``; 1 if that is not in ``LOGS``.
+
+    Raises DataError if ``data.path`` is no prepared folder.
+    """
     if small not in LOGS:
         return 1.0
     folder = value(overrides, "data.path")
@@ -97,7 +100,7 @@ def samples_factor(overrides: Sequence[str], small: str) -> float:
 
 
 def say_data(folder: str | None) -> None:
-    """Print the size of the data of scale `paper`.
+    """Write the size of the data of scale `paper` to stderr.
 
     Raises ConfigError, after printing, if ``folder`` (of the data) is None; DataError if it is no prepared folder.
     """
@@ -124,7 +127,7 @@ _DIGEST = "digest"  # of everything else that is kept
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A claim's benchmark and the ``file`` of its results. ``data``: the folder for ``{data}`` in arguments."""
+    """A claim's benchmark and the ``file`` of its results. ``data``: the data folder, ``{data}`` in the arguments."""
 
     benchmark: "Benchmark"
     file: Path
@@ -152,11 +155,14 @@ class BenchmarkRun:
         return "code not recorded" if code is None else code.difference(current_code(code.roots))
 
     def results(self) -> Sequence[Mapping[str, Any]]:
-        """The entries that a claim is judged by; empty if the benchmark could not run on this machine."""
+        """The entries that a claim is judged by; empty without results, as of a benchmark that cannot run here.
+
+        Raises StoreError if the kept results cannot be read.
+        """
         return self._kept()[self.benchmark.results] if self.is_done else []
 
     def machine(self) -> str:
-        """The date, processor, cores and load average of the machine that measured the results, as text."""
+        """Date of the results; processor, cores and load average (1 min) of their machine. Raises StoreError."""
         facts = self._kept()["machine"]
         load = ", ".join(f"{value:.1f}" for value in facts["load_average"][:1])
         return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
@@ -164,7 +170,8 @@ class BenchmarkRun:
     def run(self, number: int, num_runs: int) -> bool:
         """Run the script; keep its results in ``file``, and what it prints beside them. Returns whether it succeeded.
 
-        A script that cannot run on this machine succeeds without results, and ``file`` stays as it was.
+        A script that cannot run on this machine succeeds without results, and ``file`` stays as it was. ``number`` of
+        ``num_runs`` is for the message. Raises StoreError, OSError.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new, output = self.file.with_suffix(".new"), self.file.with_suffix(".txt")

@@ -23,7 +23,7 @@ _SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # progress bars hide it
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in the main thread by the first SIGINT, SIGTERM or SIGHUP. ``number``: the signal's."""
+    """Raised in the main thread by the first SIGINT, SIGTERM or SIGHUP. ``number``: the number of that signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,18 +48,22 @@ def install() -> None:
 
 
 def begin(hint: str) -> None:
-    """From now on the first signal raises :class:`Interrupted`. ``hint``: how to resume the command, or empty."""
+    """Let the first signal from now on raise :class:`Interrupted`. ``hint``: how to resume the command, or empty."""
     _State.hint, _State.can_raise, _State.is_said = hint, True, False
 
 
 def end() -> None:
-    """From now on a signal ends the process at once, since the command has ended."""
+    """Let a signal end the process at once from now on, since the command has ended."""
     _State.can_raise = False
 
 
 @contextmanager
 def stoppable(grace_s: float) -> Iterator[StopRequest]:
-    """In the block the first SIGINT or SIGTERM sets the request. The block then has ``grace_s`` seconds to end."""
+    """In the block the first SIGINT or SIGTERM sets the request that is yielded.
+
+    If the block has not ended ``grace_s`` seconds later, :class:`Interrupted` is raised in it. ``grace_s`` of 0: the
+    first signal raises it, and the request is never set.
+    """
     stop, before = StopRequest(), signal.signal(signal.SIGALRM, _end_grace)
     _State.stop, _State.grace_s = stop, grace_s
     try:
@@ -74,7 +78,7 @@ def stoppable(grace_s: float) -> Iterator[StopRequest]:
 def ending(number: int | None = None, hint: str | None = None) -> tuple[str, int]:
     """The line to print when a signal has ended a command, and the exit code. The caller prints the line once.
 
-    ``number``: the signal's; None: the one that asked to stop. ``hint``: replaces the one of :func:`begin`.
+    ``number``: the signal's; None: the signal that set the request to stop. ``hint``: replaces that of :func:`begin`.
     """
     _State.is_said = True
     number = _State.stopped_by if number is None else number

@@ -20,14 +20,14 @@ _GB = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What there is of a machine: memory, and free disk in the folder of the runs."""
+    """The memory of a machine, and its free disk space in the folder of the runs."""
 
     memory_bytes: float
     disk_bytes: int
 
     @classmethod
     def here(cls, folder: Path) -> "Machine":
-        """This machine; the memory is that of this process's control group if that is less."""
+        """This machine, with the memory limit of its control group if that is less than its memory."""
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         with suppress(OSError, ValueError):
             memory = min(memory, float(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -36,10 +36,14 @@ class Machine:
 
 
 def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None = None) -> int | None:
-    """Print what ``cells`` that are not done will need. Returns how many run at once; None: as many as the cores take.
+    """Print what those of ``cells`` that are not done will need. Returns the ``jobs`` for a :class:`LocalPool`.
 
-    ``jobs``: as for :class:`LocalPool`; None lets the memory limit it too. ``machine``: None is this one. Raises
-    ConfigError if one cell alone needs more memory than there is, or certainly more disk than is free; UserError.
+    The returned number is ``jobs``; if that is None and the memory holds fewer cells at once than the cores take, it is
+    the number that the memory holds. ``machine``: None is this one.
+
+    Raises:
+        ConfigError: one cell alone needs more memory than there is, or certainly more disk than is free.
+        UserError: a cell's folder, config, data or trace cannot be used.
     """
     from harness.run.needs import needs_of
     from harness.run.spec import RunSpec

@@ -43,7 +43,7 @@ _LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the 
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Show the recommendation; with --simulate also the spread, with --figure also write a figure."""
+    """Print the recommendation; with --simulate also the spread, with --figure also write a figure."""
     configs, costs, source = _subject(options.subject, options.overrides, options.mapping)
     config = configs.get("cpr_mirror", configs["cpr_mfu"])  # with the mirror's share, where that is asked for
     spec = spec_of(costs, model=options.model, shape=options.shape)
@@ -136,7 +136,7 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """Configurations by strategy: ``PLANNED``, plugins and the named one, with ``from_trace`` constants filled in."""
+    """Configurations by strategy: of ``PLANNED``, of plugins, and the named one. Constants of a trace are filled in."""
     added = [name for name in STRATEGIES if name not in BUILT_IN]
     found = load_each(None, overrides, [*PLANNED, *added])
     return {name: with_profile_of_trace(config) for name, config in found.items()}
@@ -203,7 +203,6 @@ def _minutes(hours: float) -> str:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table for the console: the first column is aligned left, the others right."""
     headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(columns))
     table = Table(*headings, title=title, title_justify="left", box=None)
     for row in rows:
@@ -255,7 +254,7 @@ def _cautions(advice: Advice) -> Iterator[str]:
 
 
 def _rest_of_a_save(sizes: SaveSizes, options: StrategyOptions) -> str | None:
-    """A note if the tracker's choice is the smaller part of a priority save's bytes; else None."""
+    """A note if the rows that the tracker chooses are less than half of a priority save's bytes; else None."""
     assert isinstance(options, CprPriority.Options)
     waits = options.untracked == "interval"
     chosen_bytes = sizes.of("tracked") - sizes.dense

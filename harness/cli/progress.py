@@ -1,4 +1,4 @@
-"""Progress on stderr: bars with the remaining time on a terminal, elsewhere one plain line per finished cell."""
+"""Progress on stderr: bars with the remaining time on a terminal, elsewhere only a plain line per ended cell."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def grid_progress(cells: Sequence[Cell]) -> Iterator[GridView]:
-    """The :class:`GridView` of a running grid: bars on a terminal, elsewhere one line per finished cell."""
+    """Yields the :class:`GridView` of a running grid."""
     with _bars() as progress:
         yield _GridBars(progress, len(cells))
 
 
 @contextmanager
 def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]]:
-    """A callback ``(number, num_runs, status)`` that shows consecutive runs in one progress bar."""
+    """Yields a callback ``(number, num_runs, status)`` that shows consecutive runs in one bar; ``number`` is from 1."""
     with _bar(name) as update:
 
         def follow(number: int, num_runs: int, status: "RunStatus") -> None:
@@ -38,7 +38,7 @@ def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]
 
 @contextmanager
 def amount_progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback ``(done, total)`` that shows the progress of one task in a bar."""
+    """Yields a callback ``(done, total)`` that shows the progress of one task in a bar."""
     with _bar(name) as update:
         yield lambda done, total: update(completed=done, total=total)
 
@@ -58,12 +58,10 @@ class _GridBars:
         self._all = progress.add_task("all cells", total=num_cells, info="")
 
     def started(self, cell: Cell) -> None:
-        """Add a bar for the cell."""
         self._tasks[cell.run_dir] = self._progress.add_task(cell.slug, total=None, info="starts")
         self._refresh()
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
-        """Update the cell's bar."""
         self._fractions[cell.run_dir] = _fraction(status)
         self._progress.update(
             self._tasks[cell.run_dir], completed=status.step, total=status.num_steps, info=_status_text(status)
@@ -71,7 +69,6 @@ class _GridBars:
         self._refresh()
 
     def ended(self, outcome: Outcome) -> None:
-        """Replace the cell's bar by a line with its result."""
         self._num_ended += 1
         self._fractions.pop(outcome.cell.run_dir, None)
         if (task := self._tasks.pop(outcome.cell.run_dir, None)) is not None:
@@ -95,7 +92,7 @@ class _GridBars:
 
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[..., None]]:
-    """A single progress bar; returns the function that updates it."""
+    """Show a single bar; yields the function that updates it, with the fields of ``Progress.update``."""
     with _bars() as progress:
         yield partial(progress.update, progress.add_task(name, total=None, info=""))
 

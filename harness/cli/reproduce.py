@@ -35,7 +35,7 @@ _OUT = {"small": Path("runs/claims"), "paper": Path("runs/claims-paper")}
 
 @dataclass(frozen=True)
 class _Evidence:
-    """The experiment (which claims may share) or the benchmark that each requested claim rests on, by its name."""
+    """The experiment or the benchmark of each requested claim, by the claim's name. Claims may share an experiment."""
 
     experiments: Mapping[str, Experiment]
     benchmarks: Mapping[str, BenchmarkRun]
@@ -47,7 +47,6 @@ class _Evidence:
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of all experiments."""
         return [cell for experiment in self.unique for cell in experiment.cells]
 
     @property
@@ -60,7 +59,8 @@ class _Evidence:
 def reproduce(options: argparse.Namespace) -> int:
     """Run the unfinished cells and benchmarks of the named claims (default: all), and show the results.
 
-    Writes the page if all claims, or claims of a user, are asked for. Returns an exit code.
+    Writes the page of results if ``--page`` names it, if a claim is a user's own, or if the command has no words.
+    ``--dry-run`` only says what would be made and run. Returns an exit code.
     """
     from analysis.claims.claim import find, names
     from harness.run.spec import cell_hash, check
@@ -111,7 +111,10 @@ def reproduce(options: argparse.Namespace) -> int:
 def _evidence(
     claims: Mapping[str, "Claim"], overrides: Sequence[str], scale: inputs.Scale, cell_hash: Callable[[Config], str]
 ) -> _Evidence:
-    """The experiments and benchmarks of these claims. Raises UserError."""
+    """The experiments and benchmarks of these claims. Raises UserError.
+
+    At scale `paper` an experiment that compares kinds of synthetic data is left out, with a note.
+    """
     from analysis.claims.claim import Benchmark
 
     if scale == "paper":
@@ -159,7 +162,7 @@ def _say_plan(evidence: _Evidence) -> None:
 def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
     """Run the benchmarks without results of the present code, one at a time, since timings disturb each other.
 
-    Returns an exit code. Results of other code are kept until new ones replace them.
+    Returns an exit code. Results of other code are kept until new ones replace them. Raises StoreError.
     """
     due = [run for run in runs.values() if not run.is_done or run.difference() is not None]
     if not due:

@@ -26,7 +26,7 @@ from harness.record.folder import has_resume_point
 
 
 def train(options: argparse.Namespace) -> int:
-    """Run one configuration in the folder ``out``; overrides become a part of the folder's name."""
+    """Run one configuration in the folder ``out``, whose name gets the values of the overrides; show its results."""
     config = load_variant(options.config, options.overrides)
     _find_inputs(config)
     return _train(config, options)
@@ -53,14 +53,17 @@ def plan(options: argparse.Namespace) -> None:
     if options.subject.endswith(".csv"):
         from harness.traces.trace import read_trace
 
-        read_trace(Path(options.subject))  # or a file that cannot be read is told after all imports
+        read_trace(Path(options.subject))  # reports a file that cannot be read before slow imports
     from harness.cli.plan import plan as show_plan
 
     show_plan(options)
 
 
 def grid(options: argparse.Namespace) -> int:
-    """Run the cells of an experiment that are not done, then show its table and write its report."""
+    """Run the cells of an experiment that are not done, then show its table and write its report.
+
+    ``--dry-run`` lists the cells instead, and ``--print-script`` prints the scripts of their jobs.
+    """
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
     from harness.run.spec import cells_of_other_backend, check
 
@@ -90,8 +93,10 @@ def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator
 
 
 def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
-    """The pool that ``--scheduler`` names; on this machine its needs are said. Raises ConfigError, also for options of
-    another scheduler."""
+    """The pool that ``--scheduler`` names. For this machine it prints what the cells will need.
+
+    Raises UserError, also for options of another scheduler.
+    """
     scheduler = options.scheduler
     if options.print_script and scheduler != "submitit":
         raise ConfigError(f"--print-script: expected --scheduler submitit, got {scheduler}, which submits no script")
@@ -141,8 +146,8 @@ def run_experiments(
     """Run the cells of all experiments as one grid, each in its experiment's folder, and write grid.yaml there.
 
     ``show`` is called while the folders are locked, unless all cells failed. ``afresh``: as :func:`opened_grid`.
-    ``grace_s``: seconds that running cells have to stop after a signal. Returns an exit code. Raises RunStopped if a
-    signal left cells unfinished.
+    ``grace_s``: seconds that running cells have to stop after a signal. Online grids are then sent to wandb again.
+    Returns an exit code. Raises UserError; RunStopped if a signal left cells unfinished.
     """
     with opened_grid(experiments, pool, afresh=afresh) as one:
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
@@ -164,7 +169,7 @@ def run_experiments(
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare both engines, for every strategy or the one named on the command line."""
+    """Compare the results of both engines, for every strategy or the one named on the command line."""
     if any(word.startswith("strategy.name=") for word in options.overrides):
         configs = [load_config(options.config, options.overrides)]
     else:
@@ -191,7 +196,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def _find_inputs(config: Config) -> None:
-    """Raise DataError or TraceError at once if data or trace is missing: before torch is imported, for seconds."""
+    """Raise DataError or TraceError if data or trace is missing, before torch is imported, which takes seconds."""
     from harness.data.records import find_data
     from harness.traces.trace import read_trace
 
@@ -201,7 +206,10 @@ def _find_inputs(config: Config) -> None:
 
 
 def _cell_hash(config: Config) -> str:
-    """``harness.run.spec.cell_hash``, imported at the first call, after a check that data and trace exist."""
+    """``harness.run.spec.cell_hash``, imported at the first call, after a check that data and trace exist.
+
+    Raises UserError.
+    """
     if "harness.run.spec" not in sys.modules:
         _find_inputs(config)
         _say_if_compiling()

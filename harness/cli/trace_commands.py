@@ -25,7 +25,7 @@ class Draw(Parameters):
     seed: int = 0
     """The same words and seed give the same file."""
     typical: bool = False
-    """Whether it is the first trace of the seed with the expected number of failures."""
+    """Whether to take the first trace of the seed that has the expected number of failures, rounded."""
 
 
 _WORDS: dict[str, tuple[type[Parameters], ...]] = {
@@ -88,7 +88,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _summary(trace: Trace) -> str:
-    """One line: the numbers of deaths, instants and ranks, the hours, and hours per failure."""
+    """One line: the numbers of deaths, of their instants, and of ranks or hosts; the hours; hours per failure."""
     length_h, num, num_instants = (
         float(trace.header["length_h"]),
         len(trace.entries),
@@ -102,7 +102,7 @@ def _summary(trace: Trace) -> str:
 
 
 def _show_import(log: FailureLog, trace: Trace) -> None:
-    """The records kept, and the number that each rule dropped or mended."""
+    """Print the numbers of records kept, and dropped or changed by each rule; the failures; the rules of mapping."""
     counts = {**log.dropped, **log.changed}
     console.say(f"{log.source}: kept {log.num_kept:,} of {log.num_read:,} records{':' if log.dropped else ''}")
     for rule, count in counts.items():
@@ -134,7 +134,7 @@ def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> Non
 
 
 def _write(options: argparse.Namespace, trace: Trace) -> int:
-    """Writes the whole file or nothing; the target of a link is written."""
+    """Write ``--out`` whole or not at all, and print a summary. If ``--out`` is a link, its target is written."""
     write_text(options.out.resolve(), to_text(trace, command=options.command_line))
     console.say(f"wrote {options.out}: {_summary(trace)}")
     return 0

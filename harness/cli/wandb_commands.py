@@ -18,7 +18,10 @@ from harness.wandb.facts import RunFacts, read_facts
 
 
 def sync_if_online(experiment: Experiment) -> None:
-    """Sync an online grid again, to add each run's AUC difference to ``none``, unknown while the cells ran."""
+    """Send the runs of an online grid again, with AUC differences to ``none``, which were unknown while cells ran.
+
+    A no-op for a grid that is not online. An error becomes a note.
+    """
     if is_online(experiment):
         try:
             _sync(experiment.out, {})
@@ -27,7 +30,10 @@ def sync_if_online(experiment: Experiment) -> None:
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Send the finished runs of a folder to wandb, except those that were sent before."""
+    """Send the finished runs of a folder to wandb, except runs that were sent before.
+
+    Raises UserError, RunFailed; for runs that cannot be read, StoreError after the others were sent.
+    """
     _sync(options.dir, _target(options))
 
 

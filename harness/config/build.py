@@ -25,8 +25,9 @@ def refuse_unknown(settings: Iterable[Setting]) -> None:
 def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
     """Each combination of settings without the options that its strategy, or its model, does not have.
 
-    Raises ConfigError for an option that no combination's strategy (model) has. Exception: a file's option is dropped
-    if the strategy (model) is named elsewhere, since the file may have been written for another one.
+    Raises ConfigError for an option that no combination's strategy (model) has. Exception: an option of the file is
+    dropped without an error if the command line or a caller names the strategy (model), since the file may have been
+    written for another one.
     """
     fit = [*combinations]
     for group in CHOICES:
@@ -78,7 +79,7 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
 
 
 def _constants(setting: Setting) -> list[Setting]:
-    """The settings ``profile.x`` for a profile given as a mapping on an axis; any other setting as it is."""
+    """A profile that an axis gives as a mapping, as one setting per constant; any other setting unchanged."""
     if setting.key != "profile" or not isinstance(setting.value, dict):
         return [setting]
     default = replace(setting, value=Config().emulated.name)
@@ -86,7 +87,10 @@ def _constants(setting: Setting) -> list[Setting]:
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:
-    """The settings as nested mappings. ``profile: NAME`` beside ``profile.x`` becomes ``profile.base``."""
+    """The settings as nested mappings. ``profile: NAME`` beside ``profile.x`` becomes ``profile.base``.
+
+    Raises ConfigError for a plain value of a group of keys.
+    """
     root: dict[str, Any] = {}
     for setting in settings:
         if setting.key in group_keys() or setting.key == "profile.base":
@@ -102,7 +106,6 @@ def tree(settings: Iterable[Setting]) -> dict[str, Any]:
 
 
 def _check_group(setting: Setting) -> None:
-    """Raise ConfigError for a value given to a group of keys, except a known name given to ``profile``."""
     key, value = setting.key, setting.value
     if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
         raise ConfigError(at(setting, complaint(key, value)))
@@ -134,7 +137,7 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
 
 
 def at(setting: Setting, sentence: str) -> str:
-    """``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
+    """The error line ``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
     if setting.argument is None:
         return f"{setting.where}: {sentence}"
     return f"{sentence} ({setting.argument} on the command line)"

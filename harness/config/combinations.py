@@ -8,7 +8,7 @@ from harness.core.strategies import Strategy
 
 
 def refuse_combinations(config: Config, strategy: Strategy) -> None:
-    """Raise ConfigError for keys of ``config`` that exclude each other. ``strategy``: the config's, for its costs."""
+    """Raise ConfigError for keys of ``config`` that exclude each other, or do not fit its ``strategy``."""
     if strategy.mirror and config.cache.mode == "stale":
         raise ConfigError(
             f"cache.mode: expected none or lookahead for strategy {config.strategy.name}, got stale; "

@@ -39,7 +39,7 @@ def _snapshot_frac(profile: Profile) -> float | None:
 
 
 def host_map(config: Config) -> HostMap:
-    """The host of each rank when a run begins, as index into ``cluster.hosts``; if that is empty, no rank has one."""
+    """The host of each rank when a run begins, an index into ``cluster.hosts``; no rank has one if that is empty."""
     cluster = config.cluster
     place = {rank: cluster.hosts.index(host) for rank, host in cluster.place.items()}
     return HostMap(config.num_ps, len(cluster.hosts), place, cluster.num_trainers)
@@ -48,8 +48,8 @@ def host_map(config: Config) -> HostMap:
 def group_of(configs: Sequence[Config]) -> str:
     """The wandb group ``NAME-HASH`` of an experiment; the hash is of the settings that all its ``configs`` share.
 
-    It stays the same if seeds, strategies, traces or values of a swept key are added. Another model, other data or
-    fewer samples change it.
+    The hash stays the same if seeds, strategies, traces or values of a swept key are added. It changes with the model,
+    the data and the number of samples.
     """
     flats = [_flat(config) for config in configs]
     shared = {

@@ -28,7 +28,7 @@ _UNNAMED = ("plugins", "name", "wandb", "store", "jobs")  # in no name of a vari
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment: its configuration, a readable slug, the hash of all that affects it, its folder."""
+    """One run of an experiment: its configuration, a readable name, the hash of all that affects it, its folder."""
 
     config: Config
     slug: str
@@ -38,9 +38,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The cells of an experiment file in order, and the file's contents with all overrides applied.
+    """The cells of an experiment file in order, and the file's contents with all overrides applied (``resolved``).
 
-    ``axes``: the keys of the file's grids, also those of which the overrides have left one value.
+    ``axes``: the keys of the file's grids, also keys that an override has fixed to one value.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Experiment:
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of one run. ``overrides`` are ``key=value``. Raises ConfigError, one line per mistake.
+    """The configuration of one run. ``overrides`` are ``key=value``. Raises ConfigError.
 
     ``name`` and ``out`` default to the file's stem and ``runs/<stem>``.
     """
@@ -60,9 +60,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_variant(path: Path, overrides: Sequence[str]) -> Config:
-    """As :func:`load_config`, but ``out`` ends in the values of the overrides, so that each variant has a folder.
+    """As :func:`load_config`, but the values of the overrides are added to ``out``: each variant has its own folder.
 
-    ``out`` stays as given if it is itself overridden. Overrides of plugins, name, wandb, store and jobs do not count.
+    ``out`` stays as given if an override sets it. Values of plugins, name, wandb, store and jobs are not added. At most
+    120 characters are.
     """
     config = load_config(path, overrides)
     keys = [setting.key for setting in _arguments(overrides)]
@@ -73,11 +74,12 @@ def load_variant(path: Path, overrides: Sequence[str]) -> Config:
 
 
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
-    """One configuration per strategy, by name, from one file and command line, without options that it lacks.
+    """One configuration per strategy, by name, from one file (None: no file) and one command line.
 
-    The strategies are ``strategies`` and those that the command line names. ``path`` None: no file.
+    The strategies are ``strategies`` and any that the command line names. A configuration has none of the options that
+    its strategy lacks.
 
-    Raises ConfigError, also for an option that none of these strategies has.
+    Raises ConfigError, also for an option of the command line that none of these strategies has.
     """
     given = _given(path, overrides)
     for setting in given:
@@ -95,8 +97,12 @@ def load_experiment(
     """The experiment in a file. In ``overrides`` a list adds or replaces an axis in each grid; a single value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result. ``samples_factor`` multiplies the file's ``strategy.interval_samples``, for data of another length.
-    Raises ConfigError, one line per mistake, also for cells that differ only in keys that change no result.
+    a cell's result; equal hashes are one cell. ``samples_factor`` multiplies the file's ``strategy.interval_samples``,
+    for data of another length.
+
+    Raises:
+        ConfigError: one line per mistake, also for cells that differ only in keys that change no result.
+        UserError: as ``cell_hash``.
     """
     base, grids = read_settings(path, group_keys())
     base, *grids = ([_scaled(s, samples_factor) for s in part] for part in [base, *(grids or [[]])])
@@ -141,9 +147,9 @@ def _scaled(setting: Setting, factor: float) -> Setting:
 
 
 def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iterator[str]:
-    """Error lines on two configurations with the same hash: one per setting of ``other`` that differs in ``config``.
+    """Error lines on two configurations with the same hash: one for each of ``settings`` in which they differ.
 
-    Equal hashes are one cell; a setting that differs all the same affects no result.
+    Equal hashes are one cell, although a setting that changes no result may differ.
     """
     for setting in settings:
         if is_irrelevant(setting.key) and _value(config, setting.key) != _value(other, setting.key):
@@ -155,7 +161,7 @@ def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iter
 
 
 def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
-    """All settings of one run: of the file, then of the command line, which override them. Raises ConfigError."""
+    """All settings of one run; the command line's replace the file's. Raises ConfigError."""
     base: list[Setting] = []
     if path is not None:
         settings, grids = read_settings(path, group_keys())
@@ -210,14 +216,14 @@ def _values(setting: Setting) -> list[Setting]:
 
 
 def _slug(config: Config, varied: Iterable[str]) -> str:
-    """A readable name: engine, strategy, seed, then the other keys of its grid that differ between the cells."""
+    """A readable name: engine, strategy, seed, then the other ``varied`` keys; at most 120 characters."""
     others = [key for key in varied if key not in _ALWAYS_SHOWN]
     parts = [config.engine, config.strategy.name, f"seed{config.seed}", *_words(config, others)]
     return "-".join(parts)[:_SLUG_LENGTH]
 
 
 def _words(config: Config, keys: Iterable[str]) -> list[str]:
-    """The values of ``keys`` as parts of a file name, most behind the key's name; unset ones are left out."""
+    """The values of ``keys`` as parts of a file name, most of them after the key's name; null values are left out."""
     words: list[str] = []
     for key in keys:
         value = _value(config, key)

@@ -70,7 +70,7 @@ def is_irrelevant(key: str) -> bool:
 
 
 def unknown(key: str) -> str:
-    """An error sentence on the unknown key ``key``, with the most similar known key."""
+    """An error sentence on the unknown key ``key``, with the most similar known keys."""
     known = sorted(leaf_keys().keys() | group_keys())
     given, key = key, key.lower()
     group, _, last = key.rpartition(".")
@@ -93,7 +93,7 @@ def _like(last: str, names: Iterable[str]) -> list[str]:
 
 
 def _with_owners(key: str) -> str:
-    """``key``; an option of at most half of the parts of its group is followed by their names (``KEY of A, B``)."""
+    """``KEY of A, B`` for an option of A and B alone, if that is at most half of its group's parts; else ``key``."""
     owners = _owners(key)
     of_all = len(CHOICES.get(key.partition(".")[0], ()))
     return f"{key} of {', '.join(owners)}" if 0 < len(owners) <= of_all / 2 else key
@@ -162,7 +162,6 @@ def complaint(key: str, value: object, part: str | None = None) -> str:
 
 
 def _spec_of(key: str, part: str) -> Schema:
-    """The JSON schema of an option of one part."""
     group, _, option = key.partition(".")
     properties = schema()["$defs"][CHOICES[group][part].__name__]["properties"]
     return properties.get(option, leaf_keys()[key])

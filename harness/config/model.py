@@ -26,7 +26,7 @@ EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
 DenseOptimizerName = Literal["sgd", "adagrad", "adam"]
 NO_RESULT = "changes no result and no event, whatever the engine: no part of a result's hash"
-"""Marks a key, or all keys of a group."""
+"""Metadata of the field of a key, or of a group of keys, for which this sentence is true."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -51,7 +51,8 @@ class DataConfig(_Model):
     path: str = "demo/data"
     """Folder written by `run.py data prepare`."""
     split: Literal["dlrm", "chronological"] = "dlrm"
-    """`dlrm`: seven equal parts, 1-6 train, shuffled, 7 halved: test, validation. `chronological`: not shuffled."""
+    """`dlrm`: of seven equal parts of the file, 1 to 6 are shuffled for training; the halves of part 7 are the test and
+    the validation set. `chronological`: the same sets without the shuffle."""
     max_train_samples: PositiveInt | None = None
     """Train on at most this many samples; null is one epoch."""
 
@@ -98,16 +99,16 @@ class CacheConfig(_Model):
 
 class EvalConfig(_Model):
     points: Annotated[int, Field(ge=0)] = 20
-    """Number of evaluations for the curve of AUC over samples, evenly spread, the last one at the end; 0: none."""
+    """Most evaluations for the curve of AUC over samples, evenly spread, the last one at the end; 0: none."""
     curve_samples: PositiveInt | None = None
-    """Samples of each of them, the first of the set; null: a 200th of the training samples, between 256 and 16384. The
-        result of a run is of the whole set."""
+    """Samples of each evaluation of the curve, the first of the set; null: a 200th of the training samples, between 256
+        and 16384. The result of a run is of the whole set."""
     every_steps: PositiveInt | None = None
-    """Number of steps between the evaluations of the curve; null: as `points` says."""
+    """Number of steps between the evaluations of the curve; null: `points` decides."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None
-    """Size of the whole set: at most its first samples; null: all."""
+    """Most samples of the set that are used, its first ones; null: all."""
 
 
 class ClusterConfig(_Model):
@@ -131,10 +132,10 @@ class ClusterConfig(_Model):
     """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
         absolute paths; what the agent must be told it reads from its standard input."""
     place: Annotated[dict[str, str], NO_RESULT] = {}
-    """Host by rank, `{ps0: a, trainer0: b}`. Other ranks are placed in turn."""
+    """Host by rank, `{ps0: a, trainer0: b}`. Ranks without one are placed in turn."""
     dead_after_s: Annotated[float, Field(ge=1), NO_RESULT] = 10.0
-    """Launcher `hosts`: seconds of silence after which a host counts as dead, with all its ranks. A host that hears
-        nothing of the supervisor ends its ranks after half of that."""
+    """Launchers `hosts` and `ray`: seconds of silence after which a host counts as dead, with all its ranks. A host
+        that hears nothing of the supervisor ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
     profile's `spare_o_res_h`, and node-hours."""
@@ -142,14 +143,16 @@ class ClusterConfig(_Model):
     """Spare trainer nodes: on engine `rpc`, processes that have read the data and take over when trainers die. Prices
     depend on it as on `spares`."""
     host: Annotated[str, NO_RESULT] = "127.0.0.1"
-    """Address that the supervisor's control channel listens on; with launcher `hosts` one that all hosts reach."""
+    """Address that the supervisor's control channel listens on; with launcher `hosts` or `ray` one that all hosts
+        reach."""
     port: Annotated[int, Field(ge=0, le=65535), NO_RESULT] = 0
     """Port of the control channel; 0 lets the system choose."""
     transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1), NO_RESULT] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: each idle rank uses most of a core."""
     interface: Annotated[str | None, NO_RESULT] = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name. Any but `lo` needs
-        `network: open`. Launcher `hosts` does not use it: it takes the one by which a host reaches the supervisor."""
+        `network: open`. Launchers `hosts` and `ray` ignore it, and take the one by which a host reaches the
+        supervisor."""
     network: Annotated[Literal["auto", "private", "open"], NO_RESULT] = "auto"
     """Access to the ranks of engine `rpc`. RPC has no authentication: a process that reaches a rank can run code in
         it. `private`: only processes of this run, as they are in a network namespace of their own. `open`: other
@@ -262,7 +265,8 @@ class StoreConfig(_Model):
 
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
-    """`async`: training goes on meanwhile. Same files, results and, unless the profile has `snapshot_gbps`, charges."""
+    """`sync`: training waits for a save. `async`: training goes on while a save is written; files and results are the
+        same, and charges too unless the profile has `snapshot_gbps`."""
     buffer_bytes: Annotated[int, Field(ge=1 << 16), NO_RESULT] = 64 << 20
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
@@ -280,7 +284,7 @@ class MetricsConfig(_Model):
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
     """(R) Start of a shard's lost samples: the later of its last save and restore, or always its last save."""
     update_pls: bool = True
-    """Whether unsaved updates are counted, at 4 bytes a row (no extra memory for cpr_mfu, which has this counter)."""
+    """Whether unsaved updates are counted, for update-PLS, at 4 bytes a row. cpr_mfu has this counter already."""
     log_every_steps: PositiveInt = 50
     """Number of steps per `train` event and wandb point."""
 
@@ -305,13 +309,13 @@ class JobsConfig(_Model):
     """Resources and limits of a cell's job with ``--scheduler submitit`` or ``ray``. No key changes a result."""
 
     cluster: ClusterName = "slurm"
-    """Of submitit. `local`: jobs are processes of this machine that outlive the command; `debug`: one after another,
-    waited for."""
+    """Where submitit runs jobs. `slurm`: on the Slurm cluster. `local`: as processes of this machine that outlive the
+    command. `debug`: within the command, one after another."""
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
     minutes: _Count = 60
-    """Limit of a job. A cell that takes longer is requeued, and goes on from its resume point."""
+    """Time limit of a job of submitit. A cell that takes longer is requeued, and goes on from its resume point."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of a job; null: what the cluster gives. Ray reserves it, and limits nothing."""
     processors: _Count | None = None
@@ -322,9 +326,10 @@ class JobsConfig(_Model):
     """Jobs at once, of each job array on `slurm`. null: on `slurm` and on Ray as many as they start, on `local` as many
     as this machine has processors for."""
     max_timeouts: Annotated[int, Field(ge=0)] = 20
-    """How often a job that has reached its limit is requeued; a cell on Ray whose node or worker is lost."""
+    """How often a job that has reached its time limit is requeued; on Ray, how often a cell is started again whose node
+    or worker was lost."""
     ray_address: _Word = "auto"
-    """Launcher `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
+    """Scheduler `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
 
     @model_validator(mode="after")
     def _check_delay(self) -> "JobsConfig":

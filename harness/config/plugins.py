@@ -31,10 +31,10 @@ _KEY = "plugins"
 
 
 def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
-    """The value of the key ``plugins`` in the overrides, else in the files and in the experiments that claims name.
+    """The plugins that the last override of the key ``plugins`` names; without one, those that the files name.
 
-    Imports nothing heavy. Mistakes in overrides and files are ignored here; they are reported with their place when the
-    configuration is read.
+    A file of a claim adds the plugins of the experiment that it names. Imports nothing heavy. Mistakes in overrides
+    and files are ignored here; they are reported with their place when the configuration is read.
     """
     for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):
@@ -50,7 +50,7 @@ def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file whose text has ``plugins`` or ``experiment:``; empty for any other file."""
+    """The mapping in a YAML file that contains the text ``plugins`` or ``experiment:``; empty for any other file."""
     with suppress(OSError, UnicodeDecodeError):
         if _KEY in (text := path.read_text(encoding="utf-8")) or "experiment:" in text:
             return value if isinstance(value := _parsed(text), dict) else {}
@@ -95,7 +95,7 @@ def load(names: Sequence[str]) -> None:
 
 
 def imported(name: str, key: str) -> ModuleType:
-    """Import a plugin and return its module. Raises ConfigError, whose message begins with ``key``."""
+    """Import the plugin ``name`` and return its module. Raises ConfigError, whose message begins with ``key``."""
     from importlib.metadata import entry_points
 
     is_path = name.endswith(".py")

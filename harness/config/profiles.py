@@ -24,7 +24,7 @@ class Profile(BaseModel):
     mtbf_h: Annotated[float, Field(gt=0)]
     """T_fail: mean time between failures of the job, hours."""
     o_save_h: Annotated[float, Field(ge=0)]
-    """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full, and `o_save_fixed_h`."""
+    """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full + `o_save_fixed_h`."""
     o_load_h: Annotated[float, Field(ge=0)]
     """O_load: one load of the whole model, hours; charged once per failure, as `load` says."""
     o_res_h: Annotated[float, Field(ge=0)]
@@ -104,8 +104,8 @@ PROFILES: dict[str, Profile] = {
 def resolved(profile: object) -> object:
     """The profile for a value of key ``profile``: a name, or a mapping of ``base: NAME`` and the constants that differ.
 
-    Any other value is returned as it is. Raises ValueError for an unknown name, and for constants that exclude each
-    other.
+    If constants differ, the result is a mapping of all constants, not validated yet. Any other value is returned as it
+    is. Raises ValueError for an unknown name, and for constants that exclude or lack each other.
     """
     if isinstance(profile, str):
         profile = {"base": profile}

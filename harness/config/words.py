@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 """A JSON schema."""
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-"""Of every model that users fill."""
+"""Settings of every pydantic model that users fill: no unknown keys, no change, finite numbers, docstrings as help."""
 
 
 class Parameters(BaseModel):
@@ -26,7 +26,7 @@ class Parameters(BaseModel):
 
     model_config = STRICT
     no_words: ClassVar[Collection[str]] = ()
-    """Fields that no word gives."""
+    """Fields that a word cannot set."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -37,12 +37,12 @@ class Parameters(BaseModel):
             raise TraceError("\n".join(dict.fromkeys(lines))) from None
 
     def changed(self, **changes: Any) -> Self:
-        """The same parameters but for ``changes``, validated."""
+        """A copy with ``changes``, validated. Raises TraceError."""
         return type(self)(**{**dict(self), **changes})
 
 
 def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list[dict[str, Any]]:
-    """For each of ``models``, whose keys are distinct, the values that the ``key=value`` words give, by field.
+    """For each of ``models``, whose keys are distinct, the values that the ``key=value`` words give, by field name.
 
     Raises:
         TraceError: one line for each word without ``=``, unknown key, repeated key, or invalid value.
@@ -118,7 +118,7 @@ _WORDS = {
 
 
 def expectation(message: str) -> str:
-    """A message of pydantic's as ``expected …``; a validator's own words stay as they are."""
+    """A pydantic message as ``expected …``, in YAML's words; the message of a validator of ours keeps its words."""
     words = message.removeprefix("Value error, ").replace("Input should be", "expected")
     for word, of_yaml in _WORDS.items():
         words = words.replace(word, of_yaml)
@@ -126,7 +126,7 @@ def expectation(message: str) -> str:
 
 
 def mistakes_of(error: ValidationError) -> list[str]:
-    """Each mistake that pydantic found, as ``key.key: expected …, got …``; the key is missing if the JSON is broken."""
+    """A line for each mistake that pydantic found: ``key.key: expected …, got …``; without a key for broken JSON."""
     found: list[str] = []
     for one in error.errors():
         expected = expectation(one["msg"]).replace("Invalid JSON:", "expected JSON, got an error:")
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
 
 
 def show(value: object) -> str:
-    """``value`` as YAML would write it on one line, cut at 60 characters."""
+    """``value`` on one line, text in single quotes and all else as JSON, cut at 60 characters."""
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str)
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

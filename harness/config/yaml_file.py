@@ -19,7 +19,7 @@ from yaml.reader import ReaderError
 from harness.core.errors import ConfigError, printable
 
 CLAIM = "claim"
-"""The section of an experiment file that only `run.py reproduce` reads."""
+"""The section of a YAML file that only `run.py reproduce` reads."""
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
 _MAX_CHARACTERS = 2**20  # of a text; a grid file has a few thousand
@@ -49,8 +49,8 @@ class Setting:
 def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], list[list[Setting]] | None]:
     """All settings of the YAML file ``path``, with dotted keys, and the mappings under ``grids:`` (None if absent).
 
-    ``groups``: the dotted keys whose mappings are flattened; any other mapping is a value. Raises ConfigError with the
-    line, if there is one.
+    ``groups``: the dotted keys whose mappings are flattened; any other mapping is a value. Raises ConfigError, which
+    names the file, and the line if there is one.
     """
     document, root = _document(path, groups)
     settings: list[Setting] = []
@@ -68,8 +68,8 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 def read_claim(path: Path) -> tuple[Any, Mapping[tuple[Any, ...], str], Collection[str]]:
     """The section ``claim:`` of the YAML file ``path`` (None if absent), places in it, and the file's other keys.
 
-    The place (``file:line``) of a value is found by the keys and list indices that lead to it from the section on.
-    Raises ConfigError.
+    The places map the path of each value in the section, a tuple of keys and list indices, to ``file:line``. Raises
+    ConfigError.
     """
     document, root = _document(path, ())
     sections = dict(document.pairs(root))
@@ -119,7 +119,7 @@ def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
 
 
 def read_mapping(text: str, source: str) -> Any:
-    """The value of the YAML document ``text``, a mapping as a dict. Raises ConfigError that names ``source``."""
+    """The value of the YAML document ``text``, as plain Python values. Raises ConfigError, which names ``source``."""
     document = _Document(text, source, ())
     return document.value("document", document.root)
 
@@ -130,7 +130,7 @@ def to_yaml(value: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """YAML writer that quotes each text which this module would not read back exactly, such as trailing spaces."""
+    """YAML writer without aliases, which quotes each text that this module would otherwise not read back exactly."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -185,7 +185,6 @@ class _Document:
         return f"{self._source}:{node.start_mark.line + 1}"
 
     def error(self, node: Any, sentence: str) -> ConfigError:
-        """A ConfigError at ``node``."""
         return ConfigError(f"{self.where(node)}: {sentence}")
 
     def pairs(self, node: Node) -> Iterator[tuple[str, Node]]:
@@ -203,7 +202,7 @@ class _Document:
             yield key, value_node
 
     def grids(self, node: Node) -> list[list[Setting]]:
-        """The settings of each mapping under ``grids:``."""
+        """The settings of each mapping under ``grids:``, whose node is ``node``. Raises ConfigError."""
         if not isinstance(node, SequenceNode) or not node.value:
             raise self.error(node, "grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`")
         for item in node.value:
@@ -212,7 +211,7 @@ class _Document:
         return [[*self.settings("", item)] for item in node.value]
 
     def settings(self, key: str, node: Node) -> Iterator[Setting]:
-        """The settings at and below ``key``. A group whose keys are all commented out has none."""
+        """The settings at and below ``key``. A group without keys has none. Raises ConfigError."""
         if isinstance(node, MappingNode) and (not key or key in self._groups):
             for inner, value in self.pairs(node):
                 yield from self.settings(f"{key}.{inner}".lstrip("."), value)
@@ -243,7 +242,7 @@ class _Document:
         return value
 
     def places(self, node: Node, keys: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
-        """``file:line`` of a node and of each one within it, by the keys and numbers that lead to it."""
+        """Yields, for a node and each node in it, its keys and list indices after ``keys``, and its ``file:line``."""
         yield keys, self.where(node)
         inner = self.pairs(node) if isinstance(node, MappingNode) else ()
         for key, value in inner if not isinstance(node, SequenceNode) else enumerate(node.value):
