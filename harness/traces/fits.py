@@ -1,4 +1,4 @@
-"""Maximum-likelihood fits of the time between failures, right-censored durations included, and what they let conclude.
+"""Maximum-likelihood fits of the time between failures, right-censored durations included, and a verdict on them.
 
 scipy fits censored durations too (``dist.fit`` of ``CensoredData``), but has no intervals of the parameters and no
 goodness of fit for them. Intervals are Wald's on the logarithm of each parameter, from the observed information (Meeker
@@ -26,7 +26,7 @@ CONFIDENCE = 0.95
 _STEP = 1e-4  # of a log parameter, for second differences
 _TOLERANCE = 1e-7  # of parameters of durations with mean 1
 LogLikelihood = Callable[..., float]
-"""Takes the parameters of a family, all above 0, the scale last."""
+"""The log likelihood of a sample as a function of a family's parameters, all above 0, in the order of its names."""
 
 _LOG_ROOT_TAU = 0.5 * float(np.log(2 * np.pi))
 
@@ -72,8 +72,8 @@ def _lognormal(sample: Sample) -> LogLikelihood:
 class Family:
     """A family of distributions: scipy's object, the parameters' names (scale last), and the log likelihood.
 
-    ``shape_of``: the shape at which the search begins, from the standard deviation of the gaps' logarithms.
-    ``log_likelihood``: makes the function of the parameters for a sample, whose durations are above 0.
+    ``shape_of``: takes the standard deviation of the durations' logarithms and returns the shape at which the search
+    begins. ``log_likelihood``: takes a sample and returns its log likelihood as a function of the parameters.
     """
 
     dist: Any
@@ -106,7 +106,7 @@ class Fit:
     """A family at its maximum likelihood.
 
     ``distance``: the Kolmogorov-Smirnov statistic of the residuals (``distance_of``). ``p``: its p-value for parameters
-    known in advance. Fitted parameters come closer to the data, so the true p-value is below this bound: a small one
+    known in advance. Fitted parameters come closer to the data, so the true p-value is below ``p``: a small ``p``
     refutes the family, a large one shows nothing.
     """
 
@@ -121,7 +121,7 @@ class Fit:
 
     @property
     def aic(self) -> float:
-        """Akaike's information criterion: twice the number of parameters less twice the log likelihood."""
+        """Akaike's information criterion; less is better."""
         return 2 * len(self.parameters) - 2 * self.log_likelihood
 
     @property
@@ -144,8 +144,8 @@ def fit(family: str, sample: Sample) -> Fit:
     """The maximum-likelihood fit of ``family`` to the durations, with intervals of confidence ``CONFIDENCE``.
 
     Raises:
-        TraceError: an unknown family, durations not above zero, nothing ended, or the likelihood has no maximum (fewer
-            than two different durations that ended, for families with a shape).
+        TraceError: an unknown family, a duration that is not finite and above 0, no duration that ended, for a family
+            with a shape fewer than two different ones that ended, or a likelihood without a maximum.
     """
     values_P = maximise(family, sample)
     names = FAMILIES[family].names
@@ -173,7 +173,10 @@ def fit(family: str, sample: Sample) -> Fit:
 
 
 def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
-    """A fit of every family that can be fitted; and for the others, by family, why they cannot."""
+    """A fit of every family that can be fitted, and for the others, by family, why it cannot.
+
+    Both are empty if no duration of the sample ended.
+    """
     fits: list[Fit] = []
     refused: dict[str, str] = {}
     for family in FAMILIES if sample.num_events else ():
@@ -185,11 +188,12 @@ def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
 
 
 def mean_interval(exposure_h: float, num_events: int, *, is_cut: bool) -> Interval:
-    """The exact interval of the mean time between failures, in hours, for a constant hazard.
+    """The confidence interval of the mean time between failures, in hours, for a constant hazard.
 
-    Twice the exposure over the mean has a chi-square distribution. It is exact where observation ended with a failure.
-    Where the clock ended it (``is_cut``), the number of failures is Poisson and the lower end takes two more degrees of
-    freedom (Garwood, Biometrika 28, 1936). Without a failure the upper end is infinite.
+    If observation ended with a failure, twice the exposure divided by the mean has a chi-square distribution with two
+    degrees of freedom for each failure. If it ended at a fixed hour (``is_cut``), the number of failures is Poisson,
+    and the lower end takes two more degrees of freedom (Garwood, Biometrika 28, 1936). Without a failure the upper end
+    is infinite.
     """
     tail = (1 - CONFIDENCE) / 2
     high = 2 * exposure_h / float(stats.chi2.ppf(tail, 2 * num_events)) if num_events else math.inf
@@ -198,7 +202,7 @@ def mean_interval(exposure_h: float, num_events: int, *, is_cut: bool) -> Interv
 
 
 def maximise(family: str, sample: Sample) -> F64:
-    """The maximum-likelihood parameters of ``family``. Raises as :func:`fit`."""
+    """The maximum-likelihood parameters of ``family``, (P,), in the order of its names. Raises as :func:`fit`."""
     if family not in FAMILIES:
         raise TraceError(f"no family {family!r}; expected one of {', '.join(FAMILIES)}")
     if not np.isfinite(sample.all_N).all() or (sample.all_N <= 0).any():
@@ -232,9 +236,10 @@ def maximise(family: str, sample: Sample) -> F64:
 def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, float]:
     """The Kolmogorov-Smirnov distance of a distribution from the sample, and its p-value for known parameters.
 
-    The test is scipy's, of residuals that are uniform under the distribution: its cumulative probability at each
-    duration that ended. A censored duration ended somewhere beyond, so that its residual is drawn uniformly from there
-    to 1 (Dunn & Smyth, J. Comput. Graph. Stat. 5, 1996), by a fixed seed.
+    The test compares residuals with the uniform distribution that they have if the durations follow the given one. The
+    residual of a duration that ended is the cumulative probability at it. The residual of a censored duration is drawn,
+    by a fixed seed, uniformly from the cumulative probability at it to 1 (Dunn & Smyth, J. Comput. Graph. Stat. 5,
+    1996).
     """
     law = distribution(family, values_P)
     beyond_C = law.sf(sample.cut_C) * generator(0, "residuals").random(len(sample.cut_C))
@@ -243,8 +248,10 @@ def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, floa
 
 
 def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
-    """Standard errors of two log parameters, from the inverse of the observed information; NaN if it is singular."""
+    """Standard errors of two log parameters, from the inverse of the observed information.
 
+    They are not finite unless the information is positive definite.
+    """
     log_likelihood = FAMILIES[family].log_likelihood(sample)
 
     def at(i: int, j: int) -> float:
@@ -259,16 +266,17 @@ def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 MIN_EVENTS = 20
-"""With fewer, a shape's standard error is above 0.17 (Weibull, 0.78/sqrt(n)), and AIC is asymptotic."""
+"""With fewer durations that ended, a shape's relative standard error is above 0.17 (Weibull, 0.78/sqrt(n)), and AIC,
+which is asymptotic, is no guide."""
 TOO_CLOSE = 2.0
-"""A difference of AIC below which the lesser family has substantial support (Burnham & Anderson, Model Selection and
-Multimodel Inference, 2002, section 2.6)."""
+"""A difference of AIC below which the family with the higher AIC still has substantial support (Burnham & Anderson,
+Model Selection and Multimodel Inference, 2002, section 2.6)."""
 _REFUTED = 0.05
 _UNSEEN = 3.0
 
 
 def verdict(fits: Sequence[Fit]) -> str:
-    """Sentences: which family of distributions fits best, if the data can tell, and the doubts about it."""
+    """Sentences that say which of the fits of a sample is best, if the data can tell, and the doubts about it."""
     if not fits:
         return "No family can be fitted: too few times between failures differ."
     ranked = sorted(fits, key=lambda fit: fit.aic)
@@ -293,7 +301,10 @@ def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
 
 
 def _doubts(close: Sequence[Fit]) -> Iterator[str]:
-    """Sentences on the closest fits: all refuted, mean beyond the observed durations, hazard that falls or rises."""
+    """A sentence each, if the closest fits are refuted, their mean is far beyond the data, or the hazard changes.
+
+    ``close``: the fits that the data cannot tell from the best one, best first.
+    """
     if all(fit.p < _REFUTED for fit in close):
         each = ", ".join(f"{fit.family} p < {max(fit.p, 1e-4):.2g}" for fit in close)
         yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."

@@ -1,14 +1,14 @@
 """The deaths of a trace as arrays, the observed hours and ranks, and the times between failures.
 
-There are two kinds of gap. Of a *rank*: from hour 0 to its first failure, then from failure to failure; the last gap is
-right-censored by the end of the trace, and a rank that never fails is one censored gap. Of the *system*: the same for
-instants at which any rank fails; ranks that die at one instant are one event, since every such group would add gaps of
-zero, which no distribution family has. Gaps include the time of repair.
+There are two kinds of gap. The gaps of a *rank* last from hour 0 to its first failure, then from failure to failure.
+The end of the trace right-censors the last gap; a rank that never fails has one censored gap. The gaps of the *system*
+are the same for instants at which any rank fails. Ranks that die at one instant are one event, since gaps of zero
+between them would fit no family of distributions. Gaps include the time of repair.
 
-A first gap that starts at hour 0 is whole if the process started there. In a process that has long been running, such
-as a window of a log, it is the rest of a gap that began earlier, and long gaps are met more often than short ones:
-counted as a whole one it would bias a fit. ``first="left_out"`` therefore observes each process from its first failure
-on; a rank that never fails is then left out.
+The first gap, from hour 0, is a whole one if the process started at hour 0. If the process has long been running, as in
+a window of a log, it is the rest of a gap that began earlier. Such gaps are longer than the average one, so a fit that
+counted them would be biased. ``first="left_out"`` therefore observes each process from its first failure on; a rank
+that never fails is then left out.
 
 Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I instants, R processes.
 """
@@ -34,9 +34,9 @@ First = Literal["counted", "left_out"]
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Durations in hours, above zero: ``ended_E`` ended, ``cut_C`` are right-censored (lasted at least so long).
+    """Durations in hours, above zero. ``ended_E`` have ended; ``cut_C`` are right-censored: they last at least so long.
 
-    ``num_zero`` gaps of no length were left out: failures at hour 0.
+    ``num_zero``: number of gaps of no length, from hour 0 to a failure at hour 0, which are left out.
     """
 
     ended_E: F64
@@ -59,10 +59,10 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """The deaths of a trace, and how many ranks were watched for how many hours.
+    """The deaths of PS ranks in a trace, and how many ranks were watched for how many hours.
 
-    Each of the E entries is one failure: ``hour_E`` says when, ``rank_E`` which rank died, ``num_E`` how many did. If
-    any entry of the trace gives only a number of ranks, ``rank_E`` is None. ``num_ranks`` is None where it is unknown.
+    Entry e of E: at ``hour_E[e]`` PS rank number ``rank_E[e]`` died, or ``num_E[e]`` ranks. ``rank_E`` is None if any
+    entry gives only a number of ranks. ``num_ranks`` is None where it is unknown.
     """
 
     hour_E: F64
@@ -82,7 +82,7 @@ class Observed:
 
     @cached_property
     def instants(self) -> tuple[F64, I64]:
-        """The different hours of failure, and how many ranks died at each."""
+        """The different hours of failure, ascending, and how many ranks died at each."""
         hour_I, place_E = np.unique(self.hour_E, return_inverse=True)
         return hour_I, np.bincount(place_E, self.num_E, len(hour_I)).astype(np.int64)
 
@@ -98,8 +98,9 @@ def without_repeats(trace: Trace) -> Trace:
 def observe(trace: Trace) -> Observed:
     """The deaths of PS ranks in ``trace`` as arrays, without repeats of a rank at one hour. Trainers are left out.
 
-    ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
-    to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
+    ``length_h``: see :func:`length_of`. The number of ranks is the header's ``ranks``, else that up to the highest
+    named rank; it is unknown if an entry gives only a number. Raises TraceError if an entry names a host, or if
+    ``ranks`` or a length in the header is no valid number or contradicts the entries.
     """
     if hosts := [entry for entry in trace.failures if entry.names_host]:
         raise TraceError(
@@ -126,7 +127,7 @@ def observe(trace: Trace) -> Observed:
 
 
 def longest_repairs(trace: Trace) -> dict[float, float]:
-    """By the hour of a failure: the longest known repair of the ranks that it takes, in hours."""
+    """The longest known repair time in hours, by the hour of a failure; hours without a known one are absent."""
     longest: dict[float, float] = {}
     for entry in trace.failures:
         if entry.repair_h is not None:
@@ -137,7 +138,7 @@ def longest_repairs(trace: Trace) -> dict[float, float]:
 def length_of(trace: Trace) -> float:
     """Hours that a trace lasts: its header's ``length_h``, else its ``job_h``, else the hour of its last failure.
 
-    Raises TraceError if the header holds no number there, or less than the last hour.
+    Raises TraceError if the header's value is no number above 0, or less than the hour of the last failure.
     """
     last_h = max((entry.hour for entry in trace.failures), default=0.0)
     length_h = _number(trace, "length_h") or _number(trace, "job_h") or last_h
@@ -148,7 +149,7 @@ def length_of(trace: Trace) -> float:
 
 
 def first_of(trace: Trace) -> First:
-    """Whether first gaps count as whole gaps: not in a window of a log, nor in a trace generated in equilibrium."""
+    """``left_out`` for a window of a log and for a trace generated in equilibrium, otherwise ``counted``."""
     is_running = "window_h" in trace.header or trace.header.get("start") == "equilibrium"
     return "left_out" if is_running else "counted"
 
@@ -156,7 +157,7 @@ def first_of(trace: Trace) -> First:
 def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") -> Sample:
     """Times between failures of each rank, or of any rank, in order of (process, time).
 
-    Raises TraceError if ranks are asked for but not named.
+    Raises TraceError for ``per="rank"`` if the trace does not name the ranks, or their number is unknown.
     """
     if per == "system":
         hour_E, num_processes = observed.instants[0], 1
@@ -178,7 +179,7 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
 
 
 def _number(trace: Trace, key: str) -> float | None:
-    """The number under ``key`` of the header; None if there is none."""
+    """The number under ``key`` of the header; None without it. Raises TraceError if it is not in (0, MAX_HOURS]."""
     text = trace.header.get(key)
     if text is None:
         return None

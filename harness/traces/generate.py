@@ -1,7 +1,8 @@
 """Generated failure traces: renewal processes of ranks or of the system, groups, early failures, repair times.
 
-Every draw is a quantile at a word of a counter-based generator, keyed by (seed, what is drawn, trace, rank or instant).
-Trace k of a seed is therefore the same however many are made at once, and all settings share their uniform numbers.
+Every draw is the quantile of a uniform number from a counter-based generator, which is keyed by (seed, what is drawn,
+trace, rank or instant). Trace k of a seed is therefore the same however many are made at once, and all settings share
+their uniform numbers.
 
 Array letters: K traces, S streams (a renewal process each), A streams not yet at their end, D draws, E instants or
 deaths, G instants of a group, C ranks to choose from.
@@ -56,7 +57,10 @@ class Deaths:
 
 
 def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int = 0) -> Deaths:
-    """Traces ``first`` to ``first + num_traces - 1`` of ``seed``, as arrays; hours from 0 to the trace's length."""
+    """Traces ``first`` to ``first + num_traces - 1`` of ``seed``, as arrays, numbered from 0; hours after stretching.
+
+    Raises TraceError for fewer than 1 trace.
+    """
     per_block = max(1, _STREAMS_AT_ONCE // (spec.ranks if spec.per == "rank" else 1))
     blocks = [
         _generate_block(spec, seed, np.arange(start, min(start + per_block, first + num_traces)))
@@ -74,7 +78,7 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
     """Trace number 0 of ``seed``, with all parameters in its header.
 
     ``is_typical``: instead the first trace that has the expected number of instants, rounded, so that a single trace
-    represents its law.
+    represents its law. Raises TraceError if none of the first 10,000 traces has.
     """
     number = _typical(spec, seed) if is_typical else 0
     deaths = generate_many(spec, seed, 1, first=number)
@@ -114,7 +118,6 @@ def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> di
 
 
 def _typical(spec: GeneratorSpec, seed: int) -> int:
-    """Number of the first trace with the expected number of instants, rounded."""
     wanted = round(spec.expected_instants)
     step = 64
     for first in range(0, _TRACES_TO_TRY, step):
@@ -142,7 +145,7 @@ def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64
 
 
 def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64]:
-    """Trace, hour and failed rank of every instant, in order of the streams."""
+    """Trace, hour and failed rank of every instant; for ``per`` rank not sorted."""
     if spec.per == "rank":
         traces_S = np.repeat(numbers_K, spec.ranks)
         ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
@@ -157,7 +160,7 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
 
 
 def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
-    """The stream and time of every renewal until ``busy_h``; a renewal process with mean gap ``mean_h`` per stream."""
+    """The stream and time of every renewal until ``busy_h``, not sorted. ``mean_h``: the mean gap of each stream."""
     law = spec.law
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
     if spec.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
@@ -195,7 +198,7 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 
 
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
-    """The deaths, some made groups: more ranks of the rack (or of all ranks) die at the same instant."""
+    """The deaths, with those of groups: at some instants more ranks of the rack (without racks, any ranks) die too."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
     is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
     sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
@@ -219,7 +222,7 @@ def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ra
 
 
 def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
-    """The repair time of every death in hours, independent of all else; None if the trace has none."""
+    """The repair time of every death in hours, before stretching; None if the spec has none."""
     median_h, mean_h = spec.repair_median_h, spec.repair_mean_h
     if not spec.repairs_h and (median_h is None or mean_h is None):
         return None

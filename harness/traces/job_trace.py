@@ -18,7 +18,11 @@ _DIGITS = 6  # of hours: milliseconds of the job
 
 
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
-    """The run's trace, with ranks for hosts, if any. ``goes_on``: as :func:`on_job`. Raises TraceError, ConfigError."""
+    """The run's trace, with hosts replaced by their ranks; None without one.
+
+    ``goes_on``: as :func:`on_job` and :func:`harness.traces.regime.draw`. Raises TraceError and ConfigError as these
+    and :func:`with_ranks`, and TraceError for a file that is no trace.
+    """
     profile = config.emulated
     if config.trace.law is not None:
         return draw(config.trace.law, profile, config.num_ps, config.trace_seed, goes_on=goes_on)
@@ -30,14 +34,14 @@ def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
 
 
 def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, goes_on: bool = False) -> Trace:
-    """``trace`` cut to a window or scaled to a job of ``job_h`` hours, as ``mapping`` says; entries keep their lines.
+    """``trace`` cut to a window or scaled to a job of ``job_h`` hours, if ``mapping`` asks for either.
 
-    ``seed``: draws a random window. ``goes_on``: the entries after a window are kept, for a job that overhead makes
-    longer.
+    Entries keep their line numbers. ``seed``: draws a random window. ``goes_on``: the entries after a window are kept,
+    for a job that overhead makes longer.
 
     Raises:
         ConfigError: a window and a stretch at once.
-        TraceError: a trace shorter than the window, of no length, or with a header that contradicts its entries.
+        TraceError: a trace shorter than the window, of unknown length, or whose header :func:`length_of` refuses.
     """
     if mapping.window is not None and mapping.stretch:
         raise ConfigError(
@@ -51,7 +55,8 @@ def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, g
 def with_profile_of_trace(config: Config) -> Config:
     """``config`` with MTBF and ranks per failure measured on its trace, if the profile has ``from_trace``.
 
-    The trace is that of :func:`job_trace`. Raises ConfigError without a trace, or without a failure in it.
+    Raises ConfigError without a trace, without a failure in it or without a known length; and as :func:`job_trace` and
+    :func:`observe`.
     """
     profile = config.emulated
     if not profile.from_trace:
@@ -119,7 +124,8 @@ def with_ranks(trace: Trace, config: Config) -> Trace:
     """``trace`` with each entry that names a host replaced by one entry per rank on that host.
 
     Ranks move only when a host is lost, so the host of each rank follows from the earlier entries. Raises TraceError
-    for a host that the run does not have, that is lost already, or that has no rank.
+    for a host that the run does not have, that is lost already, or that has no rank; for any host if the run has
+    spares.
     """
     if not any(entry.names_host for entry in trace.entries):
         return trace
@@ -162,9 +168,10 @@ def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) ->
 
 
 def facts_of_named(config: Config) -> dict[str, Any]:
-    """Facts that change the result only if the trace names hosts or trainers, by key of ``cluster``, for hashes.
+    """Facts for the config's hash, by key of ``cluster``, that change a result only through the trace.
 
-    For hosts their number, and the host of each rank; for trainers their number. Raises TraceError.
+    If the trace names hosts: their number, then the host of each rank. If it names trainers, or
+    ``trace.trainers_die``: the number of trainers. Raises TraceError for a file that is no trace.
     """
     entries = () if config.trace.path is None else read_trace(Path(config.trace.path)).entries
     facts: dict[str, Any] = {}

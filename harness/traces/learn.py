@@ -20,13 +20,14 @@ _SUPERSEDES = (
     ({"group_probability", "group_sizes"}, {"group_probability", "group_sizes"}),
     ({"repair_median_h", "repair_mean_h"}, {"repair_median_h", "repair_mean_h", "repairs_h"}),
 )
-"""If one of the former is asked for, the latter are not learned."""
+"""Pairs of sets of parameters: if one of the first set is asked for, none of the second is learned."""
 
 
 def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
-    """:func:`spec_like` of the trace file in ``model`` (``fit:FILE``); None if ``model`` has no colon, as a law's name.
+    """The parameters that ``model``, ``fit:FILE`` or ``empirical:FILE``, asks to learn from a trace file.
 
-    Raises TraceError for another word before the colon, and as ``read_trace`` and ``spec_like``.
+    None if ``model`` has no colon: it is then the name of a law. ``asked``: see :func:`spec_like`. Raises TraceError
+    for another word before the colon, and as ``read_trace`` and ``spec_like``.
     """
     how, colon, path = model.partition(":")
     if not colon:
@@ -39,7 +40,8 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
 def doubts(trace: Trace, per: Per) -> Iterator[str]:
     """A sentence on each reason to doubt a law that is learned from the gaps of ``trace``.
 
-    Gaps include the time of repair: for a rank that never came back, all hours until the trace's end.
+    Gaps include the time of repair: for a rank that never came back, all hours until the trace's end. Raises TraceError
+    as ``observe`` and ``gaps_of``.
     """
     num_gaps = gaps_of(observe(trace), per, first="left_out").num_events
     if num_gaps < _FEW:
@@ -56,13 +58,15 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     """Parameters that generate traces like ``trace``; parameters in ``asked`` are used instead of learned ones.
 
     Learned are the law of the gaps, the MTBF (hours / instants, for as many nodes as the trace says it has ranks), the
-    ranks that die at an instant, and the repair times. ``fit`` takes the family of the lowest AIC, the exponential if
-    it is within 2 of that, and lognormal repairs; ``empirical`` draws the gaps and repair times of ``trace`` again.
+    ranks that die at an instant, and the repair times. With ``how`` ``fit`` the law is the family of the lowest AIC,
+    or the exponential if its AIC is within 2 of that, and repairs are lognormal. With ``empirical`` the gaps and repair
+    times of ``trace`` are drawn again.
 
-    Gaps are those from failure to failure, the last one censored; the time before a first failure is the rest of a gap
-    and left out. The MTBF is not the fitted mean: hours / instants holds for any law.
+    A gap lasts from failure to failure, and the last one is censored. The time before a first failure is left out,
+    since it is the rest of a gap. The MTBF is hours / instants and not the fitted mean, since that holds for any law.
 
-    Raises TraceError: too few failures to learn from, or ranks that are not named.
+    Raises TraceError: too few failures to learn from, gaps that no law fits, parameters that contradict each other, or
+    as ``observe`` and ``gaps_of``.
     """
     observed = observe(trace)
     sizes_I = observed.instants[1]

@@ -40,9 +40,9 @@ class MapSpec(Parameters):
     """
 
     from_: Moment | None = None
-    """First hour of the window, counted since the log begins, or an ISO date."""
+    """First hour of the window, counted from the log's beginning, or an ISO date."""
     to: Moment | None = None
-    """Last hour of the window, the same; without it, the window is length_h long, or lasts to the log's end."""
+    """Last hour of the window, or an ISO date; without it, the window is length_h long, or lasts to the log's end."""
     window: Kind | None = None
     """The window of length_h hours with most, median or fewest failures, or a random one."""
     length_h: Annotated[float, Field(gt=0)] | None = None
@@ -52,7 +52,7 @@ class MapSpec(Parameters):
     nodes: str | None = None
     """A regular expression for whole names of nodes; only these are taken."""
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
-    """Ranks of the job; they have the failures of all nodes."""
+    """Ranks of the job; together they have the failures of all nodes."""
     keep_rate: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
     """Ranks of the job; a failure is kept with probability ranks / nodes, so that a rank fails as often as a node."""
     hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS)] | None = None
@@ -64,7 +64,7 @@ class MapSpec(Parameters):
     repairs: bool = True
     """Whether the trace has repair times, which trace.repair=reschedule charges."""
     seed: int = 0
-    """Of keep_rate, map=seeded and window=random."""
+    """Seed of the random choices of keep_rate, map=seeded and window=random."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -80,9 +80,11 @@ class MapSpec(Parameters):
 
 
 def map_log(log: FailureLog, spec: MapSpec) -> Trace:
-    """The trace of a job. Failures at one instant stay at one instant; a rank dies once in each.
+    """The trace of a job. Failures at one instant stay at one instant, at which a rank dies only once.
 
-    Raises TraceError: a window outside the log, no such node, fewer ranks than the mapping needs.
+    Raises TraceError: a window outside the log, no node that matches, fewer ``num_nodes`` than the log names, fewer
+    ranks than ``map_`` needs, fewer nodes than ranks with ``keep_rate``, more than MAX_RANKS ranks, or a trace that is
+    too short or too long.
     """
     nodes = _choose_nodes(log, spec.nodes)
     outages = [outage for outage in log.outages if outage.node in nodes]
@@ -139,7 +141,10 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
 
 
 def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
-    """The log's nodes whose names match ``pattern``, numbered in natural order. Raises TraceError if there is none."""
+    """The log's nodes whose names match ``pattern``, numbered in natural order.
+
+    Raises TraceError if there is none, or ``pattern`` is no regular expression.
+    """
     try:
         chosen = [node for node in log.nodes if pattern is None or re.fullmatch(pattern, node)]
     except re.error as error:
@@ -152,7 +157,10 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
 
 
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
-    """The first and last hour of the window that ``spec`` selects. Raises TraceError if it lies outside the log."""
+    """The first and last hour of the window that ``spec`` selects.
+
+    Raises TraceError if it lies outside the log, or is too short to be searched for.
+    """
     if spec.window is not None and (length_h := spec.length_h) is not None:
         if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
             raise TraceError(
@@ -176,7 +184,7 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
 
 
 def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
-    """``moment``, an hour or a date, as hours since the log begins. Raises TraceError for a date without calendar."""
+    """``moment`` in hours since the log begins. Raises TraceError for a date if the log has no calendar."""
     if not isinstance(moment, datetime):
         return moment
     if log.began is None:
@@ -187,8 +195,8 @@ def _hour(log: FailureLog, key: str, moment: float | datetime) -> float:
 def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float, seed: int) -> float:
     """The first hour of the window of ``length_h`` hours with the most, median or fewest failures within ``total_h``.
 
-    ``hours``: the failures, ascending. Windows start every 1/16 of their length; the first one of equal windows is
-    chosen. The start of a ``random`` window is drawn by ``seed``.
+    ``hours``: the hours of the failures, ascending. Windows start every 1/16 of their length; of windows with as many
+    failures the first is chosen. The start of a ``random`` window is drawn by ``seed``.
     """
     if kind == "random":
         return round(float(generator(seed, "window").uniform(0, total_h - length_h)), 2)
@@ -203,8 +211,8 @@ def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h:
 def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:
     """A random sample of the failures, each kept with ``probability``, so that a rank fails as often as a node.
 
-    Sampling nodes instead would keep the history of each, but a handful of nodes has most failures, so that a small job
-    would nearly always have too few or far too many.
+    Nodes are not sampled, since a handful of them has most failures: a small job would nearly always have too few
+    failures or far too many. Raises TraceError for a probability above 1.
     """
     if probability > 1:
         raise TraceError(f"keep_rate: expected at least 1 node per rank, got {1 / probability:.3g}; lower it")
@@ -216,7 +224,7 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
 
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
-    """The rank of each node, by ``spec.map_``. Raises TraceError if there are more nodes than by-node has ranks."""
+    """The rank of each node, by ``spec.map_``. Raises TraceError for by-node if there are more nodes than ranks."""
     how = spec.map_ or ("by-node" if num_ranks >= len(nodes) else "round-robin")
     if how == "by-node" and num_ranks < len(nodes):
         each = "rank" if spec.hosts is None else "host"
@@ -264,7 +272,7 @@ def _entries(  # noqa: PLR0917
 
 
 def _lost_once(entries: Sequence[Entry], rules: Counter[str]) -> tuple[Entry, ...]:
-    """The first failure of each host, which loses it for good. In ``entries`` rank psN stands for host N."""
+    """The first failure of each host, which is then lost for good. In ``entries`` rank psN stands for host N."""
     found: dict[int, Entry] = {}
     for entry in entries:
         assert isinstance(entry.who, str), "a name"

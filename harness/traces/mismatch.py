@@ -20,11 +20,11 @@ _SILENT_GAPS = 3.0  # mean gaps after the last failure, in a trace that does not
 def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Iterator[str]:
     """A sentence for each mismatch of the trace of ``config`` (:func:`job_trace`) and the job.
 
-    There is none without a trace or failures. ``costs``: the run's cost constants. ``is_planned``: for `run.py plan`,
-    where no run follows and closed forms take the trace's MTBF for the whole job.
+    There is none without a trace, a failure in it or a known length. ``costs``: the run's cost constants.
+    ``is_planned``: for `run.py plan`, where no run follows and closed forms take the trace's MTBF for the whole job.
 
     Raises:
-        TraceError, ConfigError: as ``job_trace``, and a header that contradicts the entries.
+        TraceError, ConfigError: as ``job_trace`` and ``observe``.
     """
     trace = job_trace(config)
     observed = None if trace is None else observe(trace)
@@ -39,7 +39,7 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
 
 
 def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool, is_wall: bool) -> Iterator[str]:
-    """A sentence if the trace is shorter or longer than the job; ``is_wall``: overhead makes the job longer yet."""
+    """A sentence if the trace is shorter or longer than the job; with ``is_wall`` overhead makes the job longer."""
     length_h, last_h = observed.length_h, float(observed.hour_E.max())
     is_given = bool({"length_h", "job_h"} & trace.header.keys())
     silent_h = _SAME_LENGTH * job_h if is_given else _SILENT_GAPS * last_h / len(observed.instants[0])

@@ -121,7 +121,7 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 WALL_LENGTH = 4
-"""On the wall clock a trace is so many times as long as the job without overhead; its beginning is the same."""
+"""Length of a generated trace on the wall clock, in lengths of the job without overhead. It begins as the short one."""
 _MOST_FIXED = 10_000
 _MOST_SHOWN = 60  # characters of a law
 _COUNT = re.compile(r"[0-9]{1,5}")
@@ -130,8 +130,9 @@ _COUNT = re.compile(r"[0-9]{1,5}")
 def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = False) -> Trace:
     """The trace that ``seed`` draws from ``law`` for a job with this profile and number of PS ranks.
 
-    ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Raises ConfigError for an
-    unknown law, TraceError for bad parameters of it or a trace that cannot be learned from.
+    ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer; a law ``fixed:`` or
+    ``at:`` has no failures after the job's length all the same. Raises ConfigError for an unknown law, TraceError for
+    bad parameters of a law or a trace that cannot be learned from.
     """
     try:
         if law.startswith(("fixed:", "at:")):
@@ -150,8 +151,8 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
 def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
     """The trace of law ``fixed:N``, ``fixed:N@H`` or ``at:H+H``: failures of random ranks at random or given hours.
 
-    For one seed, ``fixed:N@H`` loses the ranks of ``fixed:N`` at hours scaled to H, and ``at:`` loses the same ranks
-    whatever its hours are.
+    For one seed, ``fixed:N@H`` loses the same ranks as ``fixed:N``, at hours scaled to H. The ranks that ``at:`` loses
+    do not depend on its hours. Raises TraceError for a malformed law, or a failure of more ranks than the job has.
     """
     kind, _, text = law.partition(":")
     if kind == "fixed":
@@ -176,7 +177,7 @@ def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
 
 
 def _number(text: str, job_h: float) -> tuple[int, float]:
-    """N and H of ``N@H``: N failures are drawn uniformly from the first H hours (default: the job's; as CPR does)."""
+    """N and H of ``N@H``; H is the job's length if it is left out, as in CPR. Raises TraceError for any other text."""
     number, has_first, first = text.partition("@")
     if not _COUNT.fullmatch(number) or not 1 <= int(number) <= _MOST_FIXED:
         raise TraceError(
@@ -203,7 +204,10 @@ def _hours(text: str, job_h: float) -> list[float]:
 
 
 def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
-    """The generator's parameters for ``law`` and a job with this profile. Raises as :func:`draw`."""
+    """The generator's parameters for ``law``, other than ``fixed:`` and ``at:``, and a job with this profile.
+
+    Raises as :func:`draw`.
+    """
     job = {"ranks": num_ps, "length_h": profile.job_h}
     if law == "exponential":
         return GeneratorSpec(mtbf_h=profile.mtbf_h, **groups_of(profile.ranks_per_failure), **job)
@@ -227,16 +231,16 @@ def groups_of(ranks_per_failure: float) -> dict[str, Any]:
 
 
 def group_sizes(ranks_per_failure: float) -> Sizes:
-    """(size, probability) of groups with this mean, a mixture of the two nearest whole numbers; size 1 is left out."""
+    """(size, probability) of the groups of a mixture of two neighbouring sizes with this mean; size 1 is left out."""
     low = int(ranks_per_failure)
     sizes = {low: 1 - (ranks_per_failure - low), low + 1: ranks_per_failure - low}
     return tuple((size, weight) for size, weight in sizes.items() if size > 1 and weight > 1e-9)
 
 
 def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
-    """A trace of the regime, with its sources in the header; ``is_typical`` as in ``generate``.
+    """A trace of a published regime, with its sources in the header; ``is_typical`` as in ``generate``.
 
-    Raises TraceError for an unknown name.
+    Raises TraceError for an unknown name, and as ``generate``.
     """
     if name not in PRESETS:
         raise TraceError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")

@@ -20,7 +20,11 @@ from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
 def trace_facts(config: Config) -> dict[str, str | None] | None:
-    """For env.json: the trace's ``digest`` and ``law`` (:attr:`Trace.law`); None without a trace. Raises TraceError."""
+    """For env.json: the ``digest`` of the trace, and its ``law`` (:attr:`Trace.law`); None without a trace.
+
+    The digest is that of the file, or, for a trace drawn from ``trace.law``, that of its text; ``law`` is then None.
+    Raises TraceError and ConfigError as :func:`job_trace`, and TraceError for a file that is no trace.
+    """
     if config.trace.law is not None:
         trace = job_trace(config)
         assert trace is not None
@@ -33,7 +37,11 @@ def trace_facts(config: Config) -> dict[str, str | None] | None:
 
 
 def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedFault, ...]:
-    """The planned faults of the run's trace, in order; empty without a trace. Raises TraceError if it does not fit."""
+    """The planned faults of the run's trace, in the order of :func:`schedule`; empty without a trace.
+
+    Raises TraceError if the trace does not fit the run, ConfigError if settings of the trace exclude each other, and
+    both as :func:`job_trace`.
+    """
     is_by_second = config.trace.inject == "wall"
     clock: FailureClock = "wall" if is_by_second else config.trace.clock
     trace = job_trace(config, goes_on=clock == "wall")
@@ -85,8 +93,8 @@ def schedule(
 ) -> tuple[PlannedFault, ...]:
     """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples, in three parts, each in order.
 
-    First losses of ranks, and other faults at boundaries, which precede the losses of their boundary; then faults that
-    last; then faults that wait for a phase and lose no rank.
+    First come losses of ranks, and other faults at boundaries, which precede the losses of their boundary; then faults
+    that last; then faults that wait for a phase and lose no rank.
 
     With the clock ``samples`` an entry is due at the first boundary that reaches the samples of its hour, at the latest
     the boundary before the last step; ranks lost at one boundary are one planned fault. With ``wall`` ranks lost at one
@@ -95,9 +103,9 @@ def schedule(
     else is in the trace. ``trainers_die``: all trainers die with each kill at a boundary.
 
     Raises:
-        TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
-            are, all trainers at once, a phase, or a fault that lasts or strikes in a phase only, with the clock
-            ``wall``.
+        TraceError: a rank that the run does not have, more ranks than there are, or all trainers lost at one boundary
+            except by one kill of all between two steps. With the clock ``samples``: an hour past the job's end. With
+            the clock ``wall``: a phase, or a fault that lasts or strikes in a phase only.
     """
     lost: defaultdict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = defaultdict(list)
     others: list[tuple[PlannedFault, Entry]] = []
@@ -191,7 +199,7 @@ def _refuse_by_clock(entry: Entry, where: str, job_h: float, clock: FailureClock
 def _with_ends(
     lasting: Sequence[tuple[PlannedFault, Entry]], job_h: float, total_samples: int, batch_size: int
 ) -> Iterator[PlannedFault]:
-    """The faults that last, with their ends (at most the job's end) and the hours for which the job waits for them."""
+    """The faults that last, with their ends (at most the job's end) and the hours that each lengthens the job."""
     ends_h = [min(job_h, entry.hour + (entry.repair_h or 0.0)) for _, entry in lasting]
     spans = [(entry.hour, end_h, each.fault.slowness) for (each, entry), end_h in zip(lasting, ends_h, strict=True)]
     for (each, _), end_h, wait_h in zip(lasting, ends_h, slow_hours(spans), strict=True):

@@ -1,11 +1,11 @@
 """Laws of the time between failures, and the parameters of generated traces: the words of ``run.py trace generate``.
 
-A law has mean 1, which a generator multiplies by the MTBF. A draw is the quantile of a uniform number, so that the same
-number under another MTBF or shape gives the corresponding gap: settings are compared on common random numbers. ``u`` is
-in (0, 1), of any shape.
+A law has mean 1; a generator multiplies its gaps by the MTBF. A draw is the quantile of a uniform number ``u``, an
+array of any shape with values in (0, 1). So the same number under another MTBF or shape gives the corresponding gap:
+settings are compared on common random numbers.
 
-The formulas are those of ``scipy.special``, not of ``scipy.stats``: generated traces keep their bits, and ``run.py
-plan`` does not import the latter.
+The formulas use ``scipy.special`` and not the distributions of ``scipy.stats``, so that generated traces keep their
+bits, and that drawing a trace does not import the latter.
 """
 
 import shlex
@@ -122,7 +122,7 @@ MAX_DEATHS = 1_000_000
 
 
 def _parsed(sizes: Any) -> Any:
-    """``2:3,4:1``: groups of 2 and of 4, the former three times as often; ``4`` alone is ``4:1``."""
+    """The pairs in a text such as ``2:3,4:1``; a size without a weight has weight 1. Any other value is returned."""
     if not isinstance(sizes, str):
         return sizes
     return tuple((size, weight or 1) for size, _, weight in (part.partition(":") for part in sizes.split(",")))
@@ -131,7 +131,7 @@ def _parsed(sizes: Any) -> Any:
 Hours = Annotated[float, Field(gt=0, le=MAX_HOURS)]
 Size = tuple[Annotated[int, Field(ge=2)], Annotated[float, Field(gt=0)]]
 Sizes = tuple[Size, ...]
-"""Sizes of groups: (ranks, weight) each."""
+"""(ranks, weight) of each size of a group."""
 _SIZES_IN_WORDS = WithJsonSchema({"type": "SIZE:WEIGHT,… such as 2:3,4:1"})
 
 
@@ -161,11 +161,12 @@ class GeneratorSpec(Parameters):
     mtbf_h: Hours | None = None
     """Mean hours between instants of failure of a system of `nodes` nodes."""
     nodes: Annotated[int, Field(ge=1)] | None = None
-    """Nodes of the system with that MTBF: the job's is mtbf_h * nodes / ranks. Without it, mtbf_h is the job's."""
+    """Nodes of the system with that MTBF; the MTBF of the job is mtbf_h * nodes / ranks. Without it, mtbf_h is the
+        job's."""
     node_mtbf_h: Hours | None = None
     """Instead of mtbf_h: mean hours between deaths of one node, also of those in a group."""
     per: Literal["system", "rank"] = "system"
-    """Whose gaps follow the law."""
+    """Whose gaps follow the law. `system`: those between the instants of all ranks; `rank`: those of each rank."""
     start: Literal["equilibrium", "fresh"] = "equilibrium"
     """`equilibrium`: the process has long been running at hour 0, and the rate is 1 / MTBF throughout. `fresh`: it
         starts at hour 0; a falling hazard then gives more early instants than that, a rising one fewer."""
@@ -177,13 +178,13 @@ class GeneratorSpec(Parameters):
     rack_size: Annotated[int, Field(ge=1)] | None = None
     """Groups stay within racks of so many consecutive ranks; without it, any ranks."""
     early_factor: Annotated[float, Field(gt=0)] = 1.0
-    """The hazard is so many times higher before hour early_h; the MTBF is that of the time after."""
+    """The hazard is so many times as high before hour early_h; the MTBF is that of the time after."""
     early_h: Annotated[float, Field(ge=0)] = 0.0
-    """Hours of that higher hazard."""
+    """Hours from the beginning for which early_factor holds."""
     repair_median_h: Hours | None = None
     """Median of lognormal repair times in hours; without it, the trace has none."""
     repair_mean_h: Hours | None = None
-    """Their mean."""
+    """Mean of the lognormal repair times in hours."""
     repairs_h: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """Repair times to draw from, instead of a lognormal."""
     stretch_h: Hours | None = None
@@ -253,7 +254,7 @@ class GeneratorSpec(Parameters):
 
     @property
     def expected_instants(self) -> float:
-        """The expected number of instants. It is exact for ``equilibrium``; for ``fresh`` it is the long-run rate."""
+        """The expected number of instants; for ``fresh`` an approximation by the rate of the long run."""
         return self.busy_h / self.instant_mtbf_h
 
     @property

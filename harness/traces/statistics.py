@@ -25,10 +25,11 @@ _LEAST_WINDOWS, _MAX_WINDOWS = 5, 50
 class Level:
     """Statistics of one kind of gap: of one rank, or of any rank.
 
-    ``mtbf_h``: hours observed divided by failures, infinite without any. ``poisson``: its exact interval if failures
-    are independent and their rate constant. ``dispersed``: its interval by the variance of the numbers of failures over
-    ranks or windows of time, if that is above Poisson's, as bursts and repeat offenders make it (Student's t on the log
-    scale); None for a single rank or window. ``refused``: by family, why it could not be fitted.
+    ``mtbf_h``: hours observed divided by failures, infinite without any. ``poisson``: its interval if failures are
+    independent and their rate constant. ``dispersed``: its interval by the variance of the numbers of failures over
+    ranks or windows of time, which bursts and repeat offenders raise; it is taken to be at least Poisson's (Student's t
+    on the log scale). None without failures, or for a single rank or window. ``refused``: by family, why it could not
+    be fitted.
     """
 
     mtbf_h: float
@@ -41,11 +42,12 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TraceStatistics:
-    """All statistics of a trace; None is unknown. ``group_sizes``: the number of instants by ranks that died at them.
+    """All statistics of a trace; None is unknown.
 
-    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``num_R``: the deaths of
-    each rank. ``p_alike``: the p-value of equal Poisson rates of ranks (chi-square test), None for a single rank.
-    ``nodes``: the name of a rank in the source, where that has names. ``repair_K``: the known repair times in hours.
+    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``group_sizes``: by a
+    number of ranks, the instants at which so many died. ``num_R``: the deaths of each rank. ``p_alike``: the p-value of
+    equal Poisson rates of ranks (chi-square test), None for a single rank. ``nodes``: the name of a rank in the source,
+    where that has names. ``repair_K``: the known repair times in hours.
     """
 
     title: str
@@ -62,10 +64,7 @@ class TraceStatistics:
 
 
 def describe(trace: Trace) -> TraceStatistics:
-    """All statistics of ``trace``.
-
-    Raises TraceError: a header that contradicts the entries or holds no number, or no hours observed.
-    """
+    """All statistics of ``trace``. Raises TraceError as ``observe``, and for a trace without hours observed."""
     observed, first = observe(trace), first_of(trace)
     trace = without_repeats(trace)
     if not observed.length_h:
@@ -114,8 +113,8 @@ def _level(observed: Observed, per: Per, first: First) -> Level:
 def _counts(observed: Observed, per: Per) -> tuple[float, I64]:
     """Hours observed, and the number of failures of each rank, or (``per`` system) in each of equal windows of time.
 
-    Their variance widens the interval of the MTBF if a few ranks or bursts have most failures (index of dispersion,
-    Cox & Lewis, 1966). With few failures there is one window.
+    The variance of these numbers widens the interval of the MTBF if a few ranks or bursts have most failures (index of
+    dispersion, Cox & Lewis, 1966). With few failures there is one window.
     """
     if per == "rank":
         assert observed.rank_E is not None

@@ -33,10 +33,11 @@ _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 class Entry:
     """One line of a trace: a fault that strikes at ``hour``.
 
-    ``who``: the rank that it strikes (``"ps3"``, ``"trainer1"``), or a number of PS ranks, which are drawn by seed.
-    ``host``: the index of a lost host; ``who`` is then the host's name (``"host1"``), or in a run's trace one of its
-    ranks. ``repair_h``: hours until the rank was back, or for which a lasting fault lasts; None if unknown. ``phase``:
-    what the run is doing when the fault strikes. ``extra``: the further columns as text.
+    ``who``: the rank that the fault strikes (``"ps3"``, ``"trainer1"``), or a number of PS ranks, which are drawn by
+    seed. ``host``: the index of a lost host; ``who`` is then the host's name (``"host1"``), or in a run's trace one of
+    its ranks. ``repair_h``: hours until the rank was back, or for which a lasting fault lasts; None if unknown.
+    ``phase``: what the run is doing when the fault strikes. ``line``: of the file, from 1. ``extra``: all columns after
+    ``hour`` and ``rank``, as text.
     """
 
     hour: float
@@ -64,9 +65,10 @@ class Trace:
 
     @property
     def law(self) -> str | None:
-        """Digest of the header without seed, number and command: equal for all draws of one law with equal settings.
+        """Digest of the header without seed, number and command; None if the header has no seed.
 
-        None if the header has no seed. An option of an older header (``--shape 2``) counts as the word ``shape=2``.
+        All draws of one law with equal settings have the same digest. An option of an older header (``--shape 2``)
+        counts as the word ``shape=2``.
         """
         if "seed" not in self.header:
             return None
@@ -92,7 +94,7 @@ def read_trace(path: Path) -> Trace:
 def read_utf8(path: Path, expected: str) -> tuple[str, bytes]:
     """The text of a UTF-8 file, without a byte order mark, and the file's bytes.
 
-    Raises TraceError, which names what was ``expected``.
+    Raises TraceError if it is no file (the message names what was ``expected``), cannot be read, or is not UTF-8.
     """
     if not path.is_file():
         raise TraceError(
@@ -111,7 +113,10 @@ def read_utf8(path: Path, expected: str) -> tuple[str, bytes]:
 
 
 def to_text(trace: Trace, *, command: str | None = None) -> str:
-    """``trace`` as CSV, which ``parse_trace`` reads back. ``command``: the command that makes the file again."""
+    """``trace`` as CSV for ``parse_trace``; columns after the rank are those of ``Entry.extra``.
+
+    ``command``: the command that makes the file again, for the header.
+    """
     header = {**trace.header, **({} if command is None else {"command": command})}
     out = io.StringIO()
     out.writelines(f"# {key}: {' '.join(value.split())}\n" for key, value in header.items())
@@ -126,7 +131,7 @@ def to_text(trace: Trace, *, command: str | None = None) -> str:
 def parse_trace(lines: Iterable[str], source: str) -> Trace:
     """The trace in ``lines``; ``source`` is its name in errors. Blank lines and CRLF are tolerated.
 
-    Raises TraceError: ``source:line: ...``, the first deviation from the format.
+    Raises TraceError ``SOURCE:LINE: …`` for the first deviation from the format.
     """
     header: dict[str, str] = {}
     columns: list[str] = []
@@ -234,8 +239,10 @@ def _hours(column: str, text: str, where: str) -> float:
 
 
 def _who(text: str, where: str) -> Rank | int:
-    """The rank, the host, or the number of ranks that a column names. Lengths are compared before numbers, since
-    Python refuses to convert thousands of digits."""
+    """The rank, the host, or the number of ranks that a column names.
+
+    Lengths are compared before numbers, since Python refuses to convert thousands of digits.
+    """
     short = text if len(text) <= 20 else f"{text[:20]}…"
     if found := _NAME.fullmatch(text):
         kind, number = found.groups()

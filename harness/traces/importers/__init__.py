@@ -1,4 +1,4 @@
-"""Failure logs of real clusters in their original form.
+"""Readers of the failure logs of real clusters in their original form.
 
 An importer is one function ``read(text, found)``, which calls ``found.fail(node, start_s, end_s, where)``
 for each failure and ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or corrects a record.
@@ -20,8 +20,8 @@ from harness.traces.trace import read_utf8
 class Importer:
     """A format of failure logs and its reader.
 
-    ``has_calendar``: whether times are seconds since 1970 in the log's own time zone; None: whether the last time lies
-    in 1990 or later. ``options``: the fields of :class:`LogFormat` that apply, besides ``format`` and ``strict``.
+    ``has_calendar``: whether times are seconds since 1970 in the log's own time zone; None: they are if the last one
+    lies in 1990 or later. ``options``: the fields of :class:`LogFormat` that apply, besides ``format`` and ``strict``.
     """
 
     read: Callable[[str, Findings], None]
@@ -73,9 +73,10 @@ FORMATS: dict[str, Importer] = {
 
 
 def read_log(path: Path, how: LogFormat) -> FailureLog:
-    """The log in ``path``, cleaned by the rules of docs/TRACES.md; ``strict``: TraceError if one applies.
+    """The log in ``path``, cleaned by the rules of docs/TRACES.md.
 
-    Raises TraceError: an unknown format, an option of another one, or a file that is not as its format says; one line.
+    Raises TraceError: an unknown format, an option of another one, a file that cannot be read or is not as its format
+    says, or, with ``how.strict``, a record to which a rule applies.
     """
     importer = FORMATS.get(how.format)
     if importer is None:

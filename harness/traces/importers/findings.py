@@ -1,7 +1,7 @@
 """A clean FailureLog from the records of a log, which are pydantic models; faulty ones are counted by their rule.
 
-A wrong value raises a TraceError: its place, what was expected, the value. The types of fields: ``Name`` of a node,
-``Number``, ``Count``, and dates (``date_seconds``).
+A wrong value raises a TraceError that names its place, what was expected, and the value. Types of fields are ``Name``
+of a node, ``Number``, ``Count``, and dates (``date_seconds``).
 """
 
 import csv
@@ -93,15 +93,15 @@ class LogFormat(Parameters):
     """The options by which a log is read: the words of ``run.py trace import``."""
 
     format: str = ""
-    """Of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
+    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
     strict: bool = False
     """Whether a file with a record that a rule drops or mends is refused."""
     system: Annotated[int, Field(ge=0)] | None = None
-    """Of `lanl`: number of the system; all of them without it."""
+    """For `lanl`: number of the system whose failures are taken; without it, those of all systems."""
     by: Literal["slot", "instance"] = "slot"
-    """Of `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
+    """For `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
     unit: Literal["ms", "s", "m", "h", "d"] = "s"
-    """Of `intervals`: unit of start and end."""
+    """For `intervals`: unit of start and end."""
 
 
 class Findings:
@@ -128,7 +128,7 @@ class Findings:
         self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
 
     def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
-        """Add a failure of ``node`` and return it; a later event may still set its ``end_s``."""
+        """Add a failure of ``node`` and return it; a later event may still set its ``end_s``. Raises as :meth:`saw`."""
         self.nodes[node] = None
         self.saw(where, start_s, end_s)
         self.failures.append(Failure(node, start_s, end_s, where))
@@ -139,13 +139,14 @@ class Findings:
         self._count(self.dropped, rule, where)
 
     def change(self, rule: str, where: str) -> None:
-        """Count a record that ``rule`` corrects and keeps, or a skipped line without a failure; as :meth:`drop`."""
+        """Count a record that ``rule`` corrects and keeps, or a skipped line without a failure. Raises as drop."""
         self._count(self.changed, rule, where)
 
     def in_order(self, events: Sequence[tuple[float, str, T]]) -> Iterator[tuple[float, str, T]]:
         """The events (seconds, place, record) sorted by time; equal times keep the file's order.
 
-        Counts events that are out of order as changed, and extends the time that the log covers.
+        Counts events that are out of order as changed, and extends the time that the log covers. Raises as
+        :meth:`change` and :meth:`saw`.
         """
         latest_s = -math.inf
         for time_s, where, _ in events:
@@ -160,7 +161,7 @@ class Findings:
         """The failures as outages, in hours since ``zero_s``, sorted by (start, node); faulty records are left out.
 
         An outage that overlaps the node's next one ends where that starts, and the next one gets the later end, so the
-        time for which the node is down does not change.
+        time for which the node is down does not change. Raises TraceError for a faulty record if strict.
         """
         by_node: dict[str, list[Failure]] = {}
         for failure in self.failures:
@@ -201,13 +202,11 @@ class Findings:
             yield current
 
     def hour_zero(self, has_calendar: bool | None) -> tuple[float, str | None]:
-        """The second of the file's clock at which the log begins, and its calendar time.
+        """The second of the file's clock at which the log begins, and its calendar time; None without a calendar.
 
         A log with a calendar (times since 1970) begins at the midnight before its first event, so that the time of day
-        is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: whether its last time lies in 1990 or
-        later.
-
-        Raises TraceError: some times count from 1970, some from 0.
+        is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: the log has one if its last time lies in
+        1990 or later. Raises TraceError if then some times count from 1970 and some from 0.
         """
         if has_calendar is None:
             has_calendar = self.last_s >= CALENDAR_S
@@ -272,7 +271,7 @@ def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _number(value: Any) -> Any:
-    """``value``; pydantic takes ``true`` and ``1_0`` for numbers too."""
+    """Refuse ``true`` and ``1_0``, which pydantic takes for numbers."""
     if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
         raise ValueError("expected a number")
     return value
@@ -294,7 +293,10 @@ Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 
 
 def date_seconds(value: Any, *, formats: Sequence[str], like: str) -> float:
-    """Seconds since 1970 of a date and time in one of ``formats`` (of ``strptime``), in the log's own time zone."""
+    """Seconds since 1970 of a date and time in one of ``formats`` (of ``strptime``), in the log's own time zone.
+
+    Raises ValueError, which pydantic reports, for any other value. ``like``: an example for the message.
+    """
     for form in formats if isinstance(value, str) else ():
         with suppress(ValueError):
             return (datetime.strptime(value, form) - _1970).total_seconds()

@@ -52,7 +52,10 @@ class _Event(Record):
 
 
 def read_fta(text: str, found: Findings) -> None:
-    """Read each event other than "up" as a failure of its node_id, also a component's. Times may count from 1970."""
+    """Read each event of type 0 as a failure of its ``node_id``, also where only a component of the node was down.
+
+    Events of type 1 (up) show that the node was watched; those of other types are dropped.
+    """
     for number, raw in enumerate(io.StringIO(text, newline=None), start=1):
         where = f"{found.source}:{number}"
         fields = [field.strip() for field in (raw.split("\t") if "\t" in raw else raw.split())]  # tabs may be lost

@@ -24,10 +24,10 @@ class _Event(Record):
 
 
 def read_infinitehbd(text: str, found: Findings) -> None:
-    """Read each ``fault_start`` with its ``fault_end``, or an end without start, as a failure of its server.
+    """Read each ``fault_start`` with its ``fault_end`` as a failure of its server.
 
-    An end belongs to the earliest open fault of its server and ``fault_type``, else to the server's earliest open one.
-    A fault without an end has no repair time.
+    An end belongs to the earliest open fault of its server and ``fault_type``, else to the server's earliest open one;
+    it is dropped if the server has none. A fault without an end has no repair time.
     """
     records: list[_Event] = read_json(list[_Event], text, found.source)
     if not records:
