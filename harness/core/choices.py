@@ -1,10 +1,11 @@
-"""The parts that a configuration chooses by name.
+"""The parts that a configuration chooses by name: strategies, models, clients, optimizers, launchers.
 
-``strategy`` and ``model`` are groups whose other keys depend on the name: each part of such a group is a class with
-``Options``, its keys beside the name, and configurations are built from the options of all parts that are entered here.
+``strategy`` and ``model`` are groups of keys. The other keys of a group depend on its key ``name``: each part of the
+group is a class with ``Options``, which declares these keys. :func:`enter` makes them known to configurations.
 
-Other parts are chosen by one key. They are in packages that import the configuration, or are slow to import. Their
-names are here, so that a wrong name is reported at once; a part that is added to its table adds its name.
+The other parts are chosen by one key. Their tables are in packages that import the configuration, or that are slow to
+import. So their names are listed here, and a configuration refuses a wrong name without importing these packages. A
+part that is added to its table is added to the list of names too (:class:`PartTable`).
 """
 
 from collections import UserDict
@@ -25,7 +26,7 @@ from pydantic import (
 
 
 class Options(BaseModel):
-    """The options of one part of a group: its name, and the keys of that part alone."""
+    """Base of the options of one part of a group: the part's name, and the keys that only this part has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     group: ClassVar[str]
@@ -48,8 +49,9 @@ class _Named(Options):
 
 
 def enter(name: str, options: type[Options], summary: str | None) -> None:
-    """Add part ``name`` to the group of ``options``, whose field ``name`` then allows only ``name``, its default.
+    """Add part ``name`` to the group ``options.group`` in :data:`CHOICES`.
 
+    The entry is a subclass of ``options`` whose field ``name`` allows only this name, which is also its default.
     ``summary`` describes the part in the schema.
     """
     title = name.title().replace("_", "")
@@ -63,7 +65,10 @@ def enter(name: str, options: type[Options], summary: str | None) -> None:
 
 
 def options_of(group: str, /, name: str, **values: Any) -> Options:
-    """The options of a part of ``group``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
+    """The options of part ``name`` of ``group``: ``values``, and defaults for the rest.
+
+    Raises KeyError for an unknown group or name, and pydantic's ValidationError for invalid values.
+    """
     return CHOICES[group][name].model_validate(values)
 
 
@@ -81,7 +86,7 @@ LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 
 @dataclass(frozen=True)
 class OneOf:
-    """A pydantic validator that the value is one of ``names``, a list to which plugins may add."""
+    """A pydantic validator: the value must be one of ``names``, a list to which plugins may add later."""
 
     names: Sequence[str]
 
@@ -98,7 +103,10 @@ class OneOf:
 
 
 class PartTable(UserDict[str, Part]):
-    """A table of parts by name. Any new entry appends its name to ``names``, so that configurations allow it."""
+    """A table of parts by name. A new entry appends its name to the list ``names``, so that configurations allow it.
+
+    At the start the names must be those of ``parts``, in the same order.
+    """
 
     def __init__(self, names: list[str], parts: dict[str, Part]) -> None:
         assert names == [*parts], "the names that a configuration knows are those of the table"

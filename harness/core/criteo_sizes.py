@@ -33,20 +33,23 @@ FULL_LOGS = {
     "kaggle": FullLog(KAGGLE_ROWS, KAGGLE_CARDINALITIES),
     "terabyte": FullLog(4_373_472_329, TERABYTE_CARDINALITIES),
 }
-"""Criteo's logs by name; Terabyte's with the samples of its 24 days."""
+"""Criteo's logs by name. Kaggle's has seven days of samples, Terabyte's 24 days."""
 
 MIN_TABLE_ROWS = 4
 MAX_TABLE_ROWS = 1 << 27
 
 
 def scaled_cardinalities(scale: float) -> tuple[int, ...]:
-    """Kaggle's 26 table sizes times ``scale``, at least 4 or Kaggle's own if that is less, at most 2**27."""
+    """Kaggle's 26 table sizes times ``scale``, at most 2**27 rows.
+
+    A table has at least 4 rows, or as many as in Kaggle if these are fewer.
+    """
     return tuple(
         min(max(round(size * scale), min(size, MIN_TABLE_ROWS)), MAX_TABLE_ROWS) for size in KAGGLE_CARDINALITIES
     )
 
 
 def num_clamped(scale: float) -> tuple[int, int]:
-    """How many tables of :func:`scaled_cardinalities` have more rows than ``scale`` gives, and how many have fewer."""
+    """How many tables of :func:`scaled_cardinalities` its least size made larger, and its largest made smaller."""
     pairs = list(zip(scaled_cardinalities(scale), (round(size * scale) for size in KAGGLE_CARDINALITIES), strict=True))
     return sum(rows > scaled for rows, scaled in pairs), sum(rows < scaled for rows, scaled in pairs)

@@ -11,11 +11,12 @@
     │       └── Moved        a folder of a run that is at work has been moved or removed
     ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
-    ├── RunStopped           a run was asked to stop, and left a resume point: exit code 128 + the signal's number
+    ├── RunStopped           a run was asked to stop, and did: exit code 128 + the signal's number
     └── RunFailed            a run ended without a result: exit code 1
+        └── NoTrainerLeft    planned faults killed every trainer before a replacement took part
 
-A message states what is wrong, where (``file:line`` or a dotted key), and what was expected. It may quote input, so
-that of a ``UserError`` is made printable.
+Other modules derive a few more, of use to them alone. A message states what is wrong, where (``file:line`` or a dotted
+key), and what was expected. A message of a ``UserError`` may quote input, so it is made printable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,9 +30,9 @@ class HarnessError(Exception):
 
 
 class UserError(HarnessError):
-    """An error in the user's input. The command line prints its message, a line a mistake, and exits with code 2.
+    """An error in the user's input. The command line prints its message, one line for each mistake, and exits with 2.
 
-    Control characters of the message are escaped, and a long line is shortened in its middle.
+    The lines of the message are made :func:`printable`.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -67,7 +68,7 @@ class Moved(StoreError):
 
 
 def printable(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """``text`` as one line of ``most`` characters at most: what no terminal shows is escaped, the middle cut out."""
+    """``text`` as one line: control characters are escaped, and the middle of more than ``most`` characters is cut."""
     if not text.isprintable():
         text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
     if len(text) <= most:
@@ -77,12 +78,12 @@ def printable(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 
 class RankLost(HarnessError):
-    """A request failed because ranks are dead. Every rank that is not in ``ranks`` has answered.
+    """A request failed because ranks are dead. Every other rank that was asked has answered.
 
     Attributes:
         ranks: names of the dead ranks, e.g. ``frozenset({"ps3"})``.
-        replies: the other ranks' replies, by rank name. Replies of dead ranks are left out, also if they came.
-        detail: the transport's error text by dead rank; it differs between engines and machines.
+        replies: the other ranks' replies, by rank name. A reply that a dead rank sent before its death is left out.
+        detail: the transport's error text by dead rank, if known; it differs between engines and machines.
     """
 
     def __init__(
@@ -104,14 +105,13 @@ class RankFailed(HarnessError):
 
 
 class RunStopped(HarnessError):
-    """A run was asked to stop, and did. ``step``: of the resume point that it left; None if it left none."""
+    """A run was asked to stop, and did. ``step``: finished steps at the resume point that it left; None without one."""
 
     def __init__(self, step: int | None) -> None:
         self.step = step
         super().__init__("asked to stop" if step is None else f"asked to stop; a resume point of step {step} is kept")
 
     def __reduce__(self) -> tuple[type["RunStopped"], tuple[Any, ...]]:
-        """Pickle the constructor's argument: by default an exception is rebuilt from its message alone."""
         return RunStopped, (self.step,)
 
 
@@ -120,4 +120,4 @@ class RunFailed(HarnessError):
 
 
 class NoTrainerLeft(RunFailed):
-    """Planned faults have killed the last trainer before a replacement took part."""
+    """Planned faults have killed every trainer before a replacement took part."""

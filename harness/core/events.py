@@ -16,15 +16,15 @@ from harness.core.faults import FAULTS, Detail
 Machine = dict[str, Any]
 
 BUCKETS = ("save", "load", "lost", "reschedule")
-"""Parts of the overhead: saving, loading, repeating lost steps, waiting for ranks: replacements and slow ones."""
+"""Parts of the overhead: saving, loading, repeating lost steps, and waiting for replacements and for slow ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all events. ``step`` counts finished steps, ``samples`` the samples they hold.
+    """Base of all events. ``step`` counts finished steps, ``samples`` the samples of these steps.
 
-    machine: in the first event after a resume, ``resumed``: for each resume since the last event, what the ``started``
-    event tells of its own processes.
+    machine: the first event after a resume has ``resumed``, a list with one entry for each resume since the event
+    before. An entry holds the same facts about the processes as ``machine`` of the ``started`` event.
     """
 
     kind: ClassVar[str]
@@ -68,13 +68,13 @@ class Started(Event):
     bytes_full: int  # payload of a full save
     restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
     row_bytes: int | None = None  # of which one row
-    recoveries: dict[str, dict[str, bool]]  # by kind of recovery: rolls_back, loses_updates, reads_rows
+    recoveries: dict[str, dict[str, bool]]  # by kind of recovery: rolls_back, loses_updates, reads_rows (``Recovery``)
     config_hash: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Event):
-    """Steps ``first_step`` (exclusive) to ``step`` (inclusive) ran. machine: seconds."""
+    """The steps after ``first_step`` finished steps, up to ``step`` finished steps, ran. machine: seconds."""
 
     kind: ClassVar[str] = "train"
     first_step: int
@@ -84,9 +84,9 @@ class Trained(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint was committed. If written in the background, its ``step`` is below that of events before it.
+    """A checkpoint was committed. ``step``: when its contents were fixed; in the background, training has gone on.
 
-    machine: seconds (stall), compacted (ranks).
+    machine: seconds (that training stood still), compacted (ranks that merged their files into a new base).
     """
 
     kind: ClassVar[str] = "save"
@@ -94,8 +94,8 @@ class Saved(Event):
     save: str  # kind of save: "full", "priority", ...
     closes_interval: bool
     charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
-    payload_bytes: int  # rows and row ids of all ranks, dense network; parts that were written again twice
-    repeated_bytes: int = 0  # of which parts written again after a write that failed
+    payload_bytes: int  # rows and row ids of all ranks, dense network; a part that was written twice counts twice
+    repeated_bytes: int = 0  # of these, the second writes of parts whose first write failed
     num_rows: int  # rows written
     persisted_updates: int | None  # updates, over all tables, that this save made durable
     persisted_tracked: int | None  # the same over tracked tables
@@ -122,7 +122,7 @@ class Injected(Event):
     """A planned fault struck a rank, after ``step`` finished steps. For a failed write it precedes the save's event.
 
     machine: of a killed rank pid, signal, exitcode (minus the signal, -9) and, with several hosts, host; of a rank that
-    hangs pid and signal; of a rank that is cut off pid; of a failed write seconds, since its begin.
+    hangs pid and signal; of a rank that is cut off pid; of a failed write the seconds until it failed.
     """
 
     kind: ClassVar[str] = "fault"
@@ -134,17 +134,15 @@ class Injected(Event):
     loss: str | None  # "dead" | "mute": the rank is lost; a mute one must first be killed
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are lost together
     lost_host: str | None = None  # "host1": the rank died with its host
-    reschedule_h: float | None = (
-        None  # of a fault that lasts: emulated hours of waiting, besides those of earlier faults
-    )
-    details: dict[str, Detail] = field(default_factory=dict)  # what this fault alone has (``Fault.details``)
+    reschedule_h: float | None = None  # of a fault that lasts: emulated hours of waiting that it adds to earlier faults
+    details: dict[str, Detail] = field(default_factory=dict)  # facts of this kind of fault alone (``Fault.details``)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(Event):
-    """Ranks were found dead: PS ranks by a request that failed, trainers by an exchange that did.
+    """Ranks were found dead: PS ranks by a failed request to them, trainers by a failed exchange between trainers.
 
-    machine: detail (transport errors, ends of trainers), seconds (request to failure).
+    machine: detail (by rank the transport's error, or how a trainer ended), seconds (from request to failure).
     """
 
     kind: ClassVar[str] = "lost"
@@ -157,10 +155,12 @@ class Lost(Event):
 class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world, or by spares of the present one.
 
-    New trainers join the next world, between two steps. machine: pids, replaced {rank: [old, new]}, spares {rank: spare
-    that took over}, seconds, mute {rank that was alive and was killed: pid, action; if it missed a deadline seconds
-    since the generation began or, of a trainer, since it was heard}. With ranks on several hosts: hosts by rank,
-    lost_hosts {host: why}, of those lost since the last such event.
+    New trainers join the next world, between two steps.
+
+    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive
+    and was killed: pid, action}. For a rank that missed a deadline, mute also has why, and seconds since the generation
+    began or, for a trainer, since its last message. With ranks on several hosts: hosts by rank, and lost_hosts {host:
+    why}, the hosts lost since the last such event.
     """
 
     kind: ClassVar[str] = "regroup"
@@ -170,9 +170,9 @@ class Regrouped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered(Event):
-    """A recovery plan was carried out. ``step``/``samples``: where the failure was detected.
+    """A recovery plan was carried out. ``step`` and ``samples``: where the failure was detected.
 
-    machine: seconds (load), reschedule_seconds (detection, replacement, forming the generation).
+    machine: seconds (of the load), reschedule_seconds (of detection, replacement, and forming the generation).
     """
 
     kind: ClassVar[str] = "recover"
@@ -189,13 +189,13 @@ class Recovered(Event):
     recovered_rows: int = 0  # dead ranks' rows that the trainer's mirror had newer than the checkpoint
     recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
-    upload_bytes: int = 0  # those rows and their ids
+    upload_bytes: int = 0  # of those rows and their ids
     load_h: float
     lost_h: float
     reschedule_h: float
-    load_bytes: int | None = None  # payload read: of a rollback all, else each row of the dead shards once
-    dense: str = "kept"  # where the dense network goes on (DenseSource): "kept" unless all trainers died
-    lost_dense_samples: int = 0  # that it lacks then
+    load_bytes: int | None = None  # payload read: a full save for a rollback; else shards, dense network, uploaded rows
+    dense: str = "kept"  # where the dense network restarts from (DenseSource): "kept" unless all trainers died
+    lost_dense_samples: int = 0  # samples that the dense network has lost, without a rollback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ class Finished(Event):
     lost_tracked: int | None
     recovered_updates: int | None = None  # updates that would be lost without the trainer's mirror
     recovered_tracked: int | None = None
-    num_failures: int  # failures: boundaries or steps at which ranks were lost
+    num_failures: int  # ranks lost together, at one boundary or in one step, are one failure
     num_lost_ranks: int
     num_unplanned: int
     num_saves: int  # charged saves only
@@ -245,7 +245,10 @@ EVENTS: dict[str, type[Event]] = {
 
 
 def from_json(values: dict[str, Any]) -> Event:
-    """The inverse of :meth:`Event.to_json`. Raises KeyError or TypeError, naming the field, for other mappings."""
+    """The inverse of :meth:`Event.to_json`, also for records in older formats.
+
+    Raises KeyError for an unknown event or a field that an older format needs, and TypeError for other fields or types.
+    """
     fields = _upgraded(values)
     cls = EVENTS[fields.pop("event")]
     event = cls(**fields)
@@ -261,11 +264,10 @@ def from_json(values: dict[str, Any]) -> Event:
 
 
 _FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
-"""Kinds of events, one for each fault, in records from before the kind ``fault``."""
+"""Kinds of events in old records, which had one kind for each fault instead of the kind ``fault``."""
 
 
 def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an ``Injected`` event, from an older format with one kind of event for each fault."""
     name = values.get("fault", values["event"])
     fault = FAULTS[name]
     others = {key: value for key, value in values.items() if key not in fault.details}
@@ -275,7 +277,7 @@ def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event in their present form; records from before faults or kinds of recovery had another."""
+    """The fields of an event in the present format. Older records had no event ``fault`` and no kinds of recovery."""
     if values["event"] in _FAULTS_OF_BEFORE:
         return _fault_upgraded(values)
     if values["event"] == "started" and "recoveries" not in values:

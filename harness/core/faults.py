@@ -17,7 +17,7 @@ Phase = Literal["boundary", "lookup", "forward", "apply", "save", "manifest", "r
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 Loss = Literal["dead", "mute"]
-"""How a rank is lost. ``dead``: it has ended. ``mute``: it may run, and is killed before it is replaced."""
+"""How a rank is lost. ``dead``: it has ended. ``mute``: it may still run, and is killed before it is replaced."""
 
 Detail = float | str
 MAX_FACTOR = 100.0
@@ -26,21 +26,21 @@ _NUM_BITS = 1 << 62  # more bits than a file has
 
 
 class Victims(Protocol):
-    """The operations on ranks by which faults take effect."""
+    """The operations on ranks that faults use."""
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
-        """Kill and reap all of ``ranks``, and all processes of the run on ``hosts``, indices into ``cluster.hosts``.
+        """Kill and reap all of ``ranks``, and all processes of the run on ``hosts`` (indices into ``cluster.hosts``).
 
-        Returns, by rank, the ``machine`` part of the event.
+        Returns, by rank, the ``machine`` part of its event.
         """
         ...
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
-        """Stop ``ranks``, or kill them where the effect is the same. Returns as :meth:`kill`."""
+        """Stop ``ranks``; an engine may kill them if the effect is the same. Returns as :meth:`kill`."""
         ...
 
     def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
-        """Cut ``ranks`` off the network, or kill them where the effect is the same. Returns as :meth:`kill`."""
+        """Cut ``ranks`` off the network; an engine may kill them if the effect is the same. Returns as :meth:`kill`."""
         ...
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
@@ -49,19 +49,20 @@ class Victims(Protocol):
 
 
 class Files(Protocol):
-    """The operations on files of the newest checkpoint by which faults take effect."""
+    """The operations on files of the newest checkpoint that faults use."""
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
-        """Change the content of the newest file with rows of ``rank``.
+        """Replace the content of the newest file with rows of ``rank`` by ``change(content)``.
 
-        Returns the file's path below the folder of checkpoints; None without a checkpoint.
+        Returns the file's path below the folder of checkpoints; None without a checkpoint. Raises StoreError.
         """
         ...
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip bit ``number``, modulo the bits of rows, of the newest file with rows of ``rank``.
+        """Flip bit ``number``, modulo the number of bits, of the rows in the newest file with rows of ``rank``.
 
-        Returns the file's path, and the place of the bit in it; None without a checkpoint.
+        Returns the file's path below the folder of checkpoints, and the bit's number in the file; None without a
+        checkpoint. Raises StoreError.
         """
         ...
 
@@ -74,7 +75,7 @@ class Powers(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """The record of one fault on one rank: ``details``, equal on both engines, and the ``machine`` part."""
+    """The record of one fault on one rank, for its event: ``details``, equal on both engines, and ``machine``."""
 
     details: Mapping[str, Detail] = {}
     machine: Mapping[str, Any] = {}
@@ -86,19 +87,20 @@ class Fault:
 
     Attributes:
         loss: how the struck ranks are lost; None if they are not. Ranks lost at one boundary and phase are one failure.
-        phases: in which it may strike; the first if the trace names none.
-        columns: of the trace, that belong to it; the line of another fault leaves them empty.
+        phases: the phases in which the fault may strike; the first one if the trace names none.
+        columns: columns of the trace that belong to this fault; lines of other faults leave them empty.
         lasts: whether it lasts from a boundary for the hours of ``repair_h``, which the line must have.
         takes_trainers, takes_hosts: whether it may strike a trainer, a whole host.
         cuts_network: whether it needs a network from which ranks can be cut off.
-        damage: what it does to the newest file of a rank, which must be there; empty: nothing. The details then have
-            ``path``.
+        damage: what it does to the newest file of a rank, in words; empty if it damages no file. With damage, the file
+            must exist, and the details have ``path``.
         details: types of the details that its event must have.
         words: what happened, for ``run.py show``, formatted with ``fault`` and the details.
-        title: the first column of that line; empty: the name of the fault.
-        aim: the end of "a phase in which …", before the ranks.
+        title: the first column of its line in ``run.py show``; empty: the name of the fault.
+        aim: words in the error for a phase that never came: "a phase in which {aim} {ranks}".
         slowness: how many times as long a job takes while the fault lasts, which is charged as rescheduling.
-        write_errno: the system's error (errno) of a failed write of the next save; the ranks themselves carry it out.
+        write_errno: the system's error (errno) with which a write of the next save fails; None if none fails. The
+            ranks carry out this fault themselves.
     """
 
     name: str
@@ -120,15 +122,21 @@ class Fault:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        """The fault of one line of a trace. ``values``: its further columns. Raises ValueError: what is expected."""
+        """The fault of one line of a trace. ``values``: by column, the text in the line's further columns.
+
+        Raises ValueError that says what is expected.
+        """
         return cls(name=name)
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
-        """A copy of this fault with its random parts drawn. The generator depends on seed, name and line alone."""
+        """This fault with its random parts drawn. The generator depends on seed, fault name and line alone."""
         return self
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Carry out the fault on ``ranks``, a part of the ranks of ``planned``. Returns the record of each rank."""
+        """Carry out the fault on ``ranks``, which are some or all ranks of ``planned``; returns a record by rank.
+
+        A rank that the fault could not strike has no record.
+        """
         return dict.fromkeys(ranks, Hit())
 
     @classmethod
@@ -147,7 +155,7 @@ class Death(Fault):
 
 
 class Kill(Death):
-    """The ranks are killed by SIGKILL."""
+    """The ranks are killed by SIGKILL, alone or with their whole host."""
 
     takes_hosts = True
 
@@ -197,7 +205,7 @@ class Slow(Fault):
         return cls(name=name, slowness=factor)
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Return the record of each rank. :meth:`hold` slows the ranks down."""
+        """Return the records alone: :meth:`hold` slows the ranks down."""
         assert planned.last_hour is not None
         assert planned.last_step is not None
         details = {"factor": self.slowness, "last_hour": planned.last_hour, "last_step": planned.last_step}
@@ -211,7 +219,7 @@ class Slow(Fault):
 
 
 class WriteFailure(Fault):
-    """The first write of each rank's part of the next save fails with the error ``write_errno``."""
+    """The first write of each struck rank's part of the next save fails with the system's error ``write_errno``."""
 
     phases = ("save",)
     words = "{fault}, its part was written again"
@@ -225,7 +233,7 @@ class WriteFailure(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class BitFlip(Fault):
-    """A bit of the newest file of each rank changes on disk. ``number``: drawn, as for :meth:`Files.flip_bit`."""
+    """One bit of the rows in the newest file of each struck rank is flipped on disk: :meth:`Files.flip_bit`."""
 
     number: int = 0
 
@@ -263,8 +271,8 @@ FAULTS: dict[str, type[Fault]] = {
 class Struck(NamedTuple):
     """The facts of a failure that its charge depends on, besides the profile's prices.
 
-    ``repair_h``: emulated hours of rescheduling, None if the trace has none. ``hangs``: a rank hung or was cut off, and
-    was killed. ``takes_trainers``: all trainers died.
+    ``repair_h``: emulated hours of rescheduling; None if the trace has none. ``hangs``: whether a rank hung or was cut
+    off. ``takes_trainers``: whether all trainers died.
     """
 
     repair_h: float | None = None
@@ -278,12 +286,13 @@ class Struck(NamedTuple):
 
 
 class FaultTime(NamedTuple):
-    """When a planned fault strikes, without its ranks: all that a trainer may know of it.
+    """When a planned fault strikes, and its kind: all that a trainer may know of it. The ranks are not named.
 
-    ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first one, which decides with ``wall``. A
-    ``phase`` other than ``boundary`` is waited for from the boundary on. ``loses_ranks``, ``fails_write``: see
-    :class:`Fault`. ``last_step``: the boundary at which it ends, None if it does not last. ``wait_h``: emulated hours
-    that the job takes longer for it. ``takes_trainers``: all trainers die.
+    With ``trace.clock: samples`` the fault is due at the boundary after ``step`` steps, with ``wall`` when the clock
+    reads ``hour``. A fault of a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
+    ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save. ``last_step``: the
+    boundary at which a lasting fault ends; None for others. ``wait_h``: emulated hours by which a lasting fault
+    prolongs the job. ``takes_trainers``: whether all trainers die.
     """
 
     step: int
@@ -297,12 +306,15 @@ class FaultTime(NamedTuple):
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether the fault strikes at the boundary itself, after everything else due there."""
+        """Whether the fault strikes at the boundary itself, after the other actions due there, and does not last."""
         return self.phase == "boundary" and self.last_step is None
 
 
 class Strike(NamedTuple):
-    """The fault of one rank, from the first entry that strikes it. ``host``: index of the host with which it dies."""
+    """The fault that strikes one rank, and the trace entry (hour and line) that names it.
+
+    ``host``: index of the host with which the rank dies; None if it dies alone.
+    """
 
     hour: float
     line: int
@@ -319,8 +331,10 @@ class PlannedFault:
 
     ``strikes``: by rank, in rank order; all of these ranks are lost, or none. ``repair_h``: the longest repair time of
     lost ranks, in hours; None if no entry has one. ``hosts``: indices of hosts lost as a whole, in this order.
-    ``last_hour``, ``last_step``, ``wait_h``: if the fault lasts: its end, and hours that the job takes longer for it,
-    besides those of faults before it. ``takes_trainers``: all trainers die, at a boundary.
+    ``takes_trainers``: all trainers die, at a boundary.
+
+    A lasting fault ends at ``last_hour``, at the boundary after ``last_step`` steps. It prolongs the job by ``wait_h``
+    emulated hours, not counting hours for which earlier faults do so. For other faults these are None, None and 0.
     """
 
     step: int
@@ -335,12 +349,11 @@ class PlannedFault:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The struck ranks."""
         return tuple(self.strikes)
 
     @property
     def hour(self) -> float:
-        """The first hour of its entries."""
+        """The earliest hour of its trace entries."""
         return min(strike.hour for strike in self.strikes.values())
 
     @property
@@ -350,7 +363,6 @@ class PlannedFault:
 
     @property
     def ranks_by_fault(self) -> dict[Fault, list[Rank]]:
-        """The struck ranks by fault."""
         found: dict[Fault, list[Rank]] = {}
         for rank, strike in self.strikes.items():
             found.setdefault(strike.fault, []).append(rank)
@@ -358,29 +370,27 @@ class PlannedFault:
 
     @property
     def struck(self) -> Struck:
-        """What its charge depends on: the repair time, whether a rank hangs, whether all trainers die."""
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
         return Struck(self.repair_h, hangs, self.takes_trainers)
 
     @property
     def time(self) -> FaultTime:
-        """The time of this fault, without its ranks."""
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
         rest = (self.last_step, self.wait_h, self.takes_trainers)
         return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, *rest)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
-    """The first strike of each rank, in rank order. The strike of a host precedes all others of its ranks."""
+    """The first strike of each rank, in rank order. A strike of a whole host counts before all others of its ranks."""
     with_host = [(rank, strike) for rank, strike in named if strike.host is not None]
     first = dict([*reversed(named), *reversed(with_host)])
     return {rank: first[rank] for rank in sorted(first, key=rank_order)}
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
-    """Merge ``planned`` into one fault after ``step`` steps; a rank is struck by the first fault that names it.
+    """Merge ``planned`` into one fault after ``step`` steps; a rank gets its first strike (:func:`first_strikes`).
 
-    They are of one phase and in order of hours, and none of them lasts.
+    Several faults must be of one phase and in order of hours, and none of them may last.
     """
     if len(planned) == 1:
         return replace(planned[0], step=step)

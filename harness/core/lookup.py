@@ -1,6 +1,6 @@
 """The rows that a batch looks up: deduplicated, counted, ordered by rank and row.
 
-B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A = B*F accesses.
+B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A = B * F accesses.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from harness.kernels.sorted_keys import deduplicate, place
 class TouchedRows:
     """Distinct rows that samples touch, grouped by rank.
 
-    ``keys_N`` are the rows, ascending, by position in the rank-major order of all rows (``Placement.rank_base_R``);
-    ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool)
-    whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k + 1]`` belong to rank k.
+    ``keys_N`` (int64, ascending): the rows' positions in the rank-major order of all rows (``Placement.rank_base_R``).
+    ``rows_N`` (int64): their local flat rows. ``counts_N`` (int32): how many samples touch each row. ``sampled_N``
+    (bool): whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k + 1]`` (exclusive)
+    belong to rank k.
     """
 
     keys_N: np.ndarray
@@ -33,16 +34,16 @@ class TouchedRows:
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
-        """The local flat rows of each rank, int64 (N,) each."""
+        """The local flat rows of each rank: views of ``rows_N``, int64."""
         return tuple(torch.from_numpy(self.rows_N[first:last]) for first, last in pairwise(self.bounds))
 
 
 @dataclass(frozen=True)
 class BatchPlan(TouchedRows):
-    """The distinct rows that one batch looks up, and the row that each access of each sample reads.
+    """The distinct rows that one batch looks up, and the row that each access reads.
 
-    ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts accesses by row
-    (stable) and ``starts_N`` is where each row's accesses begin.
+    Access ``b * F + f``, of feature f of sample b, reads row number ``inverse_A[b * F + f]`` (int64) of the N rows.
+    ``order_A`` are the accesses sorted by row (stable), in which those of row n begin at ``starts_N[n]``.
     """
 
     inverse_A: Tensor
@@ -51,7 +52,10 @@ class BatchPlan(TouchedRows):
 
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
-    """Deduplicate the rows of a batch and group them by rank, with one sort."""
+    """Deduplicate the rows of a batch, and group them by rank.
+
+    ``ids_BF``: the row id of each sample in each table. ``sampled_B`` (bool): which samples are in the sub-sample.
+    """
     num_bits = ids_BF.size.bit_length()
     words_A = place(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
     words_A.sort()  # of numpy, with vector instructions
@@ -73,7 +77,8 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
 def coalesce(grads_BVD: Tensor, plan: BatchPlan, num_skipped: int = 1) -> Tensor:
     """Sum the gradients of accesses that read the same row, in the order of the batch: (B, V, D) -> (N, D).
 
-    A sample has V vectors, of which the first ``num_skipped`` are of no access: the output of DLRM's bottom MLP.
+    A sample has V = ``num_skipped`` + F vectors. The first ``num_skipped`` are not rows, but for example the output of
+    DLRM's bottom MLP; their gradients are left out.
     """
     values_XD, order_A, starts_N = grads_BVD.flatten(0, 1).numpy(), plan.order_A.numpy(), plan.starts_N.numpy()
     num_vectors = grads_BVD.shape[1]

@@ -1,6 +1,7 @@
 """The options of models: the ``model`` group of a configuration. Imports no torch.
 
-A model has published sizes, each a value of ``model.size``: the values of all its other options that are null.
+A model has named sizes, most of them published. ``model.size`` names one of them. A size gives a value to each other
+option that is null.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Shape(NamedTuple):
-    """What a model takes of each sample: I dense features, and one row of each of F tables."""
+    """What a model reads of each sample: ``num_dense`` dense features, and one row of each of ``num_tables`` tables."""
 
     num_dense: int = 13
     num_tables: int = 26
@@ -30,7 +31,8 @@ CRITEO = Shape()
 class ModelOptions(Options):
     """The ``model`` group of a configuration: a model's name and the options of that model alone.
 
-    A subclass with ``sizes`` states ``size`` anew, as one of them; its options are null by default.
+    A subclass with ``sizes`` declares the field ``size`` again, so that these names are allowed. Its other options are
+    null by default.
     """
 
     group = "model"
@@ -40,22 +42,22 @@ class ModelOptions(Options):
     name: str
     """The network on top of the embedding rows; the other keys of this group are this model's options."""
     size: Annotated[str, OneOf([*sizes])] = "default"
-    """Published size: the default of the other keys."""
+    """Size of the model, by name: it gives the value of every other key that is null."""
     embedding_dim: PositiveInt | None = None
-    """D, values of an embedding."""
+    """D, the number of values of an embedding."""
 
     def filled(self) -> Self:
-        """The same options, where null with the values of the size."""
+        """A copy in which each option that is null has the value of the size."""
         own = self.sizes[self.size]
         return self.model_copy(update={key: value for key, value in own.items() if getattr(self, key) is None})
 
     @property
     def row_values(self) -> int:
-        """Values of a row that the model reads: D, and one more where each row has a first-order weight."""
+        """Number of values of a row that the model reads: D, and one more if each row has a first-order weight."""
         return self.filled().embedding_dim or 0
 
     def check(self, shape: Shape) -> None:
-        """Raise ConfigError if the options do not fit each other or the data's shape."""
+        """Raise ConfigError if the options do not fit each other or the data's shape. By default all options fit."""
 
 
 class DlrmOptions(ModelOptions):
@@ -75,12 +77,12 @@ class DlrmOptions(ModelOptions):
 
     size: Annotated[str, OneOf([*sizes])] = "kaggle"
     bottom_mlp: Widths | None = None
-    """Widths after the dense features; the last must equal embedding_dim."""
+    """Widths of the layers after the dense features; the last must equal embedding_dim."""
     top_mlp: Widths | None = None
-    """Widths after the interaction; the last must be 1."""
+    """Widths of the layers after the interaction; the last must be 1."""
 
     def check(self, shape: Shape) -> None:
-        """Raise ConfigError unless the bottom MLP ends in D values and the top MLP in one."""
+        """Raise ConfigError unless the bottom MLP ends in D values and the top MLP in one, and neither is empty."""
         for key in ("bottom_mlp", "top_mlp"):
             if getattr(self, key) == ():
                 raise ConfigError(
@@ -135,9 +137,9 @@ class WideDeepOptions(_DeepOptions):
 
     size: Annotated[str, OneOf([*sizes])] = "tiny"
     wide: Literal["ids", "embeddings"] | None = None
-    """What the linear part reads. `ids`: a first-order weight of each row, which is one more value of it, and the dense
-    features; the MLP reads dense features and embeddings. `embeddings`: all embeddings; the MLP reads dense features
-    alone (BagPipe)."""
+    """What the linear part reads. `ids`: the dense features, and a first-order weight of each row, which is stored as
+    one more value of the row; the MLP then reads dense features and embeddings. `embeddings`: all embeddings; the MLP
+    then reads the dense features alone (BagPipe)."""
 
     def check(self, shape: Shape) -> None:
         """Raise ConfigError if the MLP would read nothing."""
@@ -148,7 +150,6 @@ class WideDeepOptions(_DeepOptions):
 
     @property
     def row_values(self) -> int:
-        """D, and the first-order weight where ``wide`` is ``ids``."""
         return super().row_values + (self.filled().wide == "ids")
 
 
@@ -172,13 +173,15 @@ class DcnOptions(_DeepOptions):
 
     size: Annotated[str, OneOf([*sizes])] = "tiny"
     bottom_mlp: Widths | None = None
-    """Widths of an MLP of the dense features, whose outputs stand beside the embeddings; none: the features do."""
+    """Widths of an MLP of the dense features, whose outputs are concatenated with the embeddings. If neither this key
+    nor the size gives any, the dense features themselves are."""
     cross_layers: Annotated[int, Field(ge=1)] | None = None
     """Number of cross layers."""
     cross_rank: Annotated[int, Field(ge=0)] | None = None
-    """Rank of the matrix of a cross layer; 0: a full matrix."""
+    """Rank of the matrix of a cross layer; 0: a matrix of full rank."""
     structure: Literal["stacked", "parallel"] | None = None
-    """`stacked`: the MLP reads what the cross layers give. `parallel`: it reads their input."""
+    """`stacked`: the MLP reads the output of the cross layers. `parallel`: it reads their input, and the last layer
+    reads both outputs."""
 
 
 class DeepFmOptions(_DeepOptions):
@@ -197,12 +200,14 @@ class DeepFmOptions(_DeepOptions):
 
     @property
     def row_values(self) -> int:
-        """D, and the first-order weight."""
         return super().row_values + 1
 
 
 def options_of(name: str = DEFAULTS["model"], /, **values: Any) -> ModelOptions:
-    """The options of model ``name``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
+    """The options of model ``name``: ``values``, and defaults for the rest.
+
+    Raises KeyError for an unknown name, and pydantic's ValidationError for invalid values.
+    """
     options = choices.options_of("model", name, **values)
     assert isinstance(options, ModelOptions)
     return options

@@ -1,10 +1,11 @@
 """Optimizers of embedding rows: the arithmetic of one update of distinct rows.
 
-A PS rank updates rows of its shard, a trainer updates rows of a cache or rows that it looked up before their update
-arrived. All of them use the same optimizer, so that a row has the same bits wherever it was updated.
+A PS rank updates the rows of its shard. A trainer updates rows of a cache or mirror, and rows that it looked up before
+their last update reached the rank. All of them use the same optimizer, so that a row has the same bits wherever it was
+updated.
 
 M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X = D + ``num_states(D)`` columns of a row,
-H rows that were looked up, all float32 unless noted.
+H rows that were looked up. Tensors are float32 unless noted.
 """
 
 from typing import ClassVar
@@ -24,8 +25,8 @@ class RowOptimizer:
     """The update rule of embedding rows. An optimizer object is stateless: its state is stored in the rows.
 
     A row is its D values, then its columns of state, so that lookups, caches, saves and restores carry the state along.
-    To add one: one class and one entry in :data:`OPTIMIZERS`. It names a rule of the compiled loops, or overrides
-    :meth:`step`, :meth:`stepped` and :meth:`step_shared`.
+    To add one: one class and one entry in :data:`OPTIMIZERS`. The class names a rule of the compiled loops, or
+    overrides :meth:`step` and :meth:`step_shared`.
     """
 
     initial_state = 0.0
@@ -50,8 +51,8 @@ class RowOptimizer:
         """Update rows ``rows_N`` (int64, distinct) of ``rows_MX`` in place.
 
         ``pending_M`` (int32), if given, is increased by ``counts_N`` (int32) at the same rows, in the same pass.
-        ``norms_N`` (float32, N), if given, receives how far the D values of each row moved: the bits of
-        ``trackers.distances`` between the values before and after.
+        ``norms_N`` (float32), if given, receives the L2 norm of the change of each row's D values, with the same bits
+        as ``trackers.distances`` between the values before and after.
         """
         counts = row_loops.NO_COUNTS if counts_N is None else counts_N.numpy()
         pending = row_loops.NO_COUNTS if pending_M is None else pending_M.numpy()
@@ -61,7 +62,7 @@ class RowOptimizer:
         )
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
-        """The values of these rows after one :meth:`step`: (N, X), new memory, the same bits."""
+        """The rows after one :meth:`step`: (N, X), in new memory."""
         new_NX = rows_NX.clone()
         self.step(new_NX, torch.arange(len(new_NX)), grads_ND, learning_rate)
         return new_NX
@@ -69,9 +70,10 @@ class RowOptimizer:
     def step_shared(
         self, out_HX: Tensor, keys_H: I64, keys_N: I64, rows_NX: Tensor, grads_ND: Tensor, *, learning_rate: float
     ) -> None:
-        """Set the rows of ``out_HX`` whose key is also in ``keys_N`` to ``stepped(rows_NX, grads_ND)`` of that key.
+        """Set each row of ``out_HX`` whose key is also in ``keys_N`` to what :meth:`stepped` gives for this key.
 
-        Both key arrays ascend. ``rows_NX`` are values from before the update. The same bits as :meth:`step`.
+        ``keys_H`` and ``keys_N`` ascend. ``rows_NX`` are the rows before the update. The bits equal those of
+        :meth:`step`.
         """
         row_loops.step_shared_rows(
             self._rule, out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
@@ -85,7 +87,7 @@ class Sgd(RowOptimizer):
 
 
 class RowwiseAdagrad(RowOptimizer):
-    """Adagrad with one sum per row, as FBGEMM and torchrec define it: memory grows by 1 / D.
+    """Adagrad with one sum per row, as FBGEMM and torchrec define it: a row has D + 1 columns.
 
     ``sum += mean over D of gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``.
     """
@@ -93,12 +95,11 @@ class RowwiseAdagrad(RowOptimizer):
     _rule = row_loops.ROWWISE_ADAGRAD
 
     def num_states(self, dim: int) -> int:
-        """One column, the sum of the row."""
         return 1
 
 
 class Adagrad(RowOptimizer):
-    """Adagrad with one sum per value, as torch.optim.Adagrad: memory doubles.
+    """Adagrad with one sum per value, as torch.optim.Adagrad: a row has 2 D columns.
 
     ``sum += gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``, for each of D values.
     """
@@ -106,12 +107,11 @@ class Adagrad(RowOptimizer):
     _rule = row_loops.ADAGRAD
 
     def num_states(self, dim: int) -> int:
-        """One column for each value."""
         return dim
 
 
 class Adam(RowOptimizer):
-    """Adam whose bias corrections count the updates of each row: memory grows by 2 + 1 / D times.
+    """Adam whose bias corrections count the updates of each row: a row has 3 D + 1 columns.
 
     The t-th update of a row, for each of D values: ``m = 0.9 m + 0.1 gradient``, ``v = 0.999 v + 0.001 gradient ** 2``,
     then ``row -= learning_rate * (m / (1 - 0.9 ** t)) / (sqrt(v / (1 - 0.999 ** t)) + 1e-8)``. Rows that are not in a
@@ -126,7 +126,7 @@ class Adam(RowOptimizer):
     _rule = row_loops.ADAM
 
     def num_states(self, dim: int) -> int:
-        """The first moments, the second moments, and t."""
+        """In this order: D first moments, D second moments, and t."""
         return 2 * dim + 1
 
 
@@ -137,5 +137,5 @@ OPTIMIZERS: PartTable[RowOptimizer] = PartTable(
 
 
 def row_width(optimizer: RowOptimizer, dim: int) -> int:
-    """X: columns of a row of ``dim`` values, its state included."""
+    """X: the number of columns of a row of ``dim`` values, its state included."""
     return dim + optimizer.num_states(dim)
