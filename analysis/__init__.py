@@ -1,4 +1,4 @@
-"""Tables, statistics, figures and a report from run directories. Reads the event logs; runs nothing."""
+"""Tables, statistics, figures and a report from run directories. Reads the runs' records; trains nothing."""
 
 # ruff: noqa: F401 - the names for notebooks and the command line
 
@@ -28,7 +28,7 @@ from harness.record.audit import check
 
 
 def __getattr__(name: str) -> Any:
-    """``draw_trace`` or ``show_trace``, imported when it is first used: scipy.stats takes half a second."""
+    """``draw_trace`` or ``show_trace``, imported at its first use, since scipy.stats takes half a second to import."""
     if name == "draw_trace":
         from analysis.trace_figures import draw_trace as found  # noqa: PLC0415
     elif name == "show_trace":

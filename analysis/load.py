@@ -1,4 +1,7 @@
-"""Run folders as one frame, a row for each run. Each record is audited: its totals must follow from its events."""
+"""Run folders as one frame, a row for each run.
+
+Each record is audited: a total that does not follow from its events is a ``disagreement``.
+"""
 
 import itertools
 import math
@@ -23,10 +26,11 @@ Frame = Any
 """A pandas DataFrame. Its own annotations leave open what indexing returns."""
 
 CONTENTS = {"data.digest": "data_digest", "trace.digest": "trace_digest", "config.hash": "config_hash"}
-"""Columns that are there, like swept keys, where cells differ in nothing else; the columns with the whole digests.
+"""Columns that tell apart finished cells of equal settings; each with the column that has its whole digest.
 
-``data.digest`` and ``trace.digest`` have a value where several contents are on record for one path of data, or one name
-of a trace; ``config.hash`` where finished cells of equal columns have other results.
+A frame has such a column, like a swept key, only if it has a value (``tell_apart``). ``data.digest``, ``trace.digest``:
+of cells whose data path, or trace name, stands for several contents. ``config.hash``: of cells that are equal in all
+other keys, but differ in config hash and results.
 """
 
 _NAMES = {"data.digest": "data", "trace.digest": "trace"}
@@ -36,9 +40,10 @@ _DIGITS = 8  # of a digest that is shown
 _NUMBER = "-_.0123456789"  # at the end of a file's name: the number of a draw
 
 STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
-"""Values of a cell's status. ``damaged``: config or record cannot be read, is not what the run wrote, or has no result
-despite a DONE file.
-``copy``: another folder holds the same cell, which counts once.
+"""Values of a cell's status.
+
+``damaged``: the config or the record cannot be read or is not what the run wrote, or there is a DONE file but no
+result. ``copy``: a finished run of the same setting in another folder counts instead.
 """
 
 _CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes", "clock_bytes")
@@ -66,13 +71,13 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("failure", "path", "config_hash", "code", "data", "data_digest", "trace_digest"), "str"),
 }
 COLUMNS = tuple(_TYPES)
-"""The first columns of every frame; the swept keys follow. A field of the Finished event has a column by its name here.
+"""The first columns of every frame; the swept keys follow.
 
-``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac`` and those of its parts: fractions of ``job_h``.
-``lost_dense_frac``: samples that the dense network lacks, of all, if all trainers have died at once. ``trace_law``: a
-name of all draws of the conditions that the trace is a draw of (``name_laws``). ``node_h``:
-overhead in node-hours, where the profile has its number of trainers. ``auc_mean10`` to ``group_aucs``:
-``evaluation_results``. ``data``: the path of the click log.
+A column with the name of a field of the Finished event has that field's value. ``*_h``: emulated hours. ``*_s``:
+measured seconds. ``overhead_frac``, and ``BUCKET_frac`` of each bucket: fractions of ``job_h``. ``node_h``: overhead in
+node-hours, if the profile has a number of trainers. ``lost_dense_frac``: the fraction of samples that the final dense
+network has not learned from, if all trainers have died at once. ``trace_law``: a name that all traces of one law share
+(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``. ``data``: the path of the click log.
 """
 
 NOT_SWEPT = (
@@ -86,22 +91,21 @@ NOT_SWEPT = (
     "profile.name",
     "cluster.num_ps",
 )
-"""Config keys that have a column of their own, or do not affect the result."""
+"""Config keys that never count as swept: they have a column of their own, or do not affect the result."""
 
 
 def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
-    ``keys``: dotted keys that have a column even where all cells have the same value.
+    Columns of ``CONTENTS`` come last. ``keys``: dotted keys that have a column even if all cells have the same value.
 
-    Columns of ``CONTENTS`` follow where cells of equal configs differ in their data or trace.
+    ``status`` is one of ``STATUSES``. ``failure``: why a cell failed, is damaged or is a copy. ``disagreement``: a
+    contradiction in its record (``harness.record.audit``). ``config_hash``: of everything that determines the result,
+    except the code. ``code``: the fingerprint of the code that computed it. Only runs with a Finished event have
+    results. Missing values are NaN, or NA in columns of whole numbers and of text.
 
-    ``status`` is one of ``STATUSES``; ``failure`` is the reason of a failed or damaged cell; ``disagreement`` is a
-    contradiction in its record (``harness.record.audit``). Only runs with a Finished event have results. Missing is
-    NaN. ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
-
-    A run whose config.yaml cannot be used is a damaged row without identity. Raises StoreError if ``path`` is not a
-    folder or contains no run.
+    A run whose config.yaml cannot be used is a damaged row without seed, strategy and other settings. Raises StoreError
+    if ``path`` is not a folder or contains no run.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -125,13 +129,13 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
 
 
 def _is_whole(values: Any) -> bool:
-    """Whether a column has missing values, and all its other values are whole numbers of 64 bits."""
+    """Whether a column has missing values, and all its other values are integers that fit into 64 bits."""
     known = values.dropna()
     return len(known) < len(values) and all(type(value) is int and abs(value) < 2**63 for value in known)
 
 
 def _mark_copies(frame: Frame) -> None:
-    """Set the status ``copy`` for rows of a cell (config and engine) that began before its newest finished row.
+    """Set the status ``copy`` for rows that did not begin after the newest finished row of equal config and engine.
 
     Such rows are results of other code, copied folders, or runs that other code left unfinished.
     """
@@ -179,7 +183,7 @@ def _plain(value: Any) -> Any:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that identify a run: values of its resolved config, nested or flat, and the name of its trace."""
+    """Columns of a run that follow from its resolved config, nested or flat: seed, strategy, trace and others."""
     flat = flatten(config)
     path, law, window, seed = (flat.get(f"trace.{key}") for key in ("path", "law", "window", "seed"))
     trace = trace_name(path, law, window, flat.get("seed", 0) if seed is None else seed)
@@ -225,7 +229,10 @@ def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
-    """Hash of a run's config, fingerprint of its code, when it began (ISO 8601), and digests; empty without events."""
+    """Columns: the config's hash, the code's fingerprint, the time of the start (ISO 8601), and digests.
+
+    Empty without a Started event.
+    """
     if log.started is None:
         return {}
     code = code_of(run.path)
@@ -238,7 +245,7 @@ def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
 
 
 def _digests(run: RunDir) -> dict[str, Any]:
-    """Digests of the content of data and trace, as env.json has them; None is unknown, or no trace."""
+    """Columns with the digests of the data, the trace and the trace's law from env.json; None if it has none."""
     try:
         env = read_env(run.path)
     except StoreError:
@@ -284,7 +291,8 @@ def _results(log: EventLog, job_h: float) -> dict[str, Any]:
 def lost_dense_samples(events: Sequence[Event]) -> int | None:
     """Number of samples that the final dense network has not learned from; None if never all trainers died at once.
 
-    A failure loses the samples since the checkpoint that the network restarts from; samples lost twice count once.
+    A failure of all trainers loses the samples since the checkpoint from which the network is restored. Samples that
+    are lost twice count once.
     """
     failures = [event for event in events if isinstance(event, Recovered) and event.dense != "kept"]
     spans = sorted((event.samples - event.lost_dense_samples, event.samples) for event in failures)
@@ -296,17 +304,18 @@ def lost_dense_samples(events: Sequence[Event]) -> int | None:
 
 
 def _cache_results(cache: Mapping[str, float]) -> dict[str, float | None]:
-    """Results of a cache. ``cache_saved_frac``: bytes saved, as a fraction of those sent without a cache."""
+    """The columns of a cache. ``cache_saved_frac``: bytes saved, as a fraction of the bytes sent without a cache."""
     sent, uncached = cache.get("bytes"), cache.get("uncached_bytes")
     results = {f"cache_{name}": cache.get(name) for name in _CACHE}
     return results | {"cache_saved_frac": None if sent is None or not uncached else 1 - sent / uncached}
 
 
 def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
-    """Fill the columns ``CONTENTS`` where finished rows differ only in content; returns the columns with values.
+    """Fill the columns ``CONTENTS`` of finished rows; returns the names of these columns that have a value.
 
-    Of rows that are equal in all columns and in their results, all but one get status ``copy``. ``keys``: the swept
-    keys. If several digests are known, a row without one, as of older runs, counts as yet another content.
+    A value is the first 8 digits of a digest. If several digests are known for a path or name, a row without a digest,
+    as of older runs, counts as another content, "unknown". ``keys``: the swept keys. Of rows with equal settings and
+    equal results, but several config hashes, all except the newest get the status ``copy``.
     """
     done = frame[(frame["status"] == "done") & frame["config_hash"].notna()]
     for key, name in _NAMES.items():
@@ -327,11 +336,11 @@ def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
 
 
 def name_laws(frame: Frame) -> None:
-    """Fill the column ``trace_law``: a name that all draws of one law share, and that no other trace has.
+    """Fill the column ``trace_law``: a name that all traces drawn from one law share, and no other trace has.
 
-    Draws of ``trace.law``, and random windows, have the name from their config. Trace files are draws of one law if
-    their headers differ only in the seed (:attr:`Trace.law`); the law's name is the common beginning of their names.
-    Any other file is a law of its own.
+    Traces drawn by ``trace.law``, and random windows of a trace, have a name from their config already. Trace files are
+    drawn from one law if their headers differ only in the seed (:attr:`Trace.law`); the law's name is the common
+    beginning of their names. Every other file counts as a law of its own.
     """
     files = frame[frame["trace"].notna() & frame["trace_law"].isna()]
     law = files["law_digest"].fillna("")
@@ -345,7 +354,7 @@ def name_laws(frame: Frame) -> None:
 
 
 def content_notes(frame: Frame) -> list[str]:
-    """One line for each data path or trace name with several contents; one for cells that only hashes tell apart."""
+    """A line for each data path or trace name with several contents, and one on cells that differ only in hashes."""
     lines: list[str] = []
     for key, name in _NAMES.items():
         for own, same in frame[frame[key].notna()].groupby(name, sort=False) if key in frame else ():
@@ -368,18 +377,18 @@ def content_notes(frame: Frame) -> list[str]:
 
 
 NUM_LAST = 10
-"""Evaluations that ``auc_mean10`` is the mean of."""
+"""Number of evaluations in ``auc_mean10``, if the run has as many."""
 _LEAST_POINTS = 3  # of a slope
 
 
 def evaluation_results(events: Sequence[Event]) -> dict[str, Any]:
-    """Columns from the evaluations of a finished run; None where unknown.
+    """Columns from the evaluations of a run; empty without a final evaluation with an AUC. Unknown is None.
 
-    ``auc_mean10``: mean AUC of the last ten evaluations of the curve, of those there are if fewer, and of the final one
-    if there is no curve; ``num_mean10``: their number. ``auc_per_log_sample``: slope of the AUC by the natural
-    logarithm of the number of samples, by least squares over the evaluations in the second half of the run. ``ne``:
-    normalised entropy; ``calibration`` and ``group_aucs``: those of the final evaluation
-    (:class:`harness.model.metrics.Quality`).
+    ``auc_mean10``: mean AUC of the last ten evaluations before the final one, or of all if there are fewer; AUC of the
+    final evaluation if it is the only one. ``num_mean10``: the number of evaluations in this mean.
+    ``auc_per_log_sample``: slope of the AUC over the natural logarithm of the number of samples, by least squares over
+    the evaluations before the final one in the second half of the run. ``ne`` (normalised entropy), ``calibration`` and
+    ``group_aucs`` are of the final evaluation (:class:`harness.model.metrics.Quality`).
     """
     known = [event for event in events if isinstance(event, Evaluated) and event.auc is not None]
     finals = [event for event in known if event.final]
@@ -399,7 +408,7 @@ def evaluation_results(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _slope(points: Sequence[tuple[int, float]]) -> float | None:
-    """Slope of the AUC by the logarithm of the samples; None for fewer than three points."""
+    """Slope of the AUC over the logarithm of the samples; None for fewer than three different numbers of samples."""
     if len({samples for samples, _ in points}) < _LEAST_POINTS:
         return None
     logs = [math.log(samples) for samples, _ in points]

@@ -44,12 +44,12 @@ def report(
     measure: Measure = AUC,
     now: Callable[[], datetime] = utc_now,
 ) -> Path:
-    """Write ``report.html``, with tables and figures of the runs below ``path``, into that folder; returns its path.
+    """Write ``report.html`` with tables and figures of the runs below ``path`` into this folder; returns its path.
 
-    ``frame``: the folder's frame, if it is loaded already. ``margin``: the loss of ``measure`` that the verdicts
-    accept; None: that of the measure.
+    ``frame``: the folder's frame, if it is loaded already. ``margin``: the loss in ``measure`` that the verdicts
+    accept; None: the measure's own margin.
 
-    Raises StoreError as ``load`` does, and if the file cannot be written.
+    Raises StoreError as ``load`` does, and if a record cannot be read or the file cannot be written.
     """
     root = Path(path)
     frame = load(root) if frame is None else frame
@@ -85,13 +85,13 @@ def write_files(
     measure: Measure = AUC,
     formats: Sequence[str] = ("svg",),
 ) -> Path:
-    """Write the figures of the report of ``path``, and its table, as files into ``folder``; returns ``folder``.
+    """Write the report's figures of strategies, and its table, as files into ``folder``; returns ``folder``.
 
-    A figure is ``KIND.svg``, or ``KIND-SETTING.svg`` if there are several settings; the table is ``table.csv``,
-    ``table.tex`` (package booktabs) and ``table.md``. ``frame``: the frame of ``path``, if it is loaded already.
-    ``formats``: figure formats out of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
+    A figure is ``KIND.FORMAT``, or ``KIND-SETTING.FORMAT`` if there are several settings; the table is ``table.csv``,
+    ``table.tex`` (package booktabs) and ``table.md``. ``frame``, ``margin``: as in :func:`report`. ``formats``: figure
+    formats out of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
 
-    Raises StoreError as ``load`` does, and if a file cannot be written.
+    Raises StoreError as ``load`` does, and if a record cannot be read or a file cannot be written.
     """
     frame, target = load(path) if frame is None else frame, Path(folder)
     data = Data(blocks_of(frame, measure), frame, margin)
@@ -114,11 +114,14 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         engine, f"engine {engine}"
     ),
 }
-"""The words for a value of a setting, in the order of a title; keys without an entry, which were swept, follow."""
+"""Words for the value of a key of a setting. In a title the keys have this order; other keys, all swept, follow."""
 
 
 def heading(block: Block, blocks: Sequence[Block]) -> str:
-    """A title for ``block``: the values in which it differs from the others; if there are none, the whole setting."""
+    """A title for ``block``: the values in which it differs from other ``blocks``.
+
+    If it differs in none: its trace, profile, number of PS ranks and engine.
+    """
     setting = block.setting
     keys = [key for key, value in setting.items() if any(other.setting[key] != value for other in blocks)]
     keys = keys or [key for key in _WORDS if key in setting]
@@ -129,12 +132,12 @@ def heading(block: Block, blocks: Sequence[Block]) -> str:
 
 
 def slug(block: Block) -> str:
-    """The title of a block as part of a file name or an id, without dots; empty if there is one block."""
+    """The title of a block as part of a file name, without dots and spaces; empty if there is only one block."""
     return re.sub(r"\W+", "-", re.sub(r"(?<=\d)\.(?=\d)", "p", block.title)).strip("-")
 
 
 def _tradeoff(data: Data) -> dict[str, Any] | None:
-    """AUC lost against overhead, a panel for each setting; None if nothing is compared."""
+    """The figure of loss against overhead, a panel for each setting; None if no setting has a strategy with a loss."""
     with style():
         drawn = _svgs(TRADEOFF, data)
     blocks = data.blocks
@@ -164,7 +167,6 @@ def _svgs(kind: Kind, data: Data) -> dict[int, str]:
 
 
 def _trace_sections(frame: Frame) -> Iterable[Mapping[str, Any]]:
-    """Sections on the failure traces, if any cell has one."""
     if frame["trace"].isna().all():
         return ()
     from analysis.trace_figures import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
@@ -191,7 +193,6 @@ _CELL_COLUMNS = (
 
 
 def _cells_table(root: Path, frame: Frame) -> dict[str, Any]:
-    """A row for each cell, with a link to its folder."""
     swept = tuple((key, key, "") for key in frame if "." in key)
     columns = (*_CELL_COLUMNS[:4], *swept, *_CELL_COLUMNS[4:])
     headings = [
@@ -214,7 +215,10 @@ def _text(value: Any, form: str) -> str:
 
 
 def _provenance(paths: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """Versions, machine and so on from the cells' env.json files: by title, all different values. Empty without any."""
+    """Facts on code and machine from env.json in the run folders ``paths``: the different values of each, by title.
+
+    Files that cannot be read are left out; empty if none can be read.
+    """
     envs: list[dict[str, Any]] = []
     for file in (RunDir(Path(path)).env for path in paths):
         with suppress(StoreError):  # what cannot be read is unknown

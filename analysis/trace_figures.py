@@ -41,7 +41,10 @@ _LEAST_GAPS = 5  # for a curve
 
 
 def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
-    """Write the figure into ``folder`` as ``survival.svg`` and ``survival.png``; returns the paths, [] for few gaps."""
+    """Write the figure into ``folder`` as ``survival.svg`` and ``survival.png``; returns the paths.
+
+    Writes nothing and returns [] if no kind of gap has at least 5 gaps.
+    """
     if not (levels := _levels(stats)):
         return []
     paths = [folder / "survival.svg", folder / "survival.png"]
@@ -53,7 +56,7 @@ def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
 
 
 def trace_svgs(stats: TraceStatistics, prefix: str) -> list[str]:
-    """The panels of the figure as SVG elements; ids begin with ``prefix``."""
+    """The panels of the figure as SVG elements, whose ids begin with ``prefix``; [] as in :func:`draw_trace`."""
     with style():
         return [
             to_svg(_row([level], 5.2), f"{prefix}-survival-{place}", "survival")
@@ -62,7 +65,7 @@ def trace_svgs(stats: TraceStatistics, prefix: str) -> list[str]:
 
 
 def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
-    """The kinds of gap (of one rank, of any rank) with enough gaps for a curve."""
+    """:func:`levels_of`, without those that have too few gaps for a curve."""
     return [(name, level) for name, level in levels_of(stats) if level.sample.num_events >= _LEAST_GAPS]
 
 
@@ -112,7 +115,10 @@ def _grid(level: Level) -> Any:
 
 
 def trace_sections(frame: Frame) -> Iterator[Mapping[str, Any]]:
-    """A section for each trace of finished cells, in order of paths: its title, notes, and panels with a caption."""
+    """A section for each trace of finished cells: ``title``, ``notes``, ``panels`` (SVG) and ``caption``.
+
+    Cells whose traces differ in window, stretch or clock have sections of their own.
+    """
     done = frame[frame["trace"].notna() & (frame["status"] == "done")]
     by_trace: dict[_Key, list[Path]] = {}
     for path, trace in zip(map(Path, done["path"]), done["trace"], strict=True):
@@ -126,7 +132,7 @@ def trace_sections(frame: Frame) -> Iterator[Mapping[str, Any]]:
 
 
 _Key = tuple[str, str, bool, float, str]
-"""Path or name of a trace, window (empty: none), stretch, hours of the job (0 where they do not matter), the clock."""
+"""Path or name of a trace; window (empty: none); stretch; hours of the job (0 without window and stretch); clock."""
 
 
 def _key_of(run: Path, trace: str) -> _Key:
@@ -139,7 +145,10 @@ def _key_of(run: Path, trace: str) -> _Key:
 
 
 def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], list[str]]:
-    """The notes on one trace, and the panels of its figure as SVG; only a note if the trace cannot be read again."""
+    """The notes on one trace, and the panels of its figure as SVG.
+
+    Only a note if the trace cannot be read again, has changed, or the config is of another version.
+    """
     path, *_, clock = key
     try:
         config = Config.model_validate(read_config(runs[0]))
@@ -157,7 +166,7 @@ def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], l
 
 
 def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:
-    """Whether all losses of ranks on record have the hour and line of an entry of ``trace``, as the file is now."""
+    """Whether every loss of a rank in the runs' records has the hour and line of an entry of ``trace``."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
     events = (event for run in runs for event in EventLog.of(RunDir(run)).events)
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Injected) and event.loss)

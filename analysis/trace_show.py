@@ -14,7 +14,7 @@ from harness.traces.fits import Interval, verdict
 from harness.traces.statistics import Level, TraceStatistics
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
-"""Names of the two kinds of gap."""
+"""The words for the two kinds of gap between failures."""
 _SIGNIFICANT = 0.05
 _NUM_OFFENDERS = 5
 _NOTE = (
@@ -26,7 +26,7 @@ _BOUND = "Goodness of fit: p is a bound that can refute a family, not confirm it
 
 
 def show_trace(stats: TraceStatistics) -> RenderableType:
-    """All statistics of a trace for the console; unknown values are shown as such."""
+    """All statistics of a trace for the console; an unknown value is a dash."""
     parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), Text(_NOTE)]
     if stats.first == "left_out":
         parts.append(Text(_WINDOW))
@@ -47,12 +47,12 @@ def headline(stats: TraceStatistics) -> str:
 
 
 def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
-    """The kinds of gap that are known: of one rank, if ranks are named, and of any rank."""
+    """(key of ``LEVELS``, statistics) of gaps between failures of one rank, if these are known, and of any rank."""
     return [*([("rank", stats.rank)] if stats.rank else []), ("system", stats.system)]
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on repeated lines, ranks, groups and repairs, one a line."""
+    """Sentences on repeated lines, trainers, ranks, groups and repairs, as far as the trace has any."""
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
@@ -71,7 +71,10 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
 
 
 def number(value: float | None) -> str:
-    """A number as text with three significant digits; from 0.0001 to ten million without exponent."""
+    """A number as text with three significant digits, or with all digits of its whole part below ten million.
+
+    Numbers from 0.0001 to ten million have no exponent. Unknown (None or NaN) is a dash.
+    """
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -116,7 +119,7 @@ def _fits(level: Level) -> Table:
 
 
 def _doubts(level: Level) -> Iterator[str]:
-    """Sentences: which families could not be fitted and why, and whether a coarse clock makes p-values too small."""
+    """Sentences on why families could not be fitted, and on p-values that a coarse clock makes too small."""
     yield from level.refused.values()
     num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
     if num >= 20 and num_different < 0.5 * num:
@@ -127,7 +130,7 @@ def _doubts(level: Level) -> Iterator[str]:
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences: the share of deaths of the worst tenth of the ranks, and the worst five that failed repeatedly."""
+    """Sentences on the tenth of the ranks with most deaths, and on those of the worst five that died repeatedly."""
     num_R, p = stats.num_R, stats.p_alike
     if num_R is None:
         return

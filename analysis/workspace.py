@@ -1,9 +1,9 @@
-"""A saved wandb workspace with the views of an experiment. Needs the package wandb-workspaces, imported when used.
+"""A saved wandb workspace with panels for the runs of an experiment, by the package wandb-workspaces.
 
-Panels name keys of ``harness.wandb.history`` and ``harness.wandb.facts``.
+Panels refer to keys by their names in ``harness.wandb.history`` and ``harness.wandb.facts``.
 """
 
-# ruff: noqa: PLC0415 - as said above
+# ruff: noqa: PLC0415 - wandb-workspaces is imported when it is used, as it may be missing
 
 import hashlib
 import json
@@ -35,9 +35,9 @@ Workspace = Any
 
 
 def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
-    """The workspace for runs with these facts, in their most frequent project and entity.
+    """The workspace for runs with these facts, in the project and entity that most of them have.
 
-    Raises ConfigError if there is no run, or wandb-workspaces is not installed.
+    Raises ConfigError if ``facts`` is empty or wandb-workspaces is not installed.
     """
     if not facts:
         raise ConfigError("dashboard: expected a run that has ended, found none; run the experiment first")
@@ -64,15 +64,23 @@ def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
 
 
 def write(workspace: Workspace, path: Path) -> None:
-    """Write ``workspace`` to a JSON file, in the server's format. Raises StoreError."""
+    """Write ``workspace`` to a JSON file, in the server's format.
+
+    Raises StoreError if the file cannot be written, OSError if its folder cannot be made.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(_view(workspace), indent=1) + "\n")
 
 
 def save(workspace: Workspace, folder: Path) -> str:
-    """Save ``workspace`` at the server, in place of the one saved for ``folder`` before; returns its address.
+    """Save ``workspace`` on the wandb server, with a marker file in ``folder``; returns its address.
 
-    Raises ConfigError without an API key, RunFailed if the server does not take it.
+    It replaces the workspace that was saved for ``folder`` on the same server, entity and project before.
+
+    Raises:
+        ConfigError: invalid wandb settings, or no API key.
+        RunFailed: the server does not answer or refuses the workspace.
+        StoreError: the marker cannot be written.
     """
     server, marker = server_url(), folder / _MARKER
     if problem := server_problem(server):
@@ -110,7 +118,7 @@ def _values(facts: Iterable[RunFacts], key: str) -> list[str]:
 
 
 def _packages() -> tuple[Any, Any]:
-    """The modules ``workspaces`` and ``reports.v2`` of wandb-workspaces. Raises ConfigError if it is not installed."""
+    """The modules ``workspaces`` and ``reports.v2``. Raises ConfigError if wandb-workspaces is not installed."""
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # its own, on pydantic
             import wandb_workspaces.reports.v2 as panels  # pyright: ignore[reportMissingImports]
@@ -124,7 +132,7 @@ def _packages() -> tuple[Any, Any]:
 
 
 def _sections(ids: Sequence[str]) -> list[Any]:
-    """Panels of all runs are grouped by strategy: the mean, and a band of one standard deviation."""
+    """The sections of panels. Curves and bars show a mean for each strategy, with a band of one standard deviation."""
     ws, wr = _packages()
     most = {"max_runs_to_show": _MAX_RUNS}
     groups = {"groupby": wr.Metric("JobType"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev", **most}

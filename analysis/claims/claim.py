@@ -1,4 +1,4 @@
-"""A claim of a paper, of this project or of a user: the section ``claim:`` of a YAML file (docs/EXTENDING.md)."""
+"""Claims of papers, of this project and of users: the section ``claim:`` of a YAML file (docs/EXTENDING.md)."""
 
 import difflib
 import traceback
@@ -36,7 +36,7 @@ from harness.core.errors import ConfigError, HarnessError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "claims"
-"""Files of the project's own claims."""
+"""The folder with the files of the project's own claims."""
 
 PARTS: Mapping[str, Sequence[str]] = {
     "CPR": (
@@ -49,20 +49,20 @@ PARTS: Mapping[str, Sequence[str]] = {
         *("mirror", "mirror_size", "pareto", "tracker_part", "models", "breaks", "traces", "seeds", "power"),
     ),
 }
-"""Parts of the page, each with the names of its claims."""
+"""The parts of the page of claims, by heading, each with the names of its claims."""
 
 Judge = Callable[[Frame], list[Row]]
 _OF_PAPERS = (accesses, agreement, healing, power, production, quality, resolution, slopes)
 JUDGES: Mapping[str, Judge] = {
     each.__name__: each for each in (*_OF_PAPERS, pareto, seeds, spread, tracker_part, traces)
 }
-"""Judges that a claim can name: functions from results to rows, by name."""
+"""Judges that a claim can name: functions from results to rows."""
 FIGURES: Mapping[str, Draw] = {"front": front, "hours": hours, "planning": planning, "production": draw_production}
-"""Figures that a claim cannot describe, by name."""
+"""Figures that a claim can name, as its keys cannot describe them."""
 
 
 class Benchmark(Model):
-    """A script, its arguments as a shell reads them, and the key of the list of results in what it writes (JSON)."""
+    """A benchmark: a script, its arguments as a shell reads them, and the key of the list of results in its JSON."""
 
     script: Path
     arguments: str = ""
@@ -70,7 +70,7 @@ class Benchmark(Model):
 
 
 def _kind(value: Any) -> str | None:
-    """The name of an expectation's class, by the one key that only this class has; None if that is not clear."""
+    """The name of an expectation's class, by its key of ``EXPECTATIONS``; None unless it has exactly one of these."""
     kinds = [kind.__name__ for key, kind in EXPECTATIONS.items() if isinstance(value, Mapping) and key in value]
     return kinds[0] if len(kinds) == 1 else None
 
@@ -97,9 +97,10 @@ _FigureOrName = Annotated[
 class Section(Model):
     """The section ``claim:`` of a file. ``study``, ``expect`` and ``judge`` give rows, in this order.
 
-    ``experiment``: a file beside this one; without it, this file is the experiment too. ``by``: the key in which the
-    results differ; ``as``: words for it; ``names``: words for its values. ``judge`` and ``figure``: names in ``JUDGES``
-    and ``FIGURES``, or functions of a module beside the file: ``mine.py:function``.
+    ``experiment``: a path relative to this file; without it or a ``benchmark``, this file is the experiment too.
+    ``by``: the key in which the results differ; ``as``: words for it; ``names``: words for its values. ``judge``: names
+    in ``JUDGES``, or functions of a module beside the file: ``mine.py:function``. ``figure``: a description, a name in
+    ``FIGURES``, or such a function.
     """
 
     title: str
@@ -122,7 +123,7 @@ class Section(Model):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: its section, its experiment or benchmark, and the functions that judge and draw the results."""
+    """A claim: its section, the experiment's file or the benchmark, and the functions that judge and draw results."""
 
     name: str
     path: Path
@@ -133,21 +134,25 @@ class Claim:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a claim of this project, not of a user."""
+        """Whether the claim is the project's own, by the folder of its file, and not a user's."""
         return self.path.parent == FOLDER
 
     @property
     def command(self) -> str:
-        """The command that reproduces it."""
+        """The command that reproduces the claim."""
         return f"run.py reproduce {self.name if self.is_ours else self.path}"
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """All measures by name: the project's, and those that the claim defines."""
+        """The project's measures and those that the claim defines, by name."""
         return {**MEASURES, **self.section.measures}
 
     def rows(self, given: Frame | Sequence[Mapping[str, Any]]) -> list[Row]:
-        """The rows that the results (see ``results_of``) give. Raises ConfigError for a column that is missing."""
+        """The rows for results (see ``results_of``).
+
+        Raises ConfigError for a formula with an unknown column or without numbers, and for a user's judge that raises
+        or returns no rows.
+        """
         section, results = self.section, results_of(given)
         for own in section.measures.values() if len(results) else ():
             for formula in own.of:
@@ -161,19 +166,22 @@ class Claim:
 
 
 def _without_results(item: Study | Expected, results: Frame) -> Iterator[Row]:
-    """The row of an expectation whose ``where`` no result meets; none without results, and for a study."""
+    """A row for an expectation whose ``where`` no result meets; none for a study, and none without any results."""
     if isinstance(item, Expected) and len(results):
         where = ", ".join(f"{key}={value}" for key, value in item.where.items())
         yield Row(" and ".join(item.of) + f"; {where}" * bool(where), item.paper, "–", 0, "cannot be told", NO_RUN)
 
 
 def names() -> list[str]:
-    """The names of the project's own claims, in the order of the page."""
+    """The names of the project's own claims, in their order on the page."""
     return [name for part in PARTS.values() for name in part]
 
 
 def find(word: str) -> Claim:
-    """The claim of this name, or of the YAML file ``word``. Raises ConfigError."""
+    """The project's claim with the name ``word``, or the claim in the YAML file ``word``.
+
+    Raises ConfigError if there is no such claim, and as :func:`read`.
+    """
     if word in names():
         return read(FOLDER / f"{word}.yaml")
     if not word.endswith((".yaml", ".yml")):
@@ -184,7 +192,7 @@ def find(word: str) -> Claim:
 
 
 def read(path: Path) -> Claim:
-    """The claim in a YAML file. Raises ConfigError with file, line and what was expected."""
+    """The claim in a YAML file. Raises ConfigError, which says where the mistake is and what was expected."""
     value, places, keys = read_claim(path)
     if value is None:
         raise ConfigError(f"{path}: expected a section `{CLAIM}:`, got {', '.join(keys)}")
@@ -204,11 +212,11 @@ def read(path: Path) -> Claim:
 
 
 def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
-    """One line for each mistake that pydantic found: place, key, what was expected."""
+    """A line for each mistake that pydantic found: place, key, and what was expected."""
     models = (Section, Study, Within, Less, Trend, Signed, Provided, Figure, Panel, Line, Measure, Benchmark)
     for each in error.errors():
         keys: tuple[Any, ...] = ()
-        for key in each["loc"]:  # which names the kinds of expectations too
+        for key in each["loc"]:  # some of its parts are tags, which are not keys of the file
             keys = (*keys, key) if (*keys, key) in places else keys
         where, name = places[keys], ".".join(map(str, (CLAIM, *keys)))
         if each["type"] == "extra_forbidden":
@@ -225,14 +233,14 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
 
 @dataclass(frozen=True)
 class _Check:
-    """Checks of the names in a section. Errors say file and line, and the most similar known name."""
+    """Checks of the names in a section. Errors have file and line, and the most similar known name."""
 
     path: Path
     section: Section
     places: Mapping[tuple[Any, ...], str]
 
     def one_of(self, keys: tuple[Any, ...], name: Any, known: Collection[str], what: str) -> None:
-        """Raise ConfigError if ``name``, which stands at ``keys``, is none of ``known``."""
+        """Raise ConfigError if ``name`` is none of ``known``. ``keys``: where it is in the section."""
         if name in known:
             return
         place = next(self.places[keys[:end]] for end in range(len(keys), -1, -1) if keys[:end] in self.places)
@@ -241,7 +249,7 @@ class _Check:
         raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}; {hint}")
 
     def function(self, keys: tuple[Any, ...], name: str, known: Mapping[str, Any]) -> Any:
-        """The function of this name: one of ``known``, or ``FILE.py:NAME`` beside the claim."""
+        """The function of this name: one of ``known``, or ``FILE.py:NAME`` beside the claim. Raises ConfigError."""
         file, colon, function = name.partition(":")
         if not colon:
             self.one_of(keys, name, known, "a name or FILE.py:FUNCTION")
@@ -258,7 +266,7 @@ class _Check:
         return self._guarded(found, f"{self.path}: {CLAIM}.{'.'.join(map(str, keys))}: {name}", keys[0] == "judge")
 
     def _guarded(self, function: Callable[..., Any], where: str, judges: bool) -> Callable[..., Any]:
-        """A user's ``function``, whose exceptions become ConfigErrors; one that ``judges`` must return rows."""
+        """A user's ``function``, which raises ConfigError for its exceptions, and for a judge that returns no rows."""
 
         def call(*arguments: Any) -> Any:
             try:
@@ -321,7 +329,7 @@ class _Check:
 
 
 def _of_experiment(path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """The strategies of an experiment, and the keys that its cells differ in."""
+    """The strategies of an experiment, and its swept keys. Raises ConfigError."""
     experiment = load_experiment(path, cell_hash=lambda config: config.model_dump_json())
     axes = [key for key in experiment.axes if key not in NOT_SWEPT]
     return [*dict.fromkeys(cell.config.strategy.name for cell in experiment.cells)], axes

@@ -1,4 +1,4 @@
-"""The expectations and studies of a claim, which give rows. The fields are the keys of the YAML file.
+"""The expectations and studies of a claim, which turn results into rows. The fields are the keys of the YAML file.
 
 Results are finished cells, with strategies and seeds, or the entries of a benchmark, with rounds.
 """
@@ -28,7 +28,7 @@ from analysis.load import Frame
 from analysis.stats import BASELINE, Estimate, estimate
 
 FLAT = 0.1
-"""Smaller changes count as none, in the measure's unit."""
+"""By default, a smaller change of a measure counts as no change, in the measure's unit."""
 
 Values = Annotated[Sequence[Any], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
@@ -37,7 +37,8 @@ Values = Annotated[Sequence[Any], BeforeValidator(lambda value: value if isinsta
 class Scope:
     """The data of a claim: its results, the measures that it may name, and ``by``, the key in which results differ.
 
-    ``words``: words for the key. ``names``: words for its values, by the values' text.
+    ``words``: words for the key, or a text in which the value replaces ``{}``. ``names``: words for its values, by the
+    values' text.
     """
 
     results: Frame
@@ -48,7 +49,7 @@ class Scope:
 
     @property
     def values(self) -> list[Any]:
-        """The values of the key ``by``, in order."""
+        """The values of the key ``by``, in order; empty without a key."""
         return values_of(self.results, self.by) if self.by else []
 
     @property
@@ -58,7 +59,7 @@ class Scope:
         return [each for each in found if each != BASELINE]
 
     def at(self, strategy: str | None, value: Any) -> Frame:
-        """Results of a strategy at one value of the key, if there is a key."""
+        """The results of a strategy (None: of all), at one value of the key if there is a key (None: no value)."""
         own = {} if strategy is None else {"strategy": strategy}
         return matching(self.results, own if self.by is None else {**own, self.by: value})
 
@@ -75,10 +76,10 @@ class Item(Model):
     """Names of measures."""
     strategy: Names | None = None
     by: str | None = None
-    """A key that the results differ in, if not that of the claim; null: all its values together."""
+    """A key in which the results differ, instead of the claim's; null: no key, so that all results are together."""
     words: Annotated[str, Field(alias="as")] = ""
     where: Mapping[str, Any] = {}
-    """Values of columns."""
+    """Columns with the values that results must have."""
 
     def within_scope(self, scope: Scope) -> Scope:
         """``scope`` with the key of this item, and only the results that ``where`` selects."""
@@ -89,16 +90,16 @@ class Item(Model):
 class Study(Item):
     """A row of measures for each strategy and value of the key; not judged.
 
-    ``against``: columns with values that select reference results (by default of the same strategy); the row tells the
-    difference to them, paired by seed.
+    ``against``: columns with values that select reference results, by default of the same strategy. The row's remark
+    has the difference to them, paired by seed.
     """
 
     against: Mapping[str, Any] = {}
     what: str = "{}"
-    """The words of a row, with ``{}`` in the place of strategy and value."""
+    """The name of a row, in which strategy and value replace ``{}``."""
 
     def rows(self, scope: Scope) -> Iterator[Row]:
-        """A row for each strategy and value of the key that has results."""
+        """A row for each strategy and value of the key that has results, also for results without a value."""
         scope = self.within_scope(scope)
         measures = [scope.measures[name] for name in self.of]
         for strategy in self.strategy or scope.strategies or [None]:
@@ -112,7 +113,7 @@ class Study(Item):
                     )
 
     def _compared(self, scope: Scope, own: Frame, measures: Sequence[Measure]) -> str:
-        """Text: the differences to the results ``against``; empty without these, and for these results themselves."""
+        """The differences to the results ``against`` as text; empty without such results, and for these themselves."""
         if not self.against:
             return ""
         others = matching(scope.results, {"strategy": own["strategy"].iloc[0], **self.against})
@@ -127,12 +128,13 @@ class Study(Item):
 class Expected(Item):
     """The fields that all expectations share: ``paper``, the published number, and how a row is shown.
 
-    ``what``: the row's name, with ``{strategy}``, ``{measure}``, ``{at}``. ``also``: measures shown in the row's
-    remark, beside ``why``. ``calibrated``, ``identity``: agreement confirms nothing.
+    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced. ``also``: measures shown
+    in the row's remark, beside ``why``; of :class:`Within` only. ``digits``: digits after the point; :class:`Within`
+    uses those of the measure. ``calibrated``, ``identity``: agreement confirms nothing; :class:`Less` ignores these.
     """
 
     at: Values | None = None
-    """Values of the key, if not all."""
+    """Values of the key for which there is a row; by default all. :class:`Trend` ignores it."""
     paper: str = UNPUBLISHED
     what: str = ""
     also: Names = ()
@@ -142,7 +144,7 @@ class Expected(Item):
     identity: bool = False
 
     def rows(self, scope: Scope) -> Iterator[Row]:
-        """A row for each measure, strategy and value."""
+        """The rows for each strategy and measure: one for each value of the key, unless the class says otherwise."""
         scope = self.within_scope(scope)
         for strategy in self.strategy or scope.strategies or [None]:
             for name in self.of:
@@ -166,14 +168,16 @@ class Expected(Item):
 
 
 class Provided(Model):
-    """A side condition: the 95 % interval of the measure ``of`` lies below a bound."""
+    """A condition: the 95 % interval of the measure ``of`` is below a bound."""
 
     of: str
     below: float
 
     def holds(self, scope: Scope, own: Frame) -> bool | None:
-        """Whether ``own`` meets the condition; None if the interval contains the bound. True without a value, as for
-        results that are the measure's reference."""
+        """Whether ``own`` meets the condition; None if the interval contains the bound or is unknown.
+
+        True without a value, as for results that are themselves the measure's reference.
+        """
         value = scope.measures[self.of].mean(own, scope.results)
         if value is None:
             return True
@@ -190,8 +194,8 @@ def _in_order(span: tuple[float, float]) -> tuple[float, float]:
 class Within(Expected):
     """Expects a measure in a range: its whole 95 % interval, or all rounds of a benchmark.
 
-    ``best``: judge only the value of the key with the least or the most of the measure. ``provided``: a condition that
-    the value must meet too. ``noise_below``: a round below it shows that the machine was busy, so nothing is judged.
+    ``best``: only the value of the key at which the measure is least, or most, is judged. ``provided``: a condition
+    that this value must meet. ``noise_below``: a round below it shows that the machine was busy, so nothing is judged.
     """
 
     within: Annotated[tuple[float, float], AfterValidator(_in_order)]
@@ -221,10 +225,10 @@ class Within(Expected):
         return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
 
     def _best_row(self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Frame]) -> Row:
-        """The row of the best value of the key among those that are shown to meet the side condition.
+        """The row of the best value of the key among those that are shown to meet the condition.
 
-        If only other values reach the range, the remark names the nearest of these: the verdict is "cannot be told" if
-        one of them may meet the condition, else "not reproduced".
+        If its measure is not in the range, but that of other values is, the remark names the nearest of these. The
+        verdict is then "cannot be told" if one of them may meet the condition, else "not reproduced".
         """
         kept = {value: self.provided is None or self.provided.holds(scope, own) for value, own in found.items()}
         points = {value: measure.point(own, scope.results) for value, own in found.items()}
@@ -247,9 +251,9 @@ class Within(Expected):
 
 
 class Less(Expected):
-    """Expects a measure of strategies ``less`` below that of ``than``, at each value of the key, paired by seed.
+    """Expects a measure of the strategies ``less`` to be below that of ``than``, paired by seed, at each value.
 
-    A strategy that lacks the key has the same runs at each value.
+    A strategy without runs at a value of the key is compared by its runs without a value.
     """
 
     less: Names
@@ -262,7 +266,6 @@ class Less(Expected):
         return self
 
     def rows(self, scope: Scope) -> Iterator[Row]:
-        """A row for each strategy, measure and value."""
         scope = self.within_scope(scope)
         for strategy in self.less:
             for name in self.of:
@@ -280,7 +283,7 @@ class Less(Expected):
 
 
 class Trend(Expected):
-    """Expects a measure to rise, fall or stay from one value of the key to others, paired by seed.
+    """Expects a measure to rise, fall or stay from the value ``since`` of the key to each of ``until``, paired by seed.
 
     By default the change is from the first value to the last. A measure stays if its change is less than ``flat``,
     in its unit.
@@ -322,16 +325,16 @@ class Signed(Expected):
 
 
 EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "trend": Trend, "signed": Signed}
-"""By the key that only this kind has."""
+"""The expectations, each by a key that no other has."""
 
 
 def _difference(measure: Measure, own: Frame, others: Frame, results: Frame) -> Estimate | None:
-    """The mean over ``own`` minus that over ``others``, paired by seed; None without a common seed."""
+    """The mean over ``own`` minus the mean over ``others``, paired by seed; None without a common seed."""
     return estimate((measure.by_seed(own, results) - measure.by_seed(others, results)).dropna())
 
 
 def _flat(change: Estimate, flat: float) -> tuple[Verdict, str]:
-    """The verdict on "the change is less than ``flat``", by its interval, and the reason."""
+    """The verdict on the claim that the change is less than ``flat``, by its 95 % interval, and the reason."""
     low, high = change.interval or (-math.inf, math.inf)
     if low > -flat and high < flat:
         return "reproduced", f"flat: within {flat:g}"
@@ -341,12 +344,12 @@ def _flat(change: Estimate, flat: float) -> tuple[Verdict, str]:
 
 
 def values_of(results: Frame, key: str) -> list[Any]:
-    """The values of ``key``, in order."""
+    """The different values of ``key`` in the results, sorted by the number that they are or begin with."""
     return sorted(results.reindex(columns=[key])[key].dropna().unique().tolist(), key=_natural)
 
 
 def _natural(value: Any) -> tuple[float, str]:
-    """Sort key: a number, or the number at the beginning of a text, by size; other texts last."""
+    """Sort key: a number, or a text by the number with which it begins; other texts last, in order of letters."""
     text = str(value)
     try:
         return float(text.split(maxsplit=1)[0]), text
@@ -355,7 +358,7 @@ def _natural(value: Any) -> tuple[float, str]:
 
 
 def text_of(value: Any) -> str:
-    """A value of a key: ``200`` for 200.0."""
+    """A value of a key as text: ``200`` for 200.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The figure of a claim as its YAML file describes it: panels of measures against a key or another measure."""
+"""The figure of a claim, as its YAML file describes it: panels with measures against a key or another measure."""
 
 import math
 import re
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Draw = Callable[[Sequence["Axes"], Frame], None]
-"""Draws into two axes, side by side."""
+"""A function that draws results into two axes, side by side. It may raise ConfigError."""
 
 LETTERS = 9
-"""Size of the letters of legends and labels, in points."""
+"""Font size of legends and labels, in points."""
 
 _MARKS = ".Xs<^voDP*h>p"
 _OTHER_MARKS = "os^Dv"  # of what is no strategy
@@ -32,13 +32,13 @@ _OTHER_COLOURS = ("full", "never_save", "cpr_mfu", "cpr_vanilla", "other")  # a 
 _MOST_LETTERS = 32  # of all labels of an axis, side by side
 _MOST_COLUMNS = 6
 _SPREADS = {"category": 0.5, "linear": 0.12, "log": 0.25}
-"""Of the least gap between two values: what the groups at one value take."""
+"""The room that the groups at one value take, as a fraction of the least gap between two values."""
 
 Scale = Literal["category", "linear", "log"]
 
 
 class Line(Model):
-    """A published number in a figure: a dotted line at ``x`` or at ``y``, or a cross at both."""
+    """A published number in a figure: a dotted line at ``x`` or at ``y``, or a cross at the point of both."""
 
     x: float | None = None
     y: float | None = None
@@ -46,26 +46,28 @@ class Line(Model):
 
 
 class Panel(Model):
-    """Measures ``y`` against ``x``, a key (default: the claim's) or a measure. Each group has a colour and a mark.
+    """Measures ``y`` against ``x``: a key (default: the claim's, else the strategy) or a measure.
+
+    Each value of the key ``group`` has a colour and a mark.
 
     Against a key: means with 95 % intervals, or medians with the least and greatest round; groups at one value are
-    beside each other. Groups without the key are dashed lines. ``runs``: add a dot for each run. ``flat``: the values
-    of the key run down the page.
+    beside each other. A group without a value of the key is a dashed line. ``runs``: adds a dot for each seed.
+    ``flat``: the values of the key are listed from top to bottom, and measures are on the horizontal axis.
 
-    Against a measure: a point per result, ``joined`` by lines, or with a ``fit``, a line through the origin.
-    ``means``: a key; one point per value of it instead.
+    Against a measure: a point per result. ``joined``: the points are joined by lines. ``fit``: adds a line through the
+    origin by least squares. ``means``: a key; there is one point, with intervals, per value of it instead.
     """
 
     y: Names = ()
     x: str | None = None
     label: str = ""
-    """Of the axis of ``x``; ``y_label``: of the other, if not the name of the measure."""
+    """The label of the axis of ``x``. ``y_label``: of the other axis; by default the name of the first measure."""
     y_label: str = ""
     title: str = ""
     group: str = "strategy"
     scale: Scale = "category"
     y_log: bool | float = False
-    """Whether measures are logarithmic; a number: from there on, linear below."""
+    """Whether the axis of ``y`` is logarithmic; a number: logarithmic above it, linear below."""
     where: Mapping[str, Any] = {}
     without: Names = ()
     """Strategies that are not shown."""
@@ -78,13 +80,13 @@ class Panel(Model):
 
 
 class Figure(Panel):
-    """Two ``panels``, with the figure's own keys as defaults; by default one panel for each of two measures ``y``."""
+    """Two ``panels``, with the figure's own keys as defaults; if none are given, one for each of two measures ``y``."""
 
     panels: Sequence[Panel] = ()
 
     @property
     def places(self) -> Iterator[tuple[tuple[Any, ...], Panel]]:
-        """(keys that lead to the panel in the figure's mapping, panel with defaults filled in), for each panel."""
+        """(keys that lead to it in the figure's mapping, panel with the figure's defaults) for each panel."""
         given = {key: getattr(self, key) for key in self.model_fields_set - {"panels"}}
         for number, panel in enumerate(self.panels):
             own = {key: getattr(panel, key) for key in panel.model_fields_set}
@@ -94,7 +96,7 @@ class Figure(Panel):
 
 
 def drawn(figure: Figure, measures: Mapping[str, Measure], by: str | None, names: Mapping[str, str]) -> Draw:
-    """The function that draws ``figure``. ``by``, ``names``: the claim's key, and words for its values."""
+    """The function that draws ``figure``. ``by``: the claim's key. ``names``: words for the key's values."""
 
     def draw(axes: Sequence["Axes"], results: Frame) -> None:
         panels = [panel for _, panel in figure.places]
@@ -125,7 +127,7 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One panel and its data while it is drawn. ``done``: all results, also references; ``x``: a key or a measure."""
+    """One panel and its data. ``done``: all results, also references. ``x``: a key, or the name of a measure."""
 
     axes: "Axes"
     panel: Panel
@@ -157,13 +159,12 @@ class _Drawing:
 
     @property
     def _shown(self) -> Frame:
-        """The results of all series."""
         labels = [label for series in self.series for label in series.results.index]
         return self.done.loc[[*dict.fromkeys(labels)]]
 
     @property
     def series(self) -> list[_Series]:
-        """A series for each group (default: strategy) and measure."""
+        """A series for each group except ``none``, and each measure; without groups, one for each measure."""
         panel = self.panel
         shown = matching(self.done, panel.where)
         shown = shown[~shown.reindex(columns=["strategy"])["strategy"].isin(panel.without)]
@@ -291,7 +292,7 @@ class _Drawing:
 
 
 def _by_round(measures: Mapping[str, Measure], own: Frame, done: Frame) -> Frame:
-    """A frame with a column per measure and a row per result and round, where all measures are known."""
+    """A frame with a column per measure and a row per result and round; rows with an unknown measure are left out."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     values = {name: measure.values(own, done) for name, measure in measures.items()}
@@ -318,7 +319,7 @@ def _errors(points: Sequence[tuple[float, float, float]]) -> list[list[float]]:
 
 
 def mark(strategy: str) -> str:
-    """The marker of a strategy in every figure, so that strategies are told apart without colours too."""
+    """The marker of a strategy in every figure, so that strategies can be told apart without colours."""
     return _MARKS[STRATEGIES.index(strategy)] if strategy in STRATEGIES else "d"
 
 
@@ -339,7 +340,7 @@ def symlog(axes: "Axes", name: Literal["x", "y"], least: float, label: str) -> N
 
 
 def apart(number: int, count: int) -> float:
-    """The offset of one of ``count`` marks at one place, from -0.5 to 0.5."""
+    """The offset of mark ``number`` of ``count`` marks at one place: from -0.5 to 0.5, 0 for a single mark."""
     return number / (count - 1) - 0.5 if count > 1 else 0.0
 
 
@@ -351,7 +352,7 @@ def _places(values: Sequence[Any], scale: Scale) -> list[float]:
 
 
 def _number(value: Any) -> float:
-    """A number, or the first one in a text, such as ``at:13`` or ``1 of 8``."""
+    """A number, or the first one in a text such as ``at:13`` or ``1 of 8``. Raises ConfigError for other texts."""
     if isinstance(value, str):
         found = re.search(r"\d+(\.\d+)?", value)
         if found is None:
@@ -361,7 +362,7 @@ def _number(value: Any) -> float:
 
 
 def _beside(values: Sequence[float], x: float) -> list[float]:
-    """The x positions of dots right of ``x``; a dot close in value to earlier ones moves further right."""
+    """The x positions of dots right of ``x``; dots of nearly equal value are beside each other."""
     near = 0.02 * (max(values, default=0.0) - min(values, default=0.0))
     before = (sum(abs(other - value) <= near for other in values[:number]) for number, value in enumerate(values))
     return [x + 0.018 * (1 + count) for count in before]

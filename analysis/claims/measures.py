@@ -1,7 +1,7 @@
 """Measures of a claim: formulas over columns of results, with means, 95 % intervals and paired differences.
 
-A result is a row of a frame: a finished cell, or an entry in a benchmark's JSON file, without status and seed. A value
-of an entry may be a list, one number for each round that the benchmark was measured.
+A result is a row of a frame: a finished cell, or an entry of a benchmark's JSON file, which has no status and seed. A
+value of an entry may be a list, with one number for each round of the benchmark.
 """
 
 import difflib
@@ -37,7 +37,7 @@ _OF_NONE = {"strategy": BASELINE}
 
 @cache
 def _compiled(formula: str) -> tuple[CodeType, Sequence[str]]:
-    """The compiled formula, whose variable ``c`` maps columns to values; and its columns. Raises ConfigError."""
+    """The compiled formula, in which ``c`` maps columns to values; and the columns. Raises ConfigError."""
     columns = tuple(dict.fromkeys(_NAME.findall(formula)))
     text = _NAME.sub(lambda name: f"c[{name[0]!r}]", formula)
     if not re.fullmatch(r"(\d+(\.\d+)?(e-?\d+)?|[\s+/()-]|\*(?!\*))*", _NAME.sub("", formula)):
@@ -51,7 +51,7 @@ def _compiled(formula: str) -> tuple[CodeType, Sequence[str]]:
 def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
     """The frame of results: the finished cells of a frame, paired with ``none``; or the entries of a benchmark.
 
-    Values of nested mappings become columns ``a.b``.
+    Cells also get the column ``loss_in_samples``. Values of nested mappings in an entry become columns ``a.b``.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -66,10 +66,10 @@ def results_of(given: Frame | Sequence[Mapping[str, Any]]) -> Frame:
 
 
 def _in_samples(results: Frame) -> Any:
-    """The fraction of the samples that would cost as much AUC as each result loses, as ``analysis.stats`` has it.
+    """For each result, the fraction of the samples that would cost as much AUC as it loses; NaN if unknown.
 
-    The slope of AUC in the logarithm of the samples is the mean over all results of ``none`` in the same setting; seeds
-    and traces may differ.
+    Computed as by ``analysis.stats.sample_equivalent``. The slope of AUC over the logarithm of the samples is the mean
+    over all results of ``none`` in the same setting; seeds and traces may differ.
     """
     keys = relevant_to_none(key for key in setting_keys(results) if key not in ("trace", *DRAWN))
     slopes = results["auc_per_log_sample"].where(results["strategy"] == BASELINE)
@@ -79,7 +79,7 @@ def _in_samples(results: Frame) -> Any:
 
 
 def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
-    """The results whose columns have ``values``; a list stands for any of its values, None for an unknown value."""
+    """The results whose columns have ``values``; a list means any of its values, None an unknown value."""
     for key, value in values.items():
         column, known = results.reindex(columns=[key])[key], value if isinstance(value, list) else [value]
         results = results[column.isin([each for each in known if each is not None]) | (column.isna() & (None in known))]
@@ -89,7 +89,8 @@ def matching(results: Frame, values: Mapping[str, Any]) -> Frame:
 def value_of(formula: str, results: Frame) -> Any:
     """The value of a formula for each result: a number, an array with one number per round, or NaN if unknown.
 
-    Raises ConfigError if ``formula`` is not arithmetic on columns.
+    Raises ConfigError if ``formula`` is not arithmetic on columns, and Python's own errors, such as TypeError, if the
+    values are not numbers.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -99,7 +100,7 @@ def value_of(formula: str, results: Frame) -> Any:
 
 
 def _arrays(column: Any) -> Any:
-    """The column with lists replaced by arrays, and None by NaN."""
+    """The column with arrays for lists, and NaN for None."""
     if column.dtype != object:
         return column.astype(float)
     return column.map(
@@ -108,7 +109,10 @@ def _arrays(column: Any) -> Any:
 
 
 def check_columns(formula: str, columns: Iterable[str]) -> None:
-    """Raise ConfigError if the formula uses a name that is none of ``columns``."""
+    """Raise ConfigError if the formula uses a name that is none of ``columns``, or is not arithmetic on columns.
+
+    A name is also accepted if its part before the first dot is that of a column.
+    """
     known = {*columns}
     for name in _compiled(formula)[1]:
         first = name.partition(".")[0]
@@ -125,22 +129,23 @@ class Model(BaseModel):
 
 
 Names = Annotated[Sequence[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-"""A name, or several."""
+"""A list of names; a single name is a list of one."""
 
 
 class Measure(Model):
     """A number computed for each result, or for each round of it, and how it is shown.
 
-    ``of``: a formula over the columns, or several, whose values are pooled. ``words``: the text around the value, which
-    replaces ``{}``. ``reference``: columns with values; each result is compared with the result that has these values
-    and the same seed and setting. ``change``: the difference to it, or how much ``more`` or ``less``, in percent.
+    ``of``: a formula over the columns, or several, whose values are pooled. ``words``: text in which the value replaces
+    ``{}``. ``digits``: digits after the point. ``reference``: columns with values; each result is compared with the
+    result that has these values and the same seed and setting. ``change``: how it is compared: by the difference, or by
+    how much ``more`` or ``less`` it is, in percent.
     """
 
     of: Names
     words: str
     digits: int = 2
     axis: str = ""
-    """The name of an axis, if not by ``words``."""
+    """The name of an axis; by default it is made from ``words``."""
     reference: Mapping[str, Any] = {}
     change: Literal["difference", "more", "less"] = "difference"
 
@@ -154,10 +159,10 @@ class Measure(Model):
         return words
 
     def values(self, own: Frame, results: Frame) -> Any:
-        """The known values for ``own``, a part of ``results``: a series by the results' labels.
+        """The known values for ``own``, a part of ``results``, as a series by the results' index labels.
 
         A label has a value for each formula and round. Infinite values count as unknown. Raises ConfigError if a
-        formula gives no numbers.
+        formula is invalid or gives no numbers.
         """
         try:
             return self._values(own, results).replace([math.inf, -math.inf], math.nan).dropna()
@@ -175,9 +180,9 @@ class Measure(Model):
         return pd.concat([value.explode() for value in found]).dropna().astype(float)
 
     def _partners(self, own: Frame, results: Frame) -> Any:
-        """For each of ``own``, the label of the result that it is compared with, if there is one.
+        """For each of ``own`` that has a partner, the index label of the result that it is compared with.
 
-        That result has the values of ``reference``; its other keys are equal or missing.
+        The partner has the values of ``reference``, an equal seed, and equal or missing values of the other keys.
         """
         if self.reference == _OF_NONE:
             found = own["partner"].where(own["partner"].isin(results.index))  # none depends on fewer keys
@@ -198,19 +203,22 @@ class Measure(Model):
         return 100 * (value / other - 1 if self.change == "more" else 1 - value / other)
 
     def mean(self, own: Frame, results: Frame) -> Estimate | None:
-        """The mean over ``own``, a part of ``results``; a result whose reference was not run is left out."""
+        """The mean over ``own``, a part of ``results``; None without a value.
+
+        A result whose reference did not run is left out.
+        """
         values = self.values(own, results)
         if self.reference != _OF_NONE:
             return estimate(values)
         return estimate_pairs(own[["seed", "draw"]].join(values.rename("value"), how="inner"), "value")
 
     def by_seed(self, own: Frame, results: Frame) -> Any:
-        """The mean over ``own`` for each seed, as a series by seed; seeds without a known value are left out."""
+        """The mean for each seed over ``own``, as a series by seed; seeds without a known value are left out."""
         values = self.values(own, results)
         return values.groupby(values.index.map(own.reindex(columns=["seed"])["seed"])).agg(fmean)
 
     def differences(self, own: Frame, others: Frame) -> Any:
-        """The mean over ``own`` minus the mean over ``others``, as a series by seed; ``reference`` is ignored."""
+        """For each common seed, the mean over ``own`` minus the mean over ``others``; ``reference`` is ignored."""
         return (self.plain_by_seed(own) - self.plain_by_seed(others)).dropna()
 
     def plain_by_seed(self, own: Frame) -> Any:
@@ -222,9 +230,10 @@ class Measure(Model):
         return estimate(self.differences(own, others))
 
     def point(self, own: Frame, results: Frame) -> tuple[float, float, float] | None:
-        """Middle, low end and high end of an error bar.
+        """Middle, low end and high end of an error bar; None without a value.
 
-        Of runs: the mean and its 95 % interval. Of a benchmark's rounds: the median, the least and the greatest value.
+        Of runs: the mean and its 95 % interval, or three times the mean of one run. Of a benchmark's rounds: the
+        median, the least and the greatest value.
         """
         if "status" not in results:
             values = self.values(own, results)
@@ -233,7 +242,10 @@ class Measure(Model):
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
     def text(self, own: Frame, results: Frame) -> str:
-        """``words`` with the mean ± half of its interval, or for rounds with median, least and greatest; or empty."""
+        """``words`` with the mean ± half of its interval, or with the rounds' median, least and greatest value.
+
+        Empty without a value.
+        """
         if "status" not in results:
             values = self.values(own, results).to_list()
             return self.words.format(middle(values, self.digits)) if values else ""
@@ -241,7 +253,7 @@ class Measure(Model):
         return "" if value is None else self.words.format(shown(value, digits=self.digits))
 
     def change_text(self, value: Estimate) -> str:
-        """``words`` with a difference, ``value``, and its sign."""
+        """``words`` with the difference ``value``, which has a sign."""
         plus = "+" if round(value.mean, self.digits) > 0 else ""
         return self.words.format(f"{plus}{shown(value, digits=self.digits)}").replace("-", "−")
 
@@ -292,4 +304,4 @@ MEASURES: Mapping[str, Measure] = {
     "saves": Measure(of=["100 * save_h / job_h"], words="overhead of saves {} % of the job"),
     "written": WRITTEN,
 }
-"""By the name that a claim gives; a claim may add its own."""
+"""The project's measures, by name; a claim may define others."""

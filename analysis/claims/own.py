@@ -1,4 +1,7 @@
-"""Judges of the project's own claims: dominance, a tracker's share, best by trace, pairs needed, spread of failures."""
+"""Judges of the project's own claims: functions from results to rows.
+
+Array letters: S seeds, T traces.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +43,7 @@ from analysis.stats import (
 F64 = NDArray[np.float64]
 DIFFERENCES = (1e-3, 1e-4)
 PAIRED_STRATEGY = "cpr_mfu"
-"""Of which the pairs are counted."""
+"""The strategy whose pairs with ``none`` :func:`seeds` counts."""
 _PLACEMENT = "cluster.placement"
 _LEAST_SPREAD = 1e-9  # of AUC: equal runs need pairs, too
 _COPIES = {"buddy"}  # strategies whose price is memory, which neither measure of `traces` has
@@ -57,13 +60,13 @@ _PARTS = {
     "of seed and trace together": 2,
     "of one pair of a new seed and a new trace": 3,
 }
-"""Places in ``spreads``."""
+"""Places in the result of :func:`spreads`."""
 
 
 def arms_of(cells: Frame) -> Mapping[str, Frame]:
-    """The cells of all strategies but ``none`` by name, such as ``differential (bits 8)``, in tables' order.
+    """The arms of an experiment: cells by strategy and options, such as ``differential (bits 8)``, in tables' order.
 
-    An option is named where it has several values within the strategy.
+    ``none`` is left out. An option is named if it has several values within the strategy.
     """
     found: dict[str, Frame] = {}
     for strategy in sorted({*cells["strategy"]} - {BASELINE}, key=strategy_order):
@@ -81,9 +84,9 @@ def _means(text: str, own: Frame, cells: Frame, measures: Sequence[Measure], why
 
 
 def dominating(arms: Mapping[str, Frame], measures: Sequence[Measure]) -> dict[str, list[str]]:
-    """The names of the arms (see ``arms_of``) that dominate each arm: at most it in all measures, below it in one.
+    """For each arm (``arms_of``), the names of the arms that dominate it: no greater in any measure, less in one.
 
-    By paired 95 % intervals of the difference: each ends at 0 or below, and at least one below 0.
+    This is judged by the 95 % intervals of the differences, paired by seed: all end at 0 or below, and one below 0.
     """
     values = {name: [measure.plain_by_seed(own) for measure in measures] for name, own in arms.items()}
 
@@ -96,7 +99,7 @@ def dominating(arms: Mapping[str, Frame], measures: Sequence[Measure]) -> dict[s
 
 
 def pareto(cells: Frame) -> list[Row]:
-    """A row for each strategy: its means, and the strategies that dominate it in all measures or in some of them."""
+    """A row for each arm: its means, and the arms that dominate it in all measures or in some of them; not judged."""
     arms = arms_of(cells)
     found = {part: dominating(arms, measures) for part, measures in _DOMINATED.items()}
     rows: list[Row] = []
@@ -113,7 +116,7 @@ def _quoted(name: str) -> str:
 
 
 def tracker_part(cells: Frame) -> list[Row]:
-    """Rows: losses at equal bytes; then the gain over saving all rows, by random rows and by the tracker's choice."""
+    """Rows: the losses of each arm; then the gains of random rows over all rows, and of a tracker over random rows."""
     arms = arms_of(cells)
     rows = [_means(f"`{name}`", own, cells, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
     if not {_ALL, _RANDOM} <= arms.keys():
@@ -131,7 +134,7 @@ def tracker_part(cells: Frame) -> list[Row]:
 
 
 def _gain(text: str, own: Frame, others: Frame, measure: Measure, paper: str = UNPUBLISHED) -> list[Row]:
-    """A row of the paired gain: the loss of ``others`` minus that of ``own``. Empty without pairs."""
+    """A row with the paired gain: the measure of ``others`` minus that of ``own``. Empty without a common seed."""
     value = measure.difference(others, own)
     if value is None:
         return []
@@ -140,7 +143,10 @@ def _gain(text: str, own: Frame, others: Frame, measure: Measure, paper: str = U
 
 
 def _share(part: Any, whole: Any) -> str:
-    """Text: the tracker's share of the whole gain, if that is shown; over 100 % if random rows lose more than all."""
+    """Text on the tracker's ``part`` of the ``whole`` gain, if the interval of the gain is above 0.
+
+    The share is above 100 % if saves of random rows lose more than saves of all rows.
+    """
     gain = estimate(whole)
     if gain is None or gain.interval is None or gain.interval[0] <= 0:
         return "the gain is not shown"
@@ -149,7 +155,7 @@ def _share(part: Any, whole: Any) -> str:
 
 
 def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
-    """The ratio of two means of pairs, with the interval of its linear approximation (delta method)."""
+    """The ratio of the means of ``parts`` and ``wholes``, which are paired, with its interval by the delta method."""
     mean = math.fsum(wholes) / len(wholes)
     value = math.fsum(parts) / len(parts) / mean
     found = estimate([value + (part - value * whole) / mean for part, whole in zip(parts, wholes, strict=True)])
@@ -158,7 +164,11 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
 
 
 def traces(cells: Frame) -> list[Row]:
-    """Two rows for each trace: the strategy with the least overhead, and of those that lose updates the best one."""
+    """Two rows for each law of traces: the strategy with the least overhead, and the one with the fewest lost updates.
+
+    The second is among the strategies that lose any. ``buddy`` is left out, since its price is memory. A row needs two
+    strategies.
+    """
     rows: list[Row] = []
     law = conditions(cells, ["trace"])["trace"]
     for trace, own in cells.groupby(law, sort=False):
@@ -188,7 +198,10 @@ def _is_above(value: Estimate | None) -> bool:
 
 
 def seeds(cells: Frame) -> list[Row]:
-    """Rows: the spread of AUC differences by source, and the numbers of pairs needed; empty if a pair has not run."""
+    """Rows: the spread of AUC differences by source, and the numbers of pairs needed.
+
+    Empty with fewer than 3 seeds or traces, or if a seed did not run under one of the traces.
+    """
     table_ST = table_of(cells)
     if table_ST is None or min(table_ST.shape) < 3:
         return []
@@ -209,7 +222,7 @@ def seeds(cells: Frame) -> list[Row]:
 
 
 def _spread_text(value: Estimate) -> str:
-    """A standard deviation of AUC with its interval, cut at 0, as text in thousandths."""
+    """A standard deviation of AUC as text in thousandths, with its interval, which begins at 0 or above."""
     low, high = value.interval or (value.mean, value.mean)
     return f"{1e3 * value.mean:.2f} ({between(max(0.0, 1e3 * low), 1e3 * high)})"
 
@@ -219,16 +232,17 @@ def _groups(table_ST: F64) -> str:
 
 
 def table_of(cells: Frame) -> F64 | None:
-    """Paired differences of AUC of one strategy from ``none``, (S seeds, T traces); None unless every pair has run."""
+    """AUC differences of ``PAIRED_STRATEGY`` to ``none``, (S seeds, T traces); None unless every pair has run."""
     own = cells[(cells["strategy"] == PAIRED_STRATEGY) & cells["auc_difference"].notna()]
     table = own.pivot_table("auc_difference", "seed", "draw")
     return None if table.empty or table.isna().any(axis=None) else table.to_numpy()
 
 
 def spreads(table_ST: F64) -> tuple[float, float, float, float]:
-    """Standard deviations between traces, between seeds, of their interaction, and of a pair that shares neither.
+    """Standard deviations between traces, between seeds, of their interaction, and of all three together.
 
-    Analysis of variance, two ways, one value in each place; components below 0 are 0.
+    They are by two-way analysis of variance with one value for each pair; negative components count as 0. The last one
+    is the standard deviation of a pair of a new seed and a new trace.
     """
     num_seeds, num_traces = table_ST.shape
     mean = table_ST.mean()
@@ -241,15 +255,15 @@ def spreads(table_ST: F64) -> tuple[float, float, float, float]:
 
 
 def _spread_of(place: int, part: str) -> Callable[[F64], float]:
-    """A function from a table to entry ``place`` of its :func:`spreads`.
+    """A function from a table (S, T) to entry ``place`` of its :func:`spreads`.
 
-    For the part "between traces" it expects traces as rows, so that the jackknife leaves out traces.
+    For the part "between traces" it takes a table (T, S), so that the jackknife leaves out traces.
     """
     return lambda table: spreads(table.T if part == "between traces" else table)[place]
 
 
 def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
-    """The jackknife estimate of ``of``: its value for the table, with an interval from leaving out each row once."""
+    """The value of ``of`` for the table, with its jackknife interval, from leaving out each row once."""
     whole, num = of(table), len(table)
     values = [num * whole - (num - 1) * of(np.delete(table, place, axis=0)) for place in range(num)]
     found = estimate(values)
@@ -258,7 +272,10 @@ def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
 
 
 def _rounding(cells: Frame) -> list[Row]:
-    """A row with the spread of AUC differences between runs of ``none`` that differ only in the order of sums."""
+    """A row with the spread of AUC differences between runs of ``none`` that differ only in the order of sums.
+
+    Empty unless at least 3 seeds have replicates, and all the same number of them.
+    """
     families = [family.to_list() for _, family in replicates(cells)["auc"].groupby(level=0)]
     if len(families) < 3 or len({len(family) for family in families}) > 1:
         return []
@@ -271,7 +288,10 @@ def _rounding(cells: Frame) -> list[Row]:
 
 
 def spread(cells: Frame) -> list[Row]:
-    """Rows by placement: how far a failure's loss is from the median rank's, on average (Brown-Forsythe)."""
+    """Rows by placement: the mean distance of a seed's PLS, and lost updates, from the median over the seeds.
+
+    This is Brown and Forsythe's measure of spread: how much the loss depends on which rank dies.
+    """
     rows: list[Row] = []
     for name in ("cpr_vanilla", "cpr_mfu"):
         for measure in (PLS, LOST):

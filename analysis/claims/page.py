@@ -1,4 +1,4 @@
-"""The page of claims: Markdown for the repository, and HTML that opens from disk."""
+"""The page of claims, as Markdown for the repository and as an HTML file, and the table of a claim on the console."""
 
 import re
 import textwrap
@@ -62,7 +62,6 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The verdict of the claim: the worst of its judged rows (``verdict_of``)."""
         return verdict_of(self.rows)
 
     @property
@@ -72,7 +71,10 @@ class Finding:
 
 
 def finding(claim: Claim, given: Frame | Sequence[Mapping[str, Any]], machine: str = "") -> Finding:
-    """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there are results."""
+    """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there are results.
+
+    Raises ConfigError as :meth:`Claim.rows`, and for a user's figure that raises.
+    """
     results = results_of(given)
     drawn = None if claim.draw is None or results.empty else _drawn(claim.draw, results)
     return Finding(claim, claim.rows(results), drawn, machine)
@@ -104,12 +106,12 @@ def claim_table(found: Finding) -> Table:
 
 
 def _plain(text: str) -> str:
-    """Text for the console, without Markdown's code marks, and with brackets escaped, which are rich's markup."""
+    """Text for the console: without Markdown's backticks, and with rich's markup escaped."""
     return markup_escape(text.replace("`", ""))
 
 
 def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
-    """(heading, findings) of each part of the page; the claims of a user are the last part."""
+    """(heading, findings) of each part of the page that has any; the claims of a user are the last part."""
     parts = {name: part for part, own in PARTS.items() for name in own}
     heading = {each.claim.name: parts.get(each.claim.name, _OWN) if each.claim.is_ours else _OWN for each in found}
     for part in (*PARTS, _OWN):
@@ -118,7 +120,10 @@ def _parts(found: Sequence[Finding]) -> Iterator[tuple[str, list[Finding]]]:
 
 
 def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
-    """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, as in links."""
+    """The page as Markdown.
+
+    ``machine``: a sentence on where and when it was computed. ``folder``: the path of the figures' folder in links.
+    """
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`run.py reproduce` writes this page. {machine}", ""]
     for heading, own in _parts(found):
         lines += [f"* {heading}"]
@@ -183,7 +188,7 @@ def _prose(text: str) -> Html:
 
 
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
-    """The headings of a claim's table; ``why`` is left out if no row has a reason."""
+    """The headings of a claim's table; the last one, ``why``, is left out if no row has a reason."""
     return _HEADINGS if any(row.why for row in rows) else _HEADINGS[:-1]
 
 
@@ -207,7 +212,7 @@ def _marked(verdict: str) -> Html:
 
 
 def _summary(found: Finding) -> str:
-    """The verdict of the claim, and how many rows have each one."""
+    """The verdict of the claim; if its rows have different verdicts, with the number of rows of each."""
     words = [row.verdict for row in found.rows]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     return found.verdict if len({*words}) < 2 else f"{found.verdict} ({counts})"

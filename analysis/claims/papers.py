@@ -1,4 +1,4 @@
-"""Judges of the papers' claims: quality, slopes over lost samples, recovery of AUC; accesses, populations of jobs.
+"""Judges of the papers' claims: functions from results to rows.
 
 Array letters: S seeds, T evaluations after the failure.
 """
@@ -38,7 +38,7 @@ _LAW = "trace.law"
 
 
 def quality(cells: Frame) -> list[Row]:
-    """A row for each CPR variant: its AUC loss to ``none``, which full recovery equals, judged by the margin."""
+    """A row for each CPR variant: its AUC loss to ``none``, which has full recovery's AUC, judged by the margin."""
     rows: list[Row] = []
     for block in regimes_of(cells):
         where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
@@ -56,7 +56,10 @@ def quality(cells: Frame) -> list[Row]:
 
 
 def resolution(cells: Frame) -> list[Row]:
-    """A row for each profile: whether the loss of the control ``never_save`` is 10 times an interval's half-width."""
+    """A row for each profile: the loss of ``never_save``, in half-widths of the interval of ``cpr_mfu``.
+
+    Reproduced if it is 10 or more: then the grid can tell strategies apart.
+    """
     rows: list[Row] = []
     for profile in ("cpr56", "poster50"):
         own = matching(cells, {"profile": profile, _DIVIDES: [True, None]})
@@ -81,7 +84,7 @@ _OF_RESULT = ("auc", "log_loss", "train_loss", "pls", "update_pls", "overhead_fr
 
 
 def agreement(cells: Frame) -> list[Row]:
-    """A row: how many of the cells that ran on both engines have results equal to the last bit."""
+    """A row: the number of cells, of those that ran on both engines, whose results are equal to the last bit."""
     what = "runs of 4 + 6 processes (`rpc`) equal to those of `local` to the last bit, of all"
     by_cell = [own for _, own in cells.groupby(["profile", "strategy", "seed"])]
     both = [own.reindex(columns=_OF_RESULT) for own in by_cell if own["engine"].nunique() > 1]
@@ -92,7 +95,7 @@ def agreement(cells: Frame) -> list[Row]:
 
 
 def slopes(cells: Frame) -> list[Row]:
-    """Rows: each strategy's slope of AUC loss over PLS, and how much lower the slopes of priority saves are."""
+    """Rows: each strategy's slope of AUC loss over PLS, and priority strategies' slopes less that of cpr_vanilla."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows: list[Row] = []
@@ -125,7 +128,7 @@ def slope(points: Frame) -> float:
 
 
 def _residual(points: Frame) -> float:
-    """Root mean squared distance in ``y`` of the points from their line (:func:`slope`)."""
+    """Root mean squared distance, in ``y``, of the points from their line (:func:`slope`)."""
     return math.sqrt(math.fsum((points["y"] - slope(points) * points["x"]) ** 2) / len(points))
 
 
@@ -136,21 +139,24 @@ def _correlation(points: Frame) -> float:
 
 @dataclass(frozen=True)
 class Healing:
-    """AUC lost by one strategy at evaluations after one failure: AUC of ``none`` of the same seed minus the run's."""
+    """AUC lost by one strategy at the evaluations after one failure: AUC of ``none`` of the same seed minus its own.
+
+    ``law``: the trace's law, ``at:HOUR``. ``job_h``: hours of the emulated job.
+    """
 
     strategy: str
     law: str
     job_h: float
     hours_T: NDArray[np.float64]
-    """Hours of training since the failure."""
+    """Emulated hours of training since the failure."""
     losses_ST: NDArray[np.float64]
 
     @property
     def half_h(self) -> Estimate | None:
-        """Hours until the mean loss has fallen to half of its value at the first point after the failure.
+        """Hours from the first evaluation after the failure until the mean loss is half of its value there.
 
-        The interval is that of the jackknife over seeds. None if, without some seed, the mean loss never falls to half
-        or is not above 0 at the first point.
+        The interval is by the jackknife over seeds. None if the mean loss, of all seeds or without any one of them, is
+        not above 0 at first or never falls to half.
         """
         num = len(self.losses_ST)
         whole = self._half_h(self.losses_ST)
@@ -170,7 +176,10 @@ class Healing:
 
 
 def healings(cells: Frame) -> list[Healing]:
-    """A :class:`Healing` for each strategy and hour of the failure, of the seeds that have a run of ``none``."""
+    """A :class:`Healing` for each strategy and hour of the failure, of the seeds that have a run of ``none``.
+
+    Raises StoreError if a record cannot be read.
+    """
     is_reference = cells["strategy"] == BASELINE
     reference = {seed: _points(path) for seed, path in cells.loc[is_reference, ["seed", "path"]].to_numpy().tolist()}
     lossy = cells[~is_reference & cells["seed"].isin([*reference])]
@@ -191,13 +200,13 @@ def healings(cells: Frame) -> list[Healing]:
 
 
 def _points(path: str) -> dict[int, float]:
-    """The AUC curve of the run in folder ``path``: AUC by number of samples trained before the evaluation."""
+    """AUC at each evaluation of the run in folder ``path``, by the number of samples trained before."""
     events = EventLog.of(RunDir(Path(path))).events
     return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
 
 
 def healing(cells: Frame) -> list[Row]:
-    """A row for each strategy and hour of failure: the hours until half of the AUC loss is gone."""
+    """A row for each strategy and hour of the failure: the hours until half of the AUC loss is gone (``half_h``)."""
     rows: list[Row] = []
     for each in healings(cells):
         first, half = estimate(each.losses_ST[:, 0]), each.half_h
@@ -214,7 +223,7 @@ def healing(cells: Frame) -> list[Row]:
 
 
 def hour_of(law: str) -> str:
-    """``HOUR`` of the law ``at:HOUR``."""
+    """``HOUR`` in the law ``at:HOUR``."""
     return law.partition(":")[2]
 
 
@@ -226,7 +235,10 @@ _ASKED_FOR = "the generator's law was fitted to a sample of Criteo Kaggle"
 
 
 def accesses(results: Frame) -> list[Row]:
-    """Rows: the share of accesses of the most accessed rows. Synthetic data are not judged: their skew was chosen."""
+    """Rows: the share of accesses that go to the most accessed rows.
+
+    Synthetic data are not judged, since their skew was chosen.
+    """
     rows: list[Row] = []
     for each in results.to_dict("records"):
         if each["tables"] != "all" or each["frac"] not in _SHOWN_FRACS:
@@ -254,7 +266,10 @@ def _share_verdict(each: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 
 def production(results: Frame) -> list[Row]:
-    """Rows: whether a population of jobs has the published mean and P90 of overhead, and CPR's overhead on them."""
+    """Rows: the mean and P90 of full recovery's overhead in simulated jobs, judged; those of other strategies.
+
+    The costs of the jobs were chosen so that the mean is the published one.
+    """
     rows: list[Row] = []
     for length_h, own in results.groupby("length_h", sort=False) if len(results) else ():
         where = f"median job {length_h:g} h"
@@ -282,12 +297,11 @@ def production(results: Frame) -> list[Row]:
 
 
 def _over(drawn: Frame, strategy: str, measure: Callable[[Any], Any]) -> Estimate | None:
-    """The estimate, over simulated populations, of a ``measure`` of their jobs' overheads, in percent."""
+    """The estimate, over simulated populations, of a ``measure`` of the jobs' overheads, such as their mean, in %."""
     return estimate(100 * drawn.loc[drawn["strategy"] == strategy, "overheads"].map(measure))
 
 
 def _p90(values: Sequence[float]) -> float:
-    """The 90th percentile."""
     return float(np.quantile(values, 0.9))
 
 
@@ -295,7 +309,10 @@ _TOLERANCE = 0.06
 
 
 def power(studies: Frame) -> list[Row]:
-    """A row for each kind of study: the share of studies that find the difference, within 80 ± 6 % or not."""
+    """A row for each kind of simulated study: the share of studies that find the difference.
+
+    Reproduced if the share is within 6 percentage points of the promised power.
+    """
     rows: list[Row] = []
     for each in studies.to_dict("records"):
         share = each["found"] / each["studies"]

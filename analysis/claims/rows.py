@@ -1,4 +1,7 @@
-"""Rows of a claim: the paper's number beside ours, with a verdict. Papers' numbers: [read], [recalled] or [derived]."""
+"""Rows of a claim: a paper's number beside ours, with a verdict.
+
+A tag such as [read] or [recalled] at a paper's number names its source (``analysis.claims.page``).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +11,11 @@ from typing import Literal
 from analysis.stats import Estimate
 
 Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "identity", "study"]
-"""The last three judge nothing. ``calibrated``: constants were chosen so that it comes out. ``identity``: a formula is
-compared with itself. ``study``: nobody has published the number."""
+"""The verdict of a row. The last three judge nothing.
+
+``calibrated``: constants were chosen so that the number agrees. ``identity``: a formula is compared with itself.
+``study``: nobody has published the number.
+"""
 
 _JUDGED: Sequence[Verdict] = ("not reproduced", "cannot be told", "reproduced")  # the worst first
 
@@ -21,7 +27,7 @@ _MOST_DIGITS = 4
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a claim: name, the paper's number, ours with its 95 % interval, ``num`` values, and a verdict."""
+    """A row of a claim: name, the paper's number, ours with its 95 % interval, number of values, verdict, reason."""
 
     what: str
     paper: str
@@ -41,14 +47,17 @@ def verdict_of(rows: Sequence[Row]) -> str:
 
 
 def study(what: str, ours: str, num: int, why: str = "") -> Row:
-    """A row of a number that has no published counterpart; it is not judged."""
+    """A row with a number that nobody has published; it is not judged."""
     return Row(what, UNPUBLISHED, ours, num, "study", why)
 
 
 def within(
     what: str, paper: str, value: Estimate | None, low: float, high: float, *, digits: int = 2, why: str = ""
 ) -> Row:
-    """A row: "reproduced" if our 95 % interval is in [low, high], "not" if it is outside, else "cannot be told"."""
+    """A row: "reproduced" if our 95 % interval is inside [low, high], "not reproduced" if it is outside.
+
+    In other cases, and without a value or an interval, "cannot be told".
+    """
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
     ours = shown(value, digits=digits)
@@ -61,9 +70,10 @@ def within(
 def signed(
     what: str, paper: str, value: Estimate | None, *, sign: Literal[-1, 1], digits: int = 2, why: str = ""
 ) -> Row:
-    """A row: "reproduced" if our 95 % interval is on side ``sign`` of 0, "not" if on the other, else "cannot be told".
+    """A row: "reproduced" if our 95 % interval is on side ``sign`` of 0, "not reproduced" if it is on the other.
 
-    The row is a study if ``paper`` is ``–``.
+    In other cases, and without a value or an interval, "cannot be told". A value without a published number (``paper``
+    is ``–``) is a study.
     """
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
@@ -82,7 +92,7 @@ def signed(
 
 
 def _placed(what: str, first: float, last: float, low: float, high: float) -> tuple[Verdict, str]:
-    """The verdict on the span ``first`` to ``last`` and the range [low, high]; and the reason, empty if it agrees."""
+    """The verdict on a span in the range [low, high], and the reason; the reason is empty if the span is inside."""
     if first >= low and last <= high:
         return "reproduced", ""
     if last < low:
@@ -96,10 +106,10 @@ def _placed(what: str, first: float, last: float, low: float, high: float) -> tu
 def measured(
     what: str, paper: str, values: Sequence[float], low: float, high: float, *, digits: int = 2, why: str = ""
 ) -> Row:
-    """A row of measured rounds: their median, least and greatest; reproduced if all rounds lie in [low, high].
+    """A row with the median, least and greatest of measured rounds; "reproduced" if all rounds are inside [low, high].
 
-    Not reproduced if all lie on one side of the range. "Cannot be told" in other cases, and also if the rounds spread
-    wider than the range, since the machine was then too noisy. The row is a study if ``paper`` is ``–``.
+    "Not reproduced" if all are on one side of the range, and spread no wider than the range: otherwise the machine was
+    too noisy. In other cases "cannot be told". Rounds without a published number (``paper`` is ``–``) are a study.
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")
@@ -112,7 +122,7 @@ def measured(
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:
-    """Text: median, least and greatest of several values; a single value as it is."""
+    """The median of several values as text, with the least and the greatest in brackets; a single value alone."""
     if len(values) == 1:
         return f"{values[0]:,.{digits}f}"
     return f"{median(values):.{digits}f} ({between(min(values), max(values), digits)})"
@@ -129,12 +139,15 @@ def joined(*reasons: str) -> str:
 
 
 def confirms_nothing(row: Row, kind: Literal["calibrated", "identity"]) -> Row:
-    """``row`` with the verdict ``kind``, since agreement confirms nothing; "not reproduced" and empty rows stay."""
+    """``row`` with the verdict ``kind``; a row that is "not reproduced" or has no values is returned as it is."""
     return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict=kind)
 
 
 def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:
-    """Text: mean ± half-width of the 95 % interval; up to 4 digits if the half-width would otherwise be shown as 0."""
+    """Mean ± half-width of the 95 % interval as text, both times ``scale``.
+
+    It has more than ``digits`` digits, but at most 4, if the half-width would be shown as 0 otherwise.
+    """
     half = None if value.half_width is None else abs(scale * value.half_width)
     if half is not None:
         digits = next((each for each in range(digits, _MOST_DIGITS + 1) if round(half, each)), digits)

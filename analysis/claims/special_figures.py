@@ -1,4 +1,4 @@
-"""Figures that a claim cannot describe: a Pareto front, curves after a failure, numbers of pairs, simulated jobs."""
+"""Figures that a claim's keys cannot describe: a Pareto front, curves after a failure, numbers of pairs, jobs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ _STEP_PT = 5.0
 
 
 def front(axes: Sequence["Axes"], cells: Frame) -> None:
-    """Draw AUC loss against overhead (without the control), and lost updates against bytes written.
+    """Draw two panels: AUC loss against overhead (without never_save), and lost updates against bytes written.
 
-    Marks of dominated arms (``own.arms_of``) are hollow. The line joins the arms for which no other one has both a
-    lower mean cost and a lower mean loss. Marks of equal cost are moved apart a little.
+    Marks of dominated arms (``own.arms_of``, ``own.dominating``) are hollow. The line is the Pareto front of the means.
+    Marks of equal cost are drawn beside each other.
     """
     from matplotlib.transforms import offset_copy  # noqa: PLC0415 - as matplotlib
 
@@ -83,7 +83,7 @@ def _front_line(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
 
 
 def _marks(arms: Iterable[str]) -> dict[str, str]:
-    """A marker for each arm: its strategy's, if no other arm of it has that."""
+    """A marker for each arm: its strategy's, or another one if an earlier arm has that."""
     found: dict[str, str] = {}
     for name in arms:
         own = mark(name.partition(" ")[0])
@@ -92,7 +92,10 @@ def _marks(arms: Iterable[str]) -> dict[str, str]:
 
 
 def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
-    """By how many points each arm's mark is moved, so that marks of equal cost (to three digits) are side by side."""
+    """The points (1/72 inch) by which to move each arm's mark, so that marks of equal cost are beside each other.
+
+    Costs are equal if three digits are.
+    """
     by_cost: dict[str, list[str]] = {}
     for name, cost in costs.items():
         by_cost.setdefault(f"{cost:.3g}", []).append(name)
@@ -104,7 +107,7 @@ def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def hours(axes: Sequence["Axes"], cells: Frame) -> None:
-    """Draw two panels: the final AUC loss by hour of the failure, and the AUC loss against the hours since then."""
+    """Draw two panels: the final AUC loss by hour of the failure, and the AUC loss by hours since the failure."""
     panel = Panel(x="trace.law", label="hour of the failure", y=["auc_loss"], scale="linear")
     draw_panel(axes[0], panel, cells)
     _legend_above(axes[0])
@@ -131,7 +134,10 @@ def _legend_above(axes: "Axes") -> None:
 
 
 def planning(axes: Sequence["Axes"], cells: Frame) -> None:
-    """Draw two panels: the AUC loss of each pair by trace; and the pairs needed against the difference to be shown."""
+    """Draw two panels: the AUC loss of each pair by trace, and the number of pairs needed by difference to be shown.
+
+    Draws nothing unless every pair has run.
+    """
     table_ST = table_of(cells)
     if table_ST is None:
         return

@@ -1,4 +1,4 @@
-"""Figures of a grid, and the look that they share."""
+"""Figures of a grid, and their common style."""
 
 # ruff: noqa: F401 - the names that other rooms use
 

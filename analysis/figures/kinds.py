@@ -1,4 +1,4 @@
-"""The figures of a report: loss curves, and the kinds of figures. The same cells give the same figures."""
+"""The kinds of figures in a report, and the loss curves for them. The same cells give the same figures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ MAX_POINTS = 100  # a curve of a few kB
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of each step of a run, in order of the steps, and the sample positions of its kills."""
+    """The training loss of each step of a run, in order, and the sample positions (ascending) at which ranks died."""
 
     by_step: NDArray[np.float64]
     batch_size: int
@@ -33,7 +33,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Curve:
-    """A loss curve: the steps are cut into at most ``MAX_POINTS`` equal pieces, and each point is the mean of a piece.
+    """A loss curve: the steps are cut into pieces of equal length, and each point is the mean of a piece.
 
     ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``, ``kill_losses``: points on the
     curve, one for each step at which ranks were killed.
@@ -46,7 +46,7 @@ class Curve:
 
 
 def losses_of(log: EventLog) -> Losses | None:
-    """The losses of a run, the last one of each rerun step; None without a Started event."""
+    """The losses of a run, for a rerun step the newest one; None without a Started event."""
     if (started := log.started) is None:
         return None
     losses: list[float] = []
@@ -58,10 +58,10 @@ def losses_of(log: EventLog) -> Losses | None:
 
 
 def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
-    """The loss curve of a run; None if there is no step.
+    """The loss curve of a run, of at most ``max_points`` points; None if there is no step.
 
-    With a ``reference`` run of the same seed, the curve is of the differences at steps that both runs have, which
-    removes the noise of the batches.
+    With a ``reference`` run of the same seed, the curve shows the run's loss minus the reference's, at the steps that
+    both runs have. This removes the noise of the batches.
     """
     losses = run.by_step
     if reference is not None:
@@ -75,7 +75,7 @@ def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_PO
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve | None:
-    """The mean of the curves with the ``samples`` of the first, and the kills of all these; None without curves."""
+    """The mean of the curves that have the same ``samples`` as the first, with all their kills; None without curves."""
     if not curves:
         return None
     samples = curves[0].samples
@@ -89,7 +89,7 @@ def _with_kills(samples: list[int], losses: list[float], kills: list[int]) -> Cu
 
 
 CONTROLS = (BASELINE, "never_save")
-"""Strategies that do not set the scale of AUC differences."""
+"""Strategies that do not affect the limits of the axes of losses and AUC differences."""
 _MARKERS = "osD^vXPd"  # by strategy, as points overlap
 _SIZE = (5.2, 3.9)  # inches
 SMALL = 10  # points
@@ -97,7 +97,7 @@ SMALL = 10  # points
 
 @dataclass(frozen=True)
 class Data:
-    """The data that figures are drawn from. ``margin``: the loss that verdicts accept; None: the measure's."""
+    """The data for figures. ``margin``: the loss that the verdicts accept; None: the margin of the block's measure."""
 
     blocks: Sequence[Block]
     cells: Frame
@@ -110,16 +110,16 @@ class Data:
 
     @property
     def auc_range(self) -> tuple[float, float]:
-        """Limits of AUC differences in 10⁻³ that all settings share.
+        """Limits for axes of AUC differences, in 10⁻³, the same for all settings.
 
-        The limits include 0, the margin, and the intervals of all strategies except controls.
+        They include 0, minus the margin, and the intervals of all strategies except ``CONTROLS``.
         """
         low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
         return -high, -low
 
     @property
     def loss_range(self) -> tuple[float, float]:
-        """As ``auc_range``, of losses in the measure."""
+        """Limits for axes of losses in the measure, in 10⁻³, as ``auc_range`` with the margin itself."""
         return self._range([line.loss for line in self._lines])
 
     @property
@@ -133,7 +133,7 @@ class Data:
         return low - space, high + space
 
     def losses(self, label: Any) -> Losses | None:
-        """The losses of the run with this label in ``cells``; its record is read once."""
+        """The losses of the run with index ``label`` in ``cells``; its record is read only once. Raises StoreError."""
         path = self.cells.loc[label, "path"]
         if path not in self._losses:
             self._losses[path] = losses_of(EventLog.of(RunDir(Path(path))))
@@ -142,9 +142,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes, out of "xy", with common limits.
+    """A kind of figure. ``draw`` draws one block into axes.
 
-    ``needs_pairs``: it draws differences to ``none``, so that a block without pairs has no such figure.
+    ``shared``: the axes, out of "xy", that have the same limits in all blocks. ``needs_pairs``: the figure shows
+    differences to ``none``, so a block without pairs has no such figure.
     """
 
     name: str
@@ -185,13 +186,12 @@ def others(block: Block) -> Iterator[Line]:
 
 
 def look_of(line: Line) -> dict[str, Any]:
-    """Colour, marker and label of a strategy."""
     marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
     return {"color": colour(line.strategy), "marker": marker, "label": line.label}
 
 
 def legend(axes: "Axes") -> None:
-    """Add a legend below the axes."""
+    """Add a legend to the figure, below its axes; a no-op if nothing has a label."""
     handles, labels = axes.get_legend_handles_labels()
     look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
     if handles and axes.figure:
@@ -204,7 +204,7 @@ _BUCKETS = {
     "lost": ("never_save", ""),
     "reschedule": ("cpr_vanilla", "\\\\"),
 }
-"""Role of the colour, and hatch, of each part of the overhead."""
+"""(role of the colour, hatch) of each bucket of the overhead."""
 _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 
 
@@ -230,7 +230,7 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
-    """Draw the loss of a strategy with its interval; outside of the limits a triangle at the edge, with the mean."""
+    """Draw a strategy's mean loss with its interval; outside the limits, draw a triangle at the edge and the number."""
     overhead, loss, half = 100 * each.overhead_frac, 1e3 * each.loss.mean, each.loss.half_width
     look: dict[str, Any] = look_of(each.line)
     look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if each.on_front else {}
@@ -247,7 +247,7 @@ def _signed(value: float) -> str:
 
 
 def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
-    """AUC minus that of ``none``, paired by seed: the mean with its 95 % interval, and every seed."""
+    """AUC minus the AUC of ``none``, paired by seed: the mean with its 95 % interval, and a dot for each pair."""
     lines = [line for line in others(block) if line.auc_difference is not None][::-1]
     low, high = data.auc_range
     look: dict[str, Any]
@@ -276,7 +276,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _pairs(line: Line) -> Frame:
-    """The cells with a known PLS and a known AUC difference to ``none``."""
+    """The cells of a strategy with a known PLS and a known AUC difference to ``none``."""
     return line.pairs[line.pairs["pls"].notna()]
 
 
@@ -299,7 +299,7 @@ def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
 
 
 def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
-    """PLS of each cell against its AUC minus that of its ``none``: one point per seed and strategy."""
+    """AUC difference to ``none`` against PLS, a point for each pair."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
         known = _pairs(line)
@@ -312,7 +312,7 @@ def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
 
 
 def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
-    """Smoothed training loss of each strategy, with its kills."""
+    """Training loss of each strategy, as means over pieces of the run, with its kills."""
     for line in block.lines:
         runs = [run for label in line.cells.index if (run := data.losses(label))]
         _draw_curves(axes, line, [each for run in runs if (each := curve(run, max_points=_FEW_POINTS))])
@@ -321,7 +321,7 @@ def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
-    """The curves of :func:`_loss_curves` minus the loss of ``none`` at the same step and seed."""
+    """Training loss minus the loss of ``none`` at the same step and seed, drawn as by :func:`_loss_curves`."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
         both = [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]
@@ -331,7 +331,7 @@ def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
 
 
 def _draw_curves(axes: "Axes", line: Line, seeds: Sequence[Curve]) -> None:
-    """Every seed's curve faint behind their mean, and a cross for each kill."""
+    """Draw each seed's curve faint behind their mean, and a cross for each kill."""
     look: dict[str, Any] = {"color": colour(line.strategy)}
     if len(seeds) > 1:
         for each in seeds:
@@ -406,4 +406,4 @@ KINDS = (
         needs_pairs=True,
     ),
 )
-"""The other kinds, in the order of a section."""
+"""The kinds of figures besides ``TRADEOFF``, in their order in the report."""

@@ -1,4 +1,4 @@
-"""The look of figures and pages: colours in a light and a dark theme. matplotlib is imported when a figure is drawn."""
+"""The style of figures and pages: colours in a light and a dark theme. matplotlib is imported when it is used."""
 
 import io
 import logging
@@ -21,7 +21,10 @@ PAPER, INK = "paper", "ink"
 
 
 def colours_of(strategy: str) -> tuple[str, str]:
-    """(colour on light pages, colour on dark pages) of a strategy, from its own class; a default if that has none."""
+    """(colour on light pages, colour on dark pages) of a strategy.
+
+    The default of ``Strategy`` for an unknown name, and for a class that does not set ``colours`` itself.
+    """
     return vars(STRATEGIES.get(strategy, Strategy)).get("colours", Strategy.colours)
 
 
@@ -57,13 +60,13 @@ STYLE: Any = {  # matplotlib's stubs want each key as a literal
 
 
 def colour(strategy: str) -> str:
-    """The colour of a strategy in every figure, on a light page."""
+    """The colour of a strategy on a light page, the same in every figure."""
     return colours_of(strategy)[0]
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Context in which figures are drawn and written in the style of this package."""
+    """A context in which figures are drawn and written in the style of this package."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word about its font cache
     import matplotlib as mpl  # noqa: PLC0415
 
@@ -72,14 +75,16 @@ def style() -> Iterator[None]:
 
 
 def whole_ticks(axis: "Axis") -> None:
-    """Ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - as matplotlib
 
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic with plain numbers as ticks: 1, 2, 5 times powers of ten, or 1 on a long axis."""
+    """Make an axis logarithmic, with plain numbers as ticks: 1, 2 and 5 times powers of ten.
+
+    An axis whose ends differ by a factor of 200 or more has ticks at powers of ten only.
+    """
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - as matplotlib
 
     axes.set(**{f"{name}scale": "log"})
@@ -96,9 +101,10 @@ def theme(index: int) -> str:
 
 
 def to_svg(figure: "Figure", name: str, label: str = "") -> str:
-    """The figure as an ``<svg>`` element for a page with :func:`theme`: its colours are CSS variables.
+    """The figure as an ``<svg>`` element whose colours are the CSS variables of :func:`theme`.
 
-    Its ids start with ``name``, so that they are unique in a page. A screen reader reads ``label``.
+    Its ids start with ``name``, so that they are unique in a page. ``label``: text for screen readers, by default
+    ``name``.
     """
     stream = io.StringIO()
     metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -118,7 +124,10 @@ def _themed(light: str) -> str:
 
 
 def write_figure(figure: "Figure", folder: Path, name: str, formats: Sequence[str] = FIGURE_FORMATS) -> list[Path]:
-    """Write the figure on white into ``folder`` as ``NAME.FORMAT``, for each format. Same figure, same bytes."""
+    """Write the figure on white into ``folder`` as ``NAME.FORMAT``, for each format; returns the paths.
+
+    The same figure gives the same bytes.
+    """
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     paths = [folder / f"{name}.{suffix}" for suffix in formats]
     for path, suffix in zip(paths, formats, strict=True):

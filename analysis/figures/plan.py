@@ -17,7 +17,7 @@ _SHOWN = ("full", "partial", "cpr_mfu")
 
 
 def check_plan_figure(path: Path, costs: Costs) -> None:
-    """Raises ConfigError if the figure cannot be drawn for ``costs`` or written to ``path``."""
+    """Raises ConfigError if saves cost nothing, the suffix is not svg or png, or the folder of ``path`` is missing."""
     if path.suffix not in (".svg", ".png"):
         raise ConfigError(f"--figure: {path}: expected .svg or .png, got {path.suffix or 'no suffix'}")
     if not path.parent.is_dir():
@@ -29,9 +29,9 @@ def check_plan_figure(path: Path, costs: Costs) -> None:
 
 
 def write_plan_figure(path: Path, advice: "Advice", spreads: Sequence["Spread"] = ()) -> None:
-    """Write SVG or PNG, by the suffix of ``path``; ``spreads`` add the 5 to 95 % range over simulated traces.
+    """Write the figure as SVG or PNG, by the suffix of ``path``. Call ``check_plan_figure`` first.
 
-    Call ``check_plan_figure`` first.
+    ``spreads``: of these, the 5 to 95 % range of overhead over simulated traces is added for full, partial and cpr_mfu.
     """
     from harness.planning.advisor import full_buckets, part_buckets  # noqa: PLC0415 - torch, which tables do without
 

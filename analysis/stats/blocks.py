@@ -28,21 +28,21 @@ from harness.core import strategies
 STRATEGIES = strategies.BUILT_IN
 
 _DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
-"""Keys of a setting whose values are digests, and what they are digests of."""
+"""Keys of a setting whose values are digests, each with the name of what was hashed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """One strategy under one setting: its finished cells with their partners (``paired``), and estimates over seeds.
 
-    ``label`` is the strategy, followed by the engine in brackets if its cells ran on another engine than the block's.
+    ``label``: the strategy, followed in brackets by the engines of its cells that differ from the block's engine.
     """
 
     strategy: str
     label: str
     cells: Frame
     unpaired: Sequence[tuple[int, str]] = ()
-    """Seed of each cell without a pair, and why it has none."""
+    """(seed, reason) of each cell without an AUC difference."""
     _estimates: dict[str, Estimate | None] = field(default_factory=dict)
 
     @cached_property
@@ -52,30 +52,29 @@ class Line:
 
     @cached_property
     def auc_difference(self) -> Estimate | None:
-        """The mean difference of AUC to ``none``."""
         return estimate_pairs(self.pairs)
 
     @cached_property
     def losses(self) -> Frame:
-        """The cells that have a loss: a difference to their partner in the measure."""
+        """The cells that have a loss to their partner in the block's measure."""
         return self.cells[self.cells["loss"].notna()]
 
     @cached_property
     def loss(self) -> Estimate | None:
-        """The mean loss to ``none`` in the measure; positive is worse."""
+        """The mean loss to ``none`` in the block's measure; positive is worse."""
         return estimate_pairs(self.losses, "loss")
 
     @property
     def components(self) -> Components | None:
-        """Variance components of the losses (:func:`components`); None for one pair."""
+        """Variance components of the losses (:func:`components`); None for fewer than two."""
         return components(self.losses, "loss") if len(self.losses) > 1 else None
 
     @property
     def test_set_error(self) -> float | None:
-        """Standard error of the mean loss of AUC by the choice of test samples, the runs given; None if unknown.
+        """Standard error of the mean loss of AUC that the choice of test samples alone causes; None if unknown.
 
-        The parts of the test set are like small test sets of their own: the standard deviation of the mean loss between
-        G parts, over the root of G (random groups, Wolter 2007, chapter 2).
+        Each of the G parts of the test set is like a small test set of its own, so the error is the standard deviation
+        of the mean loss between the parts, divided by the root of G (random groups, Wolter 2007, chapter 2).
         """
         if self.losses.empty or self.losses["group_losses"].isna().any():
             return None
@@ -90,14 +89,14 @@ class Line:
         return self._estimates[name]
 
     def mean(self, name: str) -> float:
-        """Mean of column ``name`` over the line's cells; 0 if the column has no estimate."""
+        """Mean of column ``name`` over the line's cells; 0 if no cell has a value."""
         value = self.estimate(name)
         return 0.0 if value is None else value.mean
 
 
 @dataclass(frozen=True)
 class Block:
-    """All strategies under one setting. ``title``: the values in which it differs from the other blocks, or empty."""
+    """All strategies under one setting. ``title``: the values in which it differs from other blocks; may be empty."""
 
     setting: dict[str, Any]
     title: str
@@ -108,12 +107,12 @@ class Block:
 
 
 def sample_equivalent(block: Block, loss: float) -> float | None:
-    """The fraction of samples that would cost as much AUC as ``loss`` if they were left out; None if unknown.
+    """The fraction of the samples that would cost as much AUC as ``loss`` if they were left out; None if unknown.
 
-    AUC of ``none`` grows in the second half of the run by a slope times the logarithm of the samples (column
+    In the second half of a run of ``none``, AUC grows by a slope times the logarithm of the samples (column
     ``auc_per_log_sample``). The learning rate is constant and each sample is seen once, so a run over the first samples
-    ends at the model that the whole run has there. Unknown for other measures, and unless the slope's 95 % interval is
-    above 0.
+    ends at the model that the whole run has there. It is unknown for other measures than AUC, and if the slope's 95 %
+    interval (for one run, the slope) is not above 0.
     """
     slope = next((line.estimate("auc_per_log_sample") for line in block.lines if line.strategy == BASELINE), None)
     if slope is None or block.measure.name != "auc" or (slope.interval or (slope.mean,))[0] <= 0:
@@ -128,25 +127,25 @@ def strategy_order(strategy: str) -> tuple[int, str]:
 
 
 def blocks_of(frame: Frame, measure: Measure = AUC) -> list[Block]:
-    """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy.
+    """The finished cells of a frame by setting (``setting_keys``) and strategy.
 
-    A block also holds the reference cells (strategy ``none``) that its cells are paired with. A block of reference
-    cells only, all of which appear in other blocks, is left out; so are replicates of references
-    (``analysis.stats.partners``). Cells that differ only in the draw of their trace are in one block. A strategy
-    without a swept option stands in every setting of that option.
+    Cells that differ only in the draw of their trace are in one block. A block also has the reference cells (strategy
+    ``none``) of its cells. A strategy that lacks a swept option is in the blocks of all values of that option. A block
+    is left out if its own cells are all in other blocks too. Replicates of references (``analysis.stats.partners``)
+    are left out.
     """
     return _blocks(frame, setting_keys(frame), measure)
 
 
 def regimes_of(frame: Frame, measure: Measure = AUC) -> list[Block]:
-    """As :func:`blocks_of`, with engines joined: of equal cells on several engines one is kept."""
+    """As :func:`blocks_of`, with both engines in one block: of equal cells on several engines one is kept."""
     keys = [key for key in setting_keys(frame) if key != "engine"]
     done = frame[frame["status"] == "done"].sort_values("engine", kind="stable")
     return _blocks(done.drop_duplicates(["strategy", "seed", *keys]), keys, measure)
 
 
 def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
-    """The blocks of the finished ones among ``cells``, whose settings are the values of ``keys``."""
+    """The blocks of the finished ones among ``cells``; a setting is the values of ``keys``."""
     done = without_replicates(paired(cells[cells["status"] == "done"], measure=measure)).copy()
     own: _Groups = {}
     for label, values in zip(done.index, conditions(done, keys).itertuples(index=False, name=None), strict=True):
@@ -184,13 +183,13 @@ def setting_text(setting: Mapping[str, Any]) -> str:
 
 
 _Groups = dict[tuple[Any, ...], list[Any]]
-"""Labels of cells by the values of a setting."""
+"""Index labels of cells by the values of a setting."""
 
 
 def _cells_lacking_options(
     setting: tuple[Any, ...], groups: _Groups, keys: Sequence[str], strategy: Mapping[Any, str]
 ) -> list[Any]:
-    """Cells of other groups whose strategies lack the options in which their setting differs from ``setting``."""
+    """Cells of other groups that belong under ``setting`` too, as their strategies lack the options that differ."""
     options = {place for place, key in enumerate(keys) if key.startswith("strategy.")}
     guests: list[Any] = []
     for values, group in groups.items():
@@ -203,7 +202,7 @@ def _cells_lacking_options(
 
 
 def _without_repeated(groups: _Groups, own: _Groups, strategy: Mapping[Any, str]) -> _Groups:
-    """The groups that are not redundant: a group is dropped if all its ``own`` cells are also in other groups."""
+    """``groups`` without those whose ``own`` cells are all in groups that are kept."""
 
     def order(values: tuple[Any, ...]) -> tuple[bool, int]:
         return all(strategy[label] == BASELINE for label in own[values]), values.count(None)
@@ -234,10 +233,11 @@ class Verdict:
     """The verdict on the loss of one strategy in a measure, at a margin.
 
     ``loss``: difference to ``none`` with its two-sided 95 % interval; positive is worse.
-    ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: above the margin;
-    ``superior``: below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
-    ``more_seeds``: further seeds that decide an open strategy with probability ``POWER``; None if unknown, or over
-    ``MOST_SEEDS``. ``on_front``: no other strategy has both a lower overhead and a lower loss (means over the seeds).
+    ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: shown to be above the margin;
+    ``superior``: shown to be below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
+    ``more_seeds``: number of further seeds that decide an open verdict with probability ``POWER``; None if unknown or
+    over ``MOST_SEEDS``. ``on_front``: no other strategy is at most equal in both overhead and loss and lower in one of
+    them (means over the seeds).
     """
 
     line: Line
@@ -251,17 +251,14 @@ class Verdict:
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy."""
         return self.line.strategy
 
     @property
     def label(self) -> str:
-        """The strategy as tables name it."""
         return self.line.label
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
         return {
             "equal by construction": f"equal by construction: nothing lost, {self.measure.title} equal to the bit",
             "superior": f"superior: {self.measure.title} is better than without failures",
@@ -281,10 +278,10 @@ class Verdict:
 
 
 def verdicts(block: Block, margin: float | None = None) -> list[Verdict]:
-    """A verdict on each strategy of ``block`` with AUC differences to ``none``, in order of overhead.
+    """A verdict on each strategy of ``block`` that has a loss to ``none``, in order of overhead.
 
     Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over the strategies of the block
-    that are not equal by construction. ``margin``: None is the measure's own.
+    that are not equal by construction. ``margin``: None is the margin of the block's measure.
     """
     limit = block.measure.margin if margin is None else margin
     found = [
@@ -298,7 +295,7 @@ def verdicts(block: Block, margin: float | None = None) -> list[Verdict]:
 
 
 def _is_equal(verdict: Verdict) -> bool:
-    """Whether no cell lost a sample or an update, as far as they are counted, and all AUCs equal those of ``none``."""
+    """Whether all losses are 0, and no cell is on record as having lost samples or updates."""
     loss, lost = verdict.loss, verdict.line.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
     return loss.mean == 0 and not loss.standard_error and not lost.fillna(0.0).any(axis=None)
 
@@ -317,7 +314,7 @@ def _tested(found: Sequence[Verdict], margin: float) -> Iterator[Verdict]:
 
 
 def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with ``on_front`` set: whether each is on the Pareto front of overhead and loss."""
+    """The verdicts, with ``on_front`` set for those on the Pareto front of overhead and loss."""
     points = [(each.overhead_frac, each.loss.mean) for each in found]
     return [
         replace(each, on_front=not any(_dominates(other, point) for other in points))

@@ -1,6 +1,6 @@
-"""Means over seeds with confidence intervals, and of paired differences; the measures of quality.
+"""Means over seeds and of paired differences, with confidence intervals; the measures of quality.
 
-Unknown is None; one seed has no interval.
+An unknown number is None. A mean of one seed has no interval.
 """
 
 import math
@@ -12,16 +12,19 @@ from analysis.load import Frame, plain
 CONFIDENCE = 0.95
 BASELINE = "none"
 SETTING = ("engine", "trace", "profile", "num_ps")
-"""Columns that, together with the swept keys, are the conditions under which a strategy ran."""
+"""Columns that, with the swept keys, make up a setting: the conditions under which a strategy ran."""
 
 DRAWN = ("trace.seed",)
-"""Swept keys that, like the seed, only draw one sample of the same conditions."""
+"""Swept keys that, like the seed, only choose a draw under the same conditions."""
 _IRRELEVANT_TO_NONE = ("engine", "trace", "profile", "strategy.", "metrics.", "trace.", "profile.", "store.")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean of ``num`` values, half-width of its 95 % confidence interval (Student's t), and its standard error."""
+    """Mean of ``num`` values, half-width of its 95 % confidence interval (Student's t), and its standard error.
+
+    Half-width and standard error of a single value are None.
+    """
 
     num: int
     mean: float
@@ -32,7 +35,7 @@ class Estimate:
 
     @property
     def negated(self) -> "Estimate":
-        """The estimate of the values with the other sign."""
+        """The estimate of the same values with the opposite sign."""
         return replace(self, mean=-self.mean)
 
     @property
@@ -50,8 +53,9 @@ class Estimate:
 class Components:
     """Variance components of paired differences: of seeds, of traces, and of the rest (:func:`components`).
 
-    None: seeds (traces) are not told from the rest, as no two pairs share one. ``squared_error``: of the mean of all
-    pairs. ``degrees``: degrees of freedom of its root.
+    The component of seeds (traces) is None if it cannot be told from the rest: no two pairs share a seed (trace), or
+    all pairs share one. ``squared_error``: squared standard error of the mean of all pairs. ``degrees``: degrees of
+    freedom of the standard error.
     """
 
     seed: float | None
@@ -84,8 +88,8 @@ def _quantile(degrees: float) -> float:
 def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | None:
     """The mean of paired differences; its interval holds for new seeds and, with several traces, for new traces.
 
-    ``pairs``: columns ``seed``, ``draw`` (of the trace) and ``column``. Pairs that share a seed or a trace are not
-    independent; their squared standard error and its degrees of freedom are those of :func:`components`.
+    ``pairs``: a frame with columns ``seed``, ``draw`` (of the trace) and ``column``. Pairs that share a seed or a trace
+    are not independent, so standard error and degrees of freedom are from :func:`components`. None without a pair.
     """
     values = pairs[column].to_list()
     found = components(pairs, column) if len(values) > 1 else None
@@ -143,7 +147,7 @@ def _moments(values: Sequence[float], shared: Sequence[list[list[float]]]) -> tu
 
 
 def _degrees(parts: Sequence[tuple[float, int]]) -> float:
-    """The degrees of freedom of a sum of ``parts``, each a variance with its own, the last the rest's."""
+    """The degrees of freedom of a sum of variances. ``parts``: (variance, degrees) of each; the last is the rest."""
     *factors, rest = parts
     of_factors = math.fsum(part for part, _ in factors)
     if not of_factors:
@@ -182,29 +186,29 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def setting_keys(cells: Frame) -> list[str]:
-    """``SETTING`` and the swept keys: what must be equal for two cells to be compared.
+    """The keys whose values must be equal for two cells to be compared: ``SETTING`` and the swept keys.
 
-    Exception: options with a single value within each strategy (:func:`own_options`) need not be equal.
+    Options with a single value within each strategy (:func:`own_options`) are left out.
     """
     own = {*own_options(cells)}
     return [*SETTING, *(key for key in cells if "." in key and key not in own)]
 
 
 def draws(cells: Frame) -> Frame:
-    """A number for each cell: equal where the trace, and what it was drawn by, are equal."""
+    """A number for each cell, equal for cells with equal trace and equal values of ``DRAWN``."""
     return cells.groupby(["trace", *(key for key in DRAWN if key in cells)], dropna=False, sort=False).ngroup()
 
 
 def own_options(cells: Frame) -> list[str]:
-    """Keys ``strategy.*`` that have a single value within each strategy, though strategies may differ."""
+    """Keys ``strategy.*`` that have a single value within each strategy; strategies may differ in it."""
     keys = [key for key in cells if key.startswith("strategy.")]
     return [key for key in keys if cells[["strategy", key]].drop_duplicates()["strategy"].is_unique]
 
 
 def conditions(cells: Frame, keys: Sequence[str]) -> Frame:
-    """The values of ``keys`` in each cell, made equal for all draws of the same conditions; missing is None.
+    """The values of ``keys`` in each cell, with equal values for cells that differ only in the draw of their trace.
 
-    The value of ``trace`` is the name of the trace's law; keys in ``DRAWN`` are None.
+    The value of ``trace`` is the name of the trace's law. Keys in ``DRAWN``, and missing values, are None.
     """
     found = plain(cells.reindex(columns=["trace_law" if key == "trace" else key for key in keys]))
     found.columns = [*keys]
@@ -220,13 +224,13 @@ def relevant_to_none(keys: Iterable[str]) -> list[str]:
 class Measure:
     """One column of a frame by which strategies are compared.
 
-    ``sign``: 1 where more is worse, -1 where less is: a loss is ``sign`` times the difference to ``none``. ``margin``:
-    the largest loss that is accepted, unless another is given.
+    ``sign``: 1 if greater values are worse, -1 if smaller ones are; a loss is ``sign`` times the difference to
+    ``none``. ``margin``: the largest loss that is accepted, unless another margin is given.
 
     The margin of AUC and of log loss is half of 0.001, the difference that papers on click-through rates call
     significant in both (AutoInt, arXiv 1810.11921, section 5.1.2): a strategy that is non-inferior keeps more than half
-    of what a better model would gain. That of normalised entropy is the same, divided by the entropy of Kaggle's mean
-    label (0.256: 0.57 nats).
+    of what a better model would gain. The margin of normalised entropy is the same, divided by the entropy of Kaggle's
+    mean label (0.256: 0.57 nats).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Inference from paired differences: one-sided t-tests, Holm's correction, seeds that would decide, skewness."""
+"""Inference from paired differences: one-sided t-tests, Holm's correction, numbers of seeds needed, skewness."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,16 +10,20 @@ from analysis.stats.estimates import Estimate
 from harness.core.seeds import generator
 
 ALPHA = 0.05
-"""Accepted probability of one or more false claims of a kind among the strategies of a block."""
+"""Accepted probability that one or more claims of a kind are false, among the strategies of a block."""
 POWER = 0.8
+"""Probability of a decision for which :func:`more_seeds` and :func:`pairs_for_power` count seeds."""
 MOST_SEEDS = 1000
-"""Larger numbers of further seeds are not counted."""
+"""The largest result of :func:`more_seeds`."""
 _NUM_DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What tests claim of each loss, in order. All claims of one kind are true with probability 1 - ``ALPHA``."""
+    """The claims that tests allow on each loss, in order of the losses.
+
+    All claims of one kind are true with probability 1 - ``ALPHA`` at least.
+    """
 
     non_inferior: list[bool]
     """The loss is below the margin."""
@@ -30,7 +34,10 @@ class Claims:
 
 
 def claims_of(losses: Sequence[Estimate], margin: float) -> Claims:
-    """The claims that one-sided t-tests with Holm's correction allow. A superior loss is also non-inferior."""
+    """The claims that one-sided t-tests with Holm's correction allow, at a ``margin`` of at least 0.
+
+    A superior loss is also non-inferior.
+    """
     return Claims(
         non_inferior=holm([p_below(loss, margin) for loss in losses]),
         inferior=holm([p_above(loss, margin) for loss in losses]),
@@ -48,12 +55,15 @@ def p_above(value: Estimate, bound: float) -> float:
 
 
 def p_below(value: Estimate, bound: float) -> float:
-    """As :func:`p_above`, of the hypothesis "the true mean is at least ``bound``"."""
+    """p-value, as of :func:`p_above`, of the hypothesis "the true mean is at least ``bound``"."""
     return p_above(value.negated, -bound)
 
 
 def holm(p_values: Sequence[float]) -> list[bool]:
-    """Which hypotheses Holm's method rejects, so that all rejections are right with probability 1 - ``ALPHA``."""
+    """Whether Holm's method rejects each hypothesis.
+
+    All rejections are right with probability 1 - ``ALPHA`` or more.
+    """
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     rejected = [False] * len(p_values)
     for rank, place in enumerate(order):
@@ -64,11 +74,11 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def more_seeds(value: Estimate, bound: float, alpha_above: float, alpha_below: float) -> int | None:
-    """The number of further seeds that decide with probability ``POWER`` on which side of ``bound`` the mean is.
+    """The number of further seeds that show with probability ``POWER`` on which side of ``bound`` the mean is.
 
-    The tests are those of :func:`p_above` at level ``alpha_above`` and of :func:`p_below` at level ``alpha_below``, of
-    old and new seeds together. The probability is predictive: the true mean and variance are distributed as the values
-    seen so far suggest, without other knowledge (Jeffreys' prior). None: over ``MOST_SEEDS``, or the spread is unknown.
+    The tests are :func:`p_above` at level ``alpha_above`` and :func:`p_below` at level ``alpha_below``, of old and new
+    seeds together. The probability is predictive: the true mean and variance have the distribution that follows from
+    the values so far, with Jeffreys' prior. None if more than ``MOST_SEEDS`` are needed, or the spread is unknown or 0.
     """
     if not value.standard_error:
         return None
@@ -83,7 +93,7 @@ def more_seeds(value: Estimate, bound: float, alpha_above: float, alpha_below: f
 
 
 class _Future:
-    """Draws of the mean and variance that a grid may have after further seeds, from their predictive distribution."""
+    """Draws of the mean and variance after further seeds, from their predictive distribution."""
 
     def __init__(self, value: Estimate, bound: float, alpha_above: float, alpha_below: float) -> None:
         assert value.standard_error
@@ -96,7 +106,7 @@ class _Future:
         self.normals = draws.standard_normal(_NUM_DRAWS)
 
     def probability(self, more: int) -> float:
-        """Share of the draws in which the mean is decided after ``more`` further seeds."""
+        """Share of the draws in which a test rejects after ``more`` further seeds."""
         from scipy import special  # noqa: PLC0415 - as above
 
         num = self.num + more
@@ -109,9 +119,9 @@ class _Future:
 
 
 def pairs_for_width(spread: float, half_width: float) -> int:
-    """The fewest pairs whose mean has a 95 % interval (Student's t) of at most ``half_width`` to either side.
+    """The fewest pairs, at least 2, whose mean has a 95 % interval (Student's t) of half-width ``half_width`` or less.
 
-    ``spread``: standard deviation of a pair's difference, taken as known.
+    ``spread``: standard deviation of a pair's difference, assumed to be known.
     """
     from scipy import special  # noqa: PLC0415 - as above
 
@@ -122,9 +132,9 @@ def pairs_for_width(spread: float, half_width: float) -> int:
 
 
 def pairs_for_power(spread: float, difference: float) -> int:
-    """The fewest pairs with which a two-sided 5 % paired t-test finds ``difference`` with probability ``POWER``.
+    """The fewest pairs, at least 2, with which a two-sided 5 % t-test finds ``difference`` with probability ``POWER``.
 
-    A test finds it if it shows the mean to be on the side of 0 where ``difference`` is. The power is that of the
+    The test finds it if it shows that the mean is not 0 and has the sign of ``difference``. The power follows from the
     noncentral t distribution, with ``spread`` as in :func:`pairs_for_width`.
     """
     from scipy import special  # noqa: PLC0415 - as above
@@ -150,9 +160,9 @@ def _fewest(is_enough: Callable[[int], bool]) -> int:
 
 
 _QUANTILE = 1.1
-"""Normal quantile of :func:`is_skewed`: one grid of normal losses in eight is called skewed (benchmarks/power.py)."""
+"""Normal quantile of :func:`is_skewed`: it calls one of eight grids of normal losses skewed (benchmarks/power.py)."""
 _CORRELATION = 0.125
-"""Of two strategies' sample skewness, where half of the variance of their losses is shared through ``none``: 0.5^3."""
+"""Correlation of two strategies' sample skewness if half of the variance of their losses is that of ``none``: 0.5^3."""
 _NUM_RESAMPLES = 2000
 
 
@@ -164,10 +174,11 @@ def skewness(values: Sequence[float]) -> float:
 
 
 def is_skewed(losses: Sequence[Sequence[float]]) -> bool:
-    """Whether the losses of several strategies are on average skewed to great losses, more than normal ones by chance.
+    """Whether the losses of several strategies are on average more skewed to great losses than normal ones by chance.
 
-    The mean over the strategies is tested, as a few seeds of one strategy show nothing: those that miss the rare great
-    loss look symmetric. Its standard deviation follows from that of a normal sample's skewness and ``_CORRELATION``.
+    The mean skewness over the strategies is tested, since a few seeds of one strategy show nothing: if they miss the
+    rare great loss, they look symmetric. The standard deviation of this mean follows from the standard deviation of a
+    normal sample's skewness and from ``_CORRELATION``. Strategies with fewer than three losses are left out.
     """
     known = [values for values in losses if len(values) >= 3]
     if not known:
@@ -179,9 +190,9 @@ def is_skewed(losses: Sequence[Sequence[float]]) -> bool:
 
 
 def interquartile_mean(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of the middle half of independent ``values``, and the ends of its 95 % bootstrap interval (percentile).
+    """The interquartile mean of independent ``values``, and the ends of its 95 % bootstrap interval (percentiles).
 
-    A quarter of the values, rounded down, is cut at either end (Agarwal et al. 2021, section 4.3).
+    It is the mean without a quarter of the values, rounded down, at either end (Agarwal et al. 2021, section 4.3).
     """
     num = len(values)
     drawn = np.asarray(values)[generator(0, "resamples", num).integers(num, size=(_NUM_RESAMPLES, num))]

@@ -1,7 +1,7 @@
 """Pairing of cells: the reference cell that each cell is compared with, and why some cells have none.
 
-Replicates are cells of ``none`` of one seed and setting that differ in ``REPLICATE_KEYS`` only, so by the rounding of
-sums alone.
+Replicates are cells of ``none`` of one seed and setting that differ in ``REPLICATE_KEYS`` only. Their results differ by
+the rounding of sums alone.
 """
 
 import math
@@ -15,7 +15,7 @@ from analysis.load import Frame
 from analysis.stats.estimates import AUC, BASELINE, Measure, draws, relevant_to_none, setting_keys
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
-"""Keys that change the order of sums, and nothing else."""
+"""Keys that change nothing but the order of sums."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,20 @@ class Rounding:
 
 
 def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Frame:
-    """``cells`` with columns ``partner``, ``auc_difference`` (AUC minus that of the partner), ``loss`` and ``draw``.
+    """``cells`` with the columns ``partner``, ``auc_difference``, ``loss``, ``group_losses`` and ``draw``.
 
-    ``loss``: the difference of ``measure`` to the partner, positive is worse. ``group_losses``: losses of AUC in parts
-    of the test set, an array.
-
-    ``partner`` is the index label of the finished cell of strategy ``baseline`` with equal seed and setting. ``draw``
-    numbers the different traces (and ``trace.seed``). Missing is NaN.
+    ``partner``: index label of the finished cell of strategy ``baseline`` with equal seed and setting.
+    ``auc_difference``: AUC minus the partner's AUC. ``loss``: difference of ``measure`` to the partner, positive is
+    worse. ``group_losses``: array of the losses of AUC in the parts of the test set, or None. ``draw``: a number that
+    is equal for cells of the same trace (and ``trace.seed``). Missing is NaN or NA.
 
     The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
-    profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
-    ``none`` that differs only in these is the partner. If candidates differ in their AUC, there is no partner.
+    profile, or a key of strategy, metrics, trace, profile or store. If ``none`` did not run under the same setting, a
+    cell of ``none`` that differs only in these is the partner. If candidates differ in their AUC, there is no partner.
 
-    A partner with replicates is replaced by their mean in the difference of AUC, except for a cell that is equal to its
-    partner to the bit: it has the same rounding, so its difference is 0. Other measures keep the partner's own value,
-    whose rounding they share (docs/log/statistics.md).
+    In the difference of AUC to ``none``, the mean of a partner's replicates replaces the partner's own AUC. A cell
+    whose AUC equals its partner's to the bit is an exception: it has the same rounding, so its difference is 0. Other
+    measures keep the partner's own value, whose rounding they share (docs/log/statistics.md).
     """
     keys = setting_keys(cells)
     bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
@@ -76,7 +75,7 @@ def _difference(cells: Frame, partner: Frame, bases: Frame, column: str, *, has_
 
 
 def _group_losses(cells: Frame, partner: Frame, bases: Frame) -> Frame:
-    """Arrays of the AUC of the partner less that of the cell, in each part of the test set; None where unknown."""
+    """For each cell, an array of the partner's AUC less its own in each part of the test set; None if unknown."""
     known = bases["group_aucs"].to_dict() if "group_aucs" in cells else {}
     own = cells["group_aucs"] if known else cells["auc"]
     return [
@@ -86,9 +85,10 @@ def _group_losses(cells: Frame, partner: Frame, bases: Frame) -> Frame:
 
 
 def replicates(cells: Frame, column: str = "auc") -> Frame:
-    """The different results (``column``) of replicates among ``cells``, and their ``seed``; the index numbers families.
+    """The different results (``column``) of replicates among ``cells``, and their ``seed``.
 
-    Replicates that are equal to the bit, as with another number of threads of backend `compiled`, count once.
+    Replicates of each other have the same number in the index. Replicates with equal results, such as runs of the
+    backend `compiled` with other numbers of threads, count once. A cell without another result is left out.
     """
     is_own = (cells["strategy"] == BASELINE) & (cells["status"] == "done") & cells[column].notna()
     own = cells.loc[is_own, ["seed", column]].assign(family=_families(cells)[is_own])
@@ -97,13 +97,16 @@ def replicates(cells: Frame, column: str = "auc") -> Frame:
 
 
 def _families(cells: Frame) -> Frame:
-    """A number for each cell: cells of ``none`` with the same number are replicates."""
+    """A number for each cell; cells of ``none`` with the same number are replicates of each other."""
     keys = [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
     return cells.groupby(["seed", *keys], dropna=False, sort=False).ngroup()
 
 
 def rounding_of(references: Frame, cells: Frame, measure: Measure = AUC) -> Rounding | None:
-    """The effect of rounding in the setting of ``references``, cells of ``none`` among ``cells``; None if unknown."""
+    """The effect of rounding on the cells of ``none`` in ``references``, by their replicates among ``cells``.
+
+    None if they have no replicates with other results.
+    """
     found = replicates(cells, measure.column)[measure.column]
     own = found[found.index.isin(_families(cells)[references.index])].groupby(level=0)
     if not (degrees := int((own.size() - 1).sum())):
@@ -125,7 +128,7 @@ def rounding_text(rounding: Rounding | None, measure: Measure = AUC) -> str:
 
 
 def without_replicates(cells: Frame) -> Frame:
-    """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no other strategy ran with."""
+    """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no cell of another strategy has."""
     keys = [key for key in REPLICATE_KEYS if key in cells]
     is_other = cells["strategy"] != BASELINE
     if not keys or not is_other.any():
@@ -135,7 +138,7 @@ def without_replicates(cells: Frame) -> Frame:
 
 
 def reasons(unpaired: Frame, cells: Frame) -> Iterator[tuple[int, str]]:
-    """(seed, reason) for each cell of ``unpaired``: why it has no partner of strategy ``none`` among ``cells``."""
+    """(seed, why it has no difference to a cell of strategy ``none`` among ``cells``) for each cell of ``unpaired``."""
     if unpaired.empty:
         return
     states = {seed: {*own} for seed, own in cells[cells["strategy"] == BASELINE].groupby("seed")["status"]}
@@ -151,7 +154,7 @@ def reasons(unpaired: Frame, cells: Frame) -> Iterator[tuple[int, str]]:
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
-    """``seed 3``, or ``seeds 0–2, 5``."""
+    """The different seeds as text: ``seed 3``, or ``seeds 0–2, 5``."""
     ordered = sorted(set(seeds))
     runs = [[seed for _, seed in run] for _, run in groupby(enumerate(ordered), key=lambda item: item[1] - item[0])]
     text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
@@ -159,6 +162,6 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 
 def cells_text(cells: Frame) -> str:
-    """Cells by strategy: ``full seeds 0–2, partial seed 1``."""
+    """The strategies and seeds of cells as text: ``full seeds 0–2, partial seed 1``."""
     groups = cells.groupby("strategy", sort=False)["seed"]
     return ", ".join(f"{strategy} {seeds_text(own)}" for strategy, own in groups)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LEAST_SEEDS = 3
 LEAST_AUC = 0.65
-"""Verdicts over fewer seeds, or of a model whose AUC without failures is lower, have a line of caution."""
+"""Verdicts have a line of caution if they are over fewer seeds, or if the AUC without failures is lower."""
 
 
 def _headings(measure: Measure) -> tuple[Heading, ...]:
@@ -51,7 +51,10 @@ _FRONT = "◆"
 
 
 def verdict_tables(blocks: Iterable[Block], margin: float | None) -> Iterator[dict[str, Any]]:
-    """A table for each block with verdicts: ``title``, ``columns``, ``rows``, and conclusions as ``lines``."""
+    """The table of verdicts of each block that has any: ``title``, ``columns``, ``rows``, and conclusions as ``lines``.
+
+    ``margin``: None is the margin of the block's measure.
+    """
     for block in blocks:
         if found := verdicts(block, margin):
             lines = conclusions(block, found)
@@ -63,7 +66,7 @@ def advice(
 ) -> Shown | None:
     """Tables of verdicts with conclusions, one for each setting of the finished cells; None if there is no verdict.
 
-    ``margin``: None is that of ``measure``. ``explain``: add a note on the statistical tests.
+    ``margin``: None is the margin of ``measure``. ``explain``: adds a note on the statistical tests.
     """
     parts: list[RenderableType] = []
     for each in verdict_tables(regimes_of(frame, measure), margin):
@@ -86,13 +89,13 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
-    """Sentences: the spread by source, losses in samples, cautions, open questions, and last the answer."""
+    """Sentences: the spread of the losses by source, losses in samples, cautions, open verdicts, and what is shown."""
     cautions = [*_caution(block, found), *_skew(found)]
     return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(found)]
 
 
 def _answer(found: Sequence[Verdict]) -> Iterator[str]:
-    """What is shown, in a sentence: of which strategies AUC is on par and of which not, and what they cost."""
+    """A sentence: which strategies lose nothing, less than the margin, or more, each with its overhead."""
     margin = f"{in_thousandths(found[0].margin)} of {found[0].measure.title}"
     full = [each for each in found if each.verdict == "equal by construction"]
     safe = [each for each in found if each.verdict in ("superior", "non-inferior")]
@@ -112,13 +115,13 @@ def _answer(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _with_costs(found: Sequence[Verdict]) -> str:
-    """``full (20.62 % of the job)``."""
+    """Strategies with their overhead: ``full (20.62 % of the job), partial (4.33 %)``."""
     first, *others = [f"{each.label} ({100 * each.overhead_frac:.2f} %" for each in found]
     return ", ".join([f"{first} of the job)", *(f"{other})" for other in others)])
 
 
 def _skew(found: Sequence[Verdict]) -> Iterator[str]:
-    """Names the strategies whose losses are too skewed for Student's t, with means that great losses do not move."""
+    """A caution if the losses are too skewed for Student's t, with the interquartile mean of each strategy."""
     tested = [each for each in found if each.loss.standard_error]
     losses = [each.line.losses["loss"].to_list() for each in tested]
     if is_skewed(losses):
@@ -135,7 +138,7 @@ def _skew(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """What the margin and each loss are in samples."""
+    """A sentence: the margin and each loss as fractions of the samples (``sample_equivalent``)."""
     margin = sample_equivalent(block, found[0].margin)
     if margin is not None:
         tested = [each for each in found if each.verdict != "equal by construction"]
@@ -146,7 +149,7 @@ def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
-    """(number of seeds, number of traces) of the line with the fewest seeds; None if no line has a pair."""
+    """(number of seeds, number of traces) of the line with the fewest seeds; None if no line has a loss."""
     return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.losses)), default=None)
 
 
@@ -160,7 +163,7 @@ def _counted(num: int, word: str) -> str:
 
 
 def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """Warns of few seeds, and of a model that has hardly learned."""
+    """A caution on few seeds, and on a model that has hardly learned."""
     parts: list[str] = []
     sample = _sample(*(each.line for each in found if each.verdict != "equal by construction"))
     if sample is not None and sample[0] < LEAST_SEEDS:
@@ -179,7 +182,7 @@ def _open(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """The standard deviations of the loss by source, one beside the other."""
+    """A sentence on the standard deviations of each strategy's loss by source, and one on the effect of rounding."""
     parts: list[str] = []
     for each in found:
         spread = each.line.components
@@ -200,7 +203,7 @@ def _is_split(spread: Components) -> bool:
 
 
 def reading(margin: float | None, measure: Measure = AUC) -> str:
-    """A note that explains the columns and the words of the verdict tables."""
+    """A note that explains the columns and the words of the verdict tables. ``margin``: None is the measure's."""
     return (
         f"Loss: by how much {measure.title} is worse than that of none, the run of the same seed without failures; "
         "mean over n pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: "

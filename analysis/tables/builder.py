@@ -22,7 +22,10 @@ HINT = "± is half of the 95 % confidence interval over seeds; --explain says ho
 
 @dataclass(frozen=True)
 class Heading:
-    """A column's heading: ``title`` in HTML, ``short`` elsewhere; in HTML columns of a ``group`` share a heading."""
+    """A column's heading: ``title`` in HTML, and ``short``, if given, elsewhere.
+
+    In HTML, neighbouring columns of a ``group`` have a common heading.
+    """
 
     title: str
     short: str = ""
@@ -32,7 +35,7 @@ class Heading:
 
     @property
     def line(self) -> str:
-        """The short title on one line."""
+        """The short title, else the title, on one line."""
         return (self.short or self.title).replace("\n", " ")
 
 
@@ -49,7 +52,7 @@ class Shown(Group):
 
 
 def rich_table(headings: Iterable[Heading], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table for the console, its title above on the left."""
+    """A table for the console, with its title above it, on the left."""
     columns = [RichColumn(each.short or each.title, justify="left" if each.is_text else "right") for each in headings]
     table = Table(*columns, title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
@@ -58,7 +61,7 @@ def rich_table(headings: Iterable[Heading], rows: Iterable[Sequence[str]], title
 
 
 def markdown_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
+    """A table as Markdown, with pipes in cells escaped."""
     rule = ["---" if each.is_text else "---:" for each in headings]
     lines = [[each.line for each in headings], rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -106,17 +109,17 @@ def _templates() -> Environment:
 
 
 def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
-    """(group, number of columns) for each run of neighbouring columns of one group."""
+    """(group, number of columns) for each run of neighbouring columns that have the same group."""
     return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
 def show_mean(value: Estimate | None, *, scale: float = 1.0, digits: int = 2) -> str:
-    """The mean of an estimate as text, without its interval."""
+    """The mean of an estimate as text, without its interval; a dash for None."""
     return UNKNOWN if value is None else f"{value.mean * scale:.{digits}f}"
 
 
 def show_interval(value: Estimate | None, *, scale: float = 1.0, digits: int = 2, signed: bool = False) -> str:
-    """Mean ± half-width; ``± ?`` for one seed."""
+    """Mean ± half-width as text; ``± ?`` for one seed, a dash for None."""
     if value is None:
         return UNKNOWN
     mean = value.mean * scale

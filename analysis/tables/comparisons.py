@@ -42,9 +42,9 @@ METRICS: dict[str, tuple[str, float, int]] = {
     "overhead_frac": ("Δoverhead\nemulated, %", 100, 2),
     "stall_s": ("Δstall\nmeasured, s", 1, 2),
 }
-"""Column: heading, scale and digits."""
+"""By column of ``load``: heading, factor and digits of the difference."""
 _OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³", 1e3, 3)}
-"""Measures that are compared only where they are asked for."""
+"""As ``METRICS``, of measures that are compared only on request."""
 
 _MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
 _LEGEND = (
@@ -55,10 +55,11 @@ _LEGEND = (
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Differences of folder ``other`` from folder ``base``: a pair is a cell of each with equal seed and ``group``.
+    """Paired differences of the cells of one group: ``other`` less ``base``, by column of ``METRICS``.
 
-    ``group``: the strategy, and the values of the other keys that vary in the folders. ``pairs``: the columns of
-    ``load`` of the other cell, and those of the base with names that end in `` base``.
+    ``base``, ``other``: the two folders; or, for strategies of one folder, ``STRATEGY in FOLDER`` and the folder.
+    ``group``: strategy and values of the keys that vary, as text. ``pairs``: a row for each pair, with the columns of
+    ``load`` of the other cell, and with the base cell's columns under names that end in `` base``.
     """
 
     base: str
@@ -69,7 +70,10 @@ class Comparison:
 
 
 def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, explain: bool = False) -> Shown:
-    """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
+    """:func:`comparisons` as tables, each with the config keys in which the two folders differ.
+
+    Raises as ``comparisons``, and StoreError if a config cannot be read.
+    """
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames, measure)
     parts: list[RenderableType] = []
@@ -88,7 +92,7 @@ def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, expla
 
 
 def show_comparison_to(path: Path | str, baseline: str, *, measure: Measure = AUC, explain: bool = False) -> Shown:
-    """:func:`comparisons_to` as a table; same errors."""
+    """:func:`comparisons_to` as a table. Raises the same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame, measure)
     table = rich_table(*_rounded(found, _with_ratio), f"strategies of {path} less {baseline}")
@@ -100,8 +104,7 @@ def _legend(explain: bool) -> Text:
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
-    """Comparisons as text: the frame of :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means ± half
-    of the 95 % interval."""
+    """Comparisons as text: :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means with intervals."""
     if kind == "csv":
         return _frame(found).to_csv(index=False)
     headings, rows = _rounded(found, show_interval)
@@ -111,7 +114,7 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
 
 
 def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[list[Heading], list[list[str]]]:
-    """Headings and rows of a table: pairs, and each difference as ``text_of`` shows it."""
+    """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it."""
     metrics = [(name, *(METRICS | _OTHERS)[name]) for name in (found[0].differences if found else METRICS)]
     headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(title) for _, title, _, _ in metrics)]
     rows = [
@@ -128,12 +131,15 @@ def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[
 
 
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
-    """:func:`comparisons` as a frame, a row each: mean, ``*_half_width`` and ``*_standard_error``; same errors."""
+    """:func:`comparisons` as a frame, a row for each. Raises the same errors.
+
+    A difference has its mean under its column of ``METRICS``, and more under ``*_half_width`` and ``*_standard_error``.
+    """
     return _frame(comparisons(dirs))
 
 
 def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
-    """:func:`comparisons_to` as a frame with the columns of :func:`compare`; same errors."""
+    """:func:`comparisons_to` as a frame with the columns of :func:`compare`. Raises the same errors."""
     return _frame(comparisons_to(path, baseline))
 
 
@@ -149,7 +155,7 @@ def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
 
 
 def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator[str]:
-    """A line for each strategy with unpaired cells: the seeds that only it or only ``baseline`` has."""
+    """A line for each strategy with unpaired cells, or without a seed that ``baseline`` has, with these seeds."""
     is_paired = cells["path"].isin([path for item in found for path in item.pairs["path"]])
     base_seeds = {*cells.loc[cells["strategy"] == baseline, "seed"]}
     for strategy in sorted({*cells["strategy"]} - {baseline}, key=strategy_order):
@@ -165,15 +171,16 @@ def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator
 def comparisons(
     dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None, measure: Measure = AUC
 ) -> list[Comparison]:
-    """Compare the first folder with each other one; pairs have equal seeds and equal values of keys that vary in them.
+    """Compare the first folder with each other one.
 
-    A config key that varies only in the other folder is not matched: each of its values is compared with the first
-    folder.
-    ``frames``: the folders' frames, if already loaded. ``measure``: what is compared first.
+    The cells of a pair have equal seeds, and equal values of the keys that vary inside a folder. A swept key that does
+    not vary in the first folder is not matched: each of its values is compared with the first folder.
+
+    ``frames``: the folders' frames, if already loaded. ``measure``: the first of the differences.
 
     Raises:
         UserError: fewer than two folders, or two without a pair of finished cells.
-        StoreError: a folder without a run; or no pair, and there are damaged cells: the first is named.
+        StoreError: a folder without a run; or two without a pair, one of which has damaged cells: the first is named.
     """
     if len(dirs) < 2:
         raise UserError(f"compare: expected two or more folders, or one folder and --to STRATEGY; got {len(dirs)}")
@@ -199,14 +206,18 @@ def comparisons(
 def comparisons_to(
     path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None, measure: Measure = AUC
 ) -> list[Comparison]:
-    """Compare every other strategy of one folder with ``baseline``; pairs have equal seed, engine, trace and profile.
+    """Compare every other strategy of one folder with ``baseline``.
 
-    If the baseline ran with several values of another key, the cell with most values in common is the partner. If
-    several such cells have different results, each is a partner if they differ in options that the other strategy
-    lacks (``group`` names them), else none is. ``frame``: the folder's frame, if already loaded.
+    The cells of a pair have equal seed, engine, trace, profile and number of PS ranks. If the baseline ran with several
+    values of another key, the cell with most values in common is the partner. If there are several such cells with
+    different AUC, each one is a partner if they differ in options that the other strategy lacks (``group`` names
+    these), else none is.
 
-    Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError if there are damaged
-    cells then, which names the first, and for a folder without a run.
+    ``frame``: the folder's frame, if already loaded. ``measure``: the first of the differences.
+
+    Raises:
+        UserError: ``baseline``, or every other strategy, has no finished cell.
+        StoreError: a folder without a run; or no such finished cell, and there are damaged ones: the first is named.
     """
     frame = load(path) if frame is None else frame
     cells = _done(frame)
@@ -236,7 +247,10 @@ def comparisons_to(
 
 
 def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
-    """Pairs of a ``base`` and an ``other`` cell with equal ``keys`` and contents; base columns end in `` base``."""
+    """Pairs of a ``base`` and an ``other`` cell with equal ``keys``, as in ``Comparison.pairs``.
+
+    Pairs whose digests differ are left out if a column of ``CONTENTS`` has a value for one of the two cells.
+    """
     right = other.reindex(columns=[*dict.fromkeys((*other, *base))])
     pairs = plain(
         base.astype(object)
@@ -251,10 +265,10 @@ def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
 
 
 def _nearest(pairs: Frame, keys: Sequence[str], options: Sequence[str]) -> Frame:
-    """For each cell, the pair with most values of ``keys`` in common; the column ``option`` is empty.
+    """For each cell, the pair with most values of ``keys`` in common; a new column ``option`` is empty.
 
-    Several such pairs, with different results, stay if they differ in ``options`` that the cell lacks; ``option`` then
-    names these. Otherwise all of them are left out.
+    If a cell has several such pairs with different AUC, all stay if they differ in ``options`` that the cell lacks, and
+    ``option`` names these; otherwise none stays.
     """
     pairs = pairs.assign(common=0)
     for key in keys:
@@ -286,7 +300,7 @@ def _refuse_damaged(*frames: "pd.DataFrame") -> None:
 
 
 def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
-    """The seed, and every column or config key that takes several values inside one of the folders."""
+    """The seed, and the strategy, columns of ``SETTING`` and swept keys that have several values inside a folder."""
     keys = [key for key in ("strategy", *SETTING) if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
     swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key and key not in CONTENTS)
     return ["seed", *keys, *swept]
@@ -320,7 +334,7 @@ def _with_ratio(value: Estimate | None, **look: Any) -> str:
 
 
 def _config_difference(found: Sequence[Comparison]) -> str:
-    """The config keys in which the cells of pairs differ, except those that vary inside one of the folders."""
+    """A sentence: the config keys in which the cells of pairs differ, except those that vary inside a folder."""
     left, right = (_configs(Path(folder)) for folder in (found[0].base, found[0].other))
     inside = {*swept_keys(left), *swept_keys(right), "seed"}
     pairs = [item.pairs.iloc[0] for item in found]
@@ -331,7 +345,7 @@ def _config_difference(found: Sequence[Comparison]) -> str:
 
 
 def _changed_contents(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The inputs (data, trace) that have another content under the same name in some pair."""
+    """Words for the inputs (data, trace) that have different contents under one name in some pair."""
     for name in ("data", "trace"):
         digests = f"{name}_digest", f"{name}_digest base"
         if any(p[name] == p[f"{name} base"] and len({p[each] for each in digests} - {None}) == 2 for p in pairs):
@@ -339,7 +353,7 @@ def _changed_contents(pairs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _configs(folder: Path) -> list[dict[str, Any]]:
-    """The configs of the runs in a folder that can be read."""
+    """The readable configs of the runs in a folder."""
     configs: list[dict[str, Any]] = []
     for path in find_runs(folder):
         with suppress(StoreError):

@@ -39,7 +39,7 @@ _HEADINGS = (
 
 
 def show(path: Path | str) -> Shown:
-    """What the console shows of the run directory ``path``: config, timeline, results and newest checkpoint.
+    """The run in the directory ``path``, for the console: config, timeline, results, contradictions, newest checkpoint.
 
     Raises StoreError if it is not a run directory, or its record cannot be read or is not what the run wrote.
     """
@@ -70,7 +70,8 @@ def show(path: Path | str) -> Shown:
 def is_sound(path: Path | str) -> bool:
     """Whether the record of the run at ``path`` is consistent: no contradiction, and a result if there is a DONE file.
 
-    Raises StoreError as ``show``.
+    An empty record is consistent. The digests in DONE are not checked, as they are by :func:`show`. Raises StoreError
+    if the record cannot be read.
     """
     run = RunDir(Path(path))
     log = EventLog.of(run)
@@ -78,7 +79,7 @@ def is_sound(path: Path | str) -> bool:
 
 
 def _unsealed(run: RunDir) -> str:
-    """The sentence on a finished run that cannot be verified."""
+    """A sentence: this finished run cannot be verified, as its code wrote no digests."""
     try:
         commit = (read_env(run.path).get("git") or {}).get("commit")
     except StoreError:
@@ -112,7 +113,7 @@ def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
 
 
 def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
-    """A row for each event of a kind in ``_WORDS``; consecutive saves are one row, as there may be hundreds."""
+    """A row for each event of a type in ``_WORDS``; consecutive saves are one row, as there may be hundreds."""
     shown = [event for event in events if type(event) in _WORDS]
     for kind, group in itertools.groupby(shown, key=type):
         if kind is Saved:
@@ -128,7 +129,7 @@ def _row(event: Event, what: str, hours: float | None, seconds: float | None) ->
 
 
 def _hours_of(event: Event) -> float | None:
-    """Emulated hours of overhead that the event adds; None for events that add none."""
+    """Emulated hours of overhead that an event other than a save adds; None if it adds none."""
     if isinstance(event, Recovered):
         return event.load_h + event.lost_h + event.reschedule_h
     return event.reschedule_h if isinstance(event, Injected) else None
@@ -160,7 +161,7 @@ def _start(event: Started) -> str:
 
 
 def _fault(event: Injected) -> str:
-    """The text of an injected fault; for a fault of a plugin that is not loaded, the details in the event."""
+    """The text of an injected fault. The fault of a plugin that is not loaded is shown by the event's details."""
     kind, details = FAULTS.get(event.fault), event.details
     said = ", ".join(f"{name} {value}" for name, value in details.items())
     what = kind.words.format(fault=event.fault, **details) if kind else said
@@ -185,7 +186,7 @@ def _regroup(event: Regrouped) -> str:
 
 
 def _source(event: Recovered) -> str:
-    """Where the rows of the dead ranks came from (``checkpoint 3``); for several sources, with the ranks of each."""
+    """The source of the dead ranks' rows (``checkpoint 3``); if there are several, each with its ranks."""
     words = {"initial": "initial values", "replica": "replicas"}
     words |= dict.fromkeys(("checkpoint", "rollback", "mirror"), f"checkpoint {event.sequence}")
     ranks: dict[str, list[str]] = {}
@@ -206,7 +207,7 @@ def _recovery(event: Recovered) -> str:
 
 
 def _trainers(event: Recovered) -> str:
-    """The outcome for trainers that died, and for the dense network if all of them died."""
+    """Text on the trainers that died, and on the dense network if all of them died; empty if none died."""
     names = ", ".join(filter(is_trainer, event.ranks))
     if event.dense == "kept":
         return names and f"{names} replaced"
@@ -215,7 +216,7 @@ def _trainers(event: Recovered) -> str:
 
 
 def _shards(event: Recovered, source: str) -> str:
-    """The outcome for the shards of PS ranks that died, and for their updates."""
+    """Text on the shards of the PS ranks that died, and on their updates; empty if none died."""
     if not event.kinds:
         return ""
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"
@@ -236,7 +237,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Recovered: _recovery,
     Evaluated: lambda event: f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}",
 }
-"""The text of an event in the timeline; other events are left out."""
+"""The text of an event in the timeline, by the event's type; events of other types are left out."""
 
 
 def _results(events: Sequence[Event]) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""The table per strategy: quality, losses and costs, in columns that are either emulated or measured.
+"""The table of strategies: quality, losses and costs, in columns that are either emulated or measured.
 
-A new column is one entry of ``COLUMNS``: every form of the table (console, CSV, LaTeX, Markdown, HTML) is made of them.
+A new column is one entry of ``COLUMNS``, from which every form of the table (console, CSV, LaTeX, Markdown, HTML) is
+made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,9 +77,9 @@ _RESOURCES = (
 class Column(Heading):
     """A column of the table of strategies: a heading, and the text of its cells.
 
-    ``of``: the column of ``load`` whose mean, times ``scale``, is shown. ``show``: makes the text of a cell instead.
-    ``key``: the column's name on the command line, if not the title. ``where``: whether a block has the column;
-    ``note``: explains it below the table.
+    ``of``: the column of ``load`` whose mean, times ``scale``, is shown with ``digits`` digits. ``show``: a function
+    that makes the text of a cell in another way. ``key``: the column's name on the command line, if not the title in
+    lower case. ``where``: whether a block has the column. ``note``: its explanation below the table.
     """
 
     of: str = ""
@@ -93,22 +94,24 @@ class Column(Heading):
 
     @property
     def name(self) -> str:
-        """Its name on the command line."""
         return self.key or self.title.lower()
 
 
 def _is_known(name: str, block: Block) -> bool:
-    """Whether some strategy of the block has a value in a column."""
+    """Whether some strategy of the block has a value in column ``name``."""
     return any(line.estimate(name) is not None for line in block.lines)
 
 
 def _is_priced(name: str, block: Block) -> bool:
-    """Whether the column ``name`` is shown: the profile has prices, and some strategy has a value other than 0."""
+    """Whether node-hours are known, and some strategy's mean of column ``name`` is not 0.
+
+    Node-hours are known if the profile has a number of trainers.
+    """
     return _is_known("node_h", block) and any(line.mean(name) for line in block.lines)
 
 
 def _difference(column: Column, line: Line) -> str:
-    """The AUC difference to ``none``; the number of pairs follows in brackets if some cells have no partner."""
+    """The AUC difference to ``none``, with the number of pairs in brackets if some cells have no partner."""
     if line.strategy == BASELINE:
         return UNKNOWN
     num = f" ({len(line.pairs)})" if line.unpaired and len(line.pairs) else ""
@@ -116,12 +119,11 @@ def _difference(column: Column, line: Line) -> str:
 
 
 def _loss(column: Column, line: Line) -> str:
-    """The loss in the measure."""
     return UNKNOWN if line.strategy == BASELINE else show_interval(line.loss, scale=column.scale, signed=True)
 
 
 def _total(column: Column, line: Line) -> str:
-    """The overhead, marked if it is longer than the job in some cell."""
+    """The overhead, with a dagger if it is longer than the job in some cell."""
     return show_mean(line.estimate(column.of), scale=column.scale) + " †" * _is_longer_than_the_job(line)
 
 
@@ -199,7 +201,7 @@ IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total
 def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
     """The columns of a block's table, and the text of each line's cells.
 
-    ``names``: names of the columns to show, in order; empty for all. Raises UserError for a name without a column.
+    ``names``: names of the columns to show, in order; empty for all. Raises UserError for a column the table lacks.
     """
     known = {column.name: column for column in COLUMNS if column.where(block)}
     if unknown := [name for name in names if name not in known]:
@@ -209,9 +211,9 @@ def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list
 
 
 def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool = False) -> Shown:
-    """The table per strategy for the console, one for each setting; then the cells that are not in it, and why.
+    """The tables of strategies for the console, one for each setting; then the cells that are left out, and why.
 
-    ``explain``: with notes on how the numbers are made.
+    ``explain``: adds notes on how the numbers are computed.
     """
     blocks = blocks_of(frame, measure)
     tables = [rich_table(*content(block), block.title) for block in blocks]
@@ -223,11 +225,12 @@ def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool =
 def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
     """A row per setting and strategy of a frame made by ``load``: the setting, numbers of cells and pairs, estimates.
 
-    An estimate has the mean over seeds under its column of ``load`` (``auc_difference``: AUC minus that of ``none``,
-    paired by seed; ``loss``: in ``measure``, positive is worse), and half of its 95 % confidence interval under
-    ``*_half_width``. ``sample_equivalent_frac``: of the loss (:func:`analysis.stats.sample_equivalent`);
-    ``test_set_error``: :attr:`analysis.stats.Line.test_set_error`. Units are those of ``load``. Unknown is NaN.
-    Node-hours, bytes on the wire and memory have columns where a profile has prices.
+    An estimate has its mean over seeds under the name of the column of ``load``, in the unit of ``load``, and half of
+    its 95 % confidence interval under ``*_half_width``. ``auc_difference``: AUC minus the AUC of ``none``, paired by
+    seed. ``loss``: the paired difference in ``measure``; positive is worse. ``sample_equivalent_frac``:
+    :func:`analysis.stats.sample_equivalent` of the loss. ``test_set_error``:
+    :attr:`analysis.stats.Line.test_set_error`. Unknown is NaN. Node-hours, bytes on the wire and memory have columns if
+    a profile has a number of trainers and some mean is not 0.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -260,7 +263,7 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
 
 
 def numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False) -> dict[str, float]:
-    """Columns of a frame: means, ``*_half_width`` and, if asked for, ``*_standard_error``; NaN where unknown."""
+    """Columns of a frame: means, ``*_half_width`` and, if ``has_error``, ``*_standard_error``; unknown is NaN."""
     fields = {"": "mean", "_half_width": "half_width"} | ({"_standard_error": "standard_error"} if has_error else {})
     found = {
         f"{name}{end}": getattr(value, of, None) for name, value in estimates.items() for end, of in fields.items()
@@ -281,12 +284,12 @@ def table_text(
     labels: Mapping[str, str] | None = None,
     caption: str | None = None,
 ) -> str:
-    """The table of strategies: as CSV :func:`table`, else the console's table with its rounded numbers.
+    """The table of strategies as text: :func:`table` as CSV, or the console's table as LaTeX or Markdown.
 
     ``columns``: names of the columns to show, in order (default: all; for LaTeX ``IN_A_PAPER``). ``labels``: other
     names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
 
-    Raises UserError for a column that the table does not have, or an option that the format does not take.
+    Raises UserError for a column or a strategy that the table lacks, or an option that the format does not take.
     """
     if kind == "csv" and (columns or labels):
         raise UserError("--columns, --labels: expected --format latex or markdown; a CSV file has all columns")
@@ -321,7 +324,7 @@ def table_text(
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
     """Lines below the table: cells without a partner, differing options, the effect of rounding, the mark †.
 
-    ``explain``: also how the numbers are computed, and what the columns that only some tables have mean.
+    ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have.
     """
     rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
@@ -337,7 +340,7 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:
-    """Lines on cells whose record lacks the measure, and on means of fewer evaluations than ten."""
+    """Lines on cells whose record lacks the measure, and on ``auc_mean10`` of fewer than ten evaluations."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     if not blocks or (measure := blocks[0].measure) is AUC:
@@ -352,7 +355,7 @@ def _measure_notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def _option_notes(blocks: Sequence[Block]) -> list[str]:
-    """A line for each option whose value differs between strategies of one table."""
+    """A line for each strategy option whose value differs between strategies."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     cells = plain(pd.concat([line.cells for block in blocks for line in block.lines])) if blocks else pd.DataFrame()
@@ -384,8 +387,10 @@ def _partner_note(title: str, line: Line) -> str:
 
 
 def missing(frame: Frame) -> list[str]:
-    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code,
-    data or trace."""
+    """Lines on cells that are not done, results of different code, data or trace, and records with a contradiction.
+
+    Of many copies the first three have a line of their own.
+    """
     is_copy = frame["status"] == "copy"
     num_more = max(0, int(is_copy.sum()) - _MOST_COPIES)
     named = frame[(frame["status"] != "done") & ~(is_copy & (is_copy.cumsum() > _MOST_COPIES))]
