@@ -42,9 +42,9 @@ class Rows:
 
 
 def parse_rows(text: bytes, *, name: str, first_line: int) -> Rows:
-    """Decode whole lines.
+    """Decode ``text``, whole lines in Criteo's format. Its last character is a newline.
 
-    ``text`` ends with a newline. ``name`` and ``first_line`` (counted from 1) are its file and line, for errors.
+    ``name`` and ``first_line`` (counted from 1): the file of the text and the number of its first line, for errors.
 
     Raises:
         DataError: ``name:line: ...`` for the first row that is not in the format, with the column and what it holds.
@@ -60,7 +60,7 @@ def parse_rows(text: bytes, *, name: str, first_line: int) -> Rows:
 
 
 def _explain(text: bytes, name: str, first_line: int) -> DataError:
-    """The DataError for the first malformed row. Slow, row by row, since it runs only before the program fails."""
+    """The DataError for the first malformed row. It may be slow, since the command fails then."""
     for line, row in enumerate(text.removesuffix(b"\n").split(b"\n"), start=first_line):
         columns = row.removesuffix(b"\r").split(b"\t")
         if len(columns) != NUM_COLUMNS:

@@ -34,12 +34,12 @@ _BLOCK = 8192  # positions of the shuffle computed at once
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive samples of a training or evaluation stream, in memory of its own."""
+    """Consecutive samples of a training or evaluation stream; its arrays are copies of the records."""
 
     first_sample: int
-    """Position of its first sample in the stream, the clock of every decision."""
+    """Position of the batch's first sample in the stream. Positions are the clock of every decision."""
     dense_BI: Tensor
-    """float32 (B, I): finite, missing 0; log(max(x, 0) + 1) of Criteo's integers x."""
+    """float32 (B, I): finite; of an integer x of Criteo's, log(max(x, 0) + 1); 0 where it is missing."""
     ids_BF: NDArray[np.int32]
     """int32 (B, F): row id within each table."""
     labels_B: Tensor
@@ -67,14 +67,14 @@ class Dataset:
         self._limits_C, self._signed_S = limits_of(meta)
         self._folder = path
         self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
-        self._block = 0, np.empty(0, np.int64)  # a position, and the samples that the shuffle puts from there on
+        self._block = 0, np.empty(0, np.int64)  # a position, and the rows at this and the next positions of the shuffle
 
     @classmethod
     def open(cls, path: Path, *, split: Split, seed: int) -> "Dataset":
         """Open the data that ``run.py data prepare`` wrote to ``path``.
 
-        ``dlrm`` shuffles the training samples by a permutation derived from ``seed``; ``chronological`` keeps the order
-        of the file. The evaluation sets are the same and in the order of the file in both.
+        Split ``dlrm`` shuffles the training samples by a permutation derived from ``seed``; split ``chronological``
+        keeps the order of the file. With both, the evaluation sets are the same, in the order of the file.
 
         Raises:
             DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split.
@@ -90,12 +90,15 @@ class Dataset:
         verify(self._folder, self.meta)
 
     def num_eval(self, which: EvalSet) -> int:
-        """Samples of an evaluation set."""
+        """Number of samples of an evaluation set."""
         first, end = self._eval_range(which)
         return end - first
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """Positions [step * batch_size, (step + 1) * batch_size) in training order; the last batch may be shorter."""
+        """Positions [step * batch_size, (step + 1) * batch_size) in training order; the last batch may be shorter.
+
+        Raises DataError for a damaged record.
+        """
         first = step * batch_size
         end = min(first + batch_size, self.num_train)
         assert 0 <= first < end, f"step {step} of batches of {batch_size} lies outside {self.num_train} samples"
@@ -114,7 +117,10 @@ class Dataset:
         return items[first - begin : end - begin]
 
     def eval_batches(self, which: EvalSet, batch_size: int, max_samples: int | None = None) -> Iterator[Batch]:
-        """Batches of an evaluation set in file order, at most ``max_samples`` samples; ``first_sample`` starts at 0."""
+        """Batches of the first ``max_samples`` samples of an evaluation set, in file order; None: of all samples.
+
+        ``first_sample`` counts from 0 in the set. Raises DataError for a damaged record.
+        """
         first, end = self._eval_range(which)
         if max_samples is not None:
             end = min(end, first + max_samples)
@@ -127,7 +133,6 @@ class Dataset:
         return self.rows.first_validation, self.rows.num_rows
 
     def _batch(self, first_sample: int, rows_B: NDArray[np.int64]) -> Batch:
-        """The batch of the records ``rows_B``; its arrays are copies. Raises DataError for a damaged record."""
         dense_BI = np.empty((len(rows_B), self.num_dense), np.float32)
         ids_BF = np.empty((len(rows_B), self.num_tables), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)

@@ -1,10 +1,10 @@
-"""Delimited click logs: the schema, which says what each column is, and the text, row by row.
+"""Delimited click logs: the schema, which says what each column is, and the decoder of rows.
 
-A log of Avazu is one of them; Criteo's format, which has no header and hexadecimal categories, is not. Every file has
-its own header, if it has one: a line with the columns' names, in any order. Every row has as many columns as the first
-line of its file. Lines end with LF or CRLF; the last line may have no line end. A field may stand in double quotes, two
-of which then are one; it holds no line break. The label is 0 or 1. A dense value is a decimal number, with a fraction
-or an exponent if need be, that float32 can hold. A category is any text.
+Avazu's log is one; Criteo's format, which has no header and hexadecimal categories, is not. If the schema says that
+there is a header, each file has its own: a line with the columns' names, in any order. Every row has as many columns as
+the first line of its file. Lines end with LF or CRLF; the last line may have no line end. A field may stand in double
+quotes, and two of them within it are one; it has no line break. The label is 0 or 1. A dense value is a decimal number
+that float32 can hold, perhaps with a fraction or an exponent. A category is any text.
 
 Shapes: R rows of a chunk, C columns of the file, I dense features, F categories.
 """
@@ -60,7 +60,11 @@ def read_schema(path: Path) -> Schema:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Decoded rows of either format, in file order. ``values_FR``: a category, or the XXH64 of its bytes."""
+    """Decoded rows of either format, in file order.
+
+    ``dense_RI``: dense features after their transform. ``values_FR``: Criteo's categories, else the XXH64 of the bytes
+    of a category.
+    """
 
     labels_R: NDArray[np.uint8]
     dense_RI: NDArray[np.float64]
@@ -68,7 +72,7 @@ class DecodedRows:
 
 
 class CsvReader:
-    """Decoder of the chunks of one file, in order. ``name``: the file, for errors."""
+    """Decoder of one file, whose chunks it gets in order. ``name``: the name of the file, for errors."""
 
     def __init__(self, schema: Schema, name: str) -> None:
         self._schema = schema
@@ -148,7 +152,7 @@ class CsvReader:
             x += 1
 
     def _explain(self, line: bytes, number: int) -> DataError:
-        """The DataError for a malformed line. Slow, since it runs only before the program fails."""
+        """The DataError for a malformed line. It may be slow, since the command fails then."""
         where, names = f"{self._name}:{number}", self._names or ()
         try:
             fields = self._fields(line.removesuffix(b"\r"), where)

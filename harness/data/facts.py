@@ -1,6 +1,6 @@
-"""Aggregates of a click log that say how it is accessed: no row of it and no id is among them.
+"""Facts of a click log: aggregates that say how its tables are accessed. They contain no row and no id of the log.
 
-Two logs can be compared by them (`run.py data info --against`), and a law of synthetic logs is fitted to them
+Two logs can be compared by their facts (`run.py data info --against`), and a law of synthetic logs is fitted to facts
 (``harness.data.fit``). Shapes: N rows of a table, F tables, S samples of which pairs are counted, C = 31 codes.
 """
 
@@ -34,13 +34,13 @@ from harness.kernels import click_records
 
 BATCH_SIZE = 128
 WINDOW = 10 * BATCH_SIZE
-"""Samples within which a second access of an id counts as re-use."""
+"""Number of samples within which a second access to an id counts as re-use."""
 NUM_TOP_IDS = 30
-"""Ids of a table of which mutual information is taken, beside all others together."""
+"""Mutual information tells apart this number of ids of a table, the most frequent ones; all others count as one id."""
 COUNT_BINS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 4), (5, 19), (20, 99), (100, 999), (1000, None))
-"""Ids by their number of accesses, from, to."""
+"""Groups of ids by number of accesses: the least and the most accesses of a group; None: no limit."""
 MIN_IDS = 3
-"""Ids that a spread between them needs."""
+"""Least number of ids for which a spread of click rates is computed."""
 
 _GROWTH_ROWS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 _RANKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
@@ -56,11 +56,12 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class CountBin(_Facts):
-    """Ids with ``count`` accesses (from, to; None: any number more).
+    """The ids of a table whose number of accesses is in the range ``count`` (least, most; None: no limit).
 
-    ``ctr``: click rate of their accesses. ``ctr_sd_between_ids``: standard deviation of the ids' own click rates,
-    weighted by accesses and without the noise of so few labels: of ids with c accesses and k clicks,
-    k (k - 1) / (c (c - 1)) has the mean rate², to which the square of ``ctr`` is compared.
+    ``ctr``: click rate of their accesses. ``ctr_sd_between_ids``: standard deviation of the ids' click rates, weighted
+    by accesses. It leaves out the noise of few labels per id: for an id of c accesses and k clicks, the expected value
+    of k (k - 1) / (c (c - 1)) is the square of its rate. ``ctr`` is None without ids; the deviation is None for fewer
+    than three ids, and for ids with one access.
     """
 
     count: tuple[int, int | None]
@@ -71,9 +72,11 @@ class CountBin(_Facts):
 
 
 class TableFacts(_Facts):
-    """One table. A missing value is an id. Shares and fractions are of its accesses, one per sample, or of its ids.
+    """The facts of one table. A missing value counts as an id. A table has one access per sample.
 
-    ``distinct_after_rows``: ids in the first so many samples. ``top_1_percent_share``: of the top 1 % of its ids.
+    ``distinct``: number of ids that occur. ``distinct_after_rows``: number of ids in the first n samples, by n.
+    ``top_1_percent_share``: share of accesses of the most frequent 1 % of ids. ``share_of_accesses_of_rank``: of
+    the most frequent id (rank 1), the second, and so on. ``distinct_per_batch_of_128``: mean number of ids in a batch.
     ``missing_frac``: None where the log does not tell, as in prepared data.
     """
 
@@ -91,7 +94,7 @@ class TableFacts(_Facts):
 
 
 class PooledFacts(_Facts):
-    """All tables as one, with an access to each of them a sample."""
+    """The facts of all tables taken as one, with an access to each table per sample."""
 
     distinct: int
     top_01_percent_share: Annotated[float, Field(alias="top_0.1_percent_share")]
@@ -102,7 +105,7 @@ class PooledFacts(_Facts):
 
 
 class PairFacts(_Facts):
-    """Mutual information of each two tables, over their top 30 ids and the rest, by the lesser of both entropies.
+    """Mutual information of each pair of tables, divided by the lesser of their entropies (:func:`mutual_information`).
 
     ``matrix``: (F, F), 0 on the diagonal. The other facts are of the pairs of different tables; 0 if there are none.
     """
@@ -117,8 +120,8 @@ class PairFacts(_Facts):
 class IntegerFacts(_Facts):
     """The facts of one integer column.
 
-    ``quantiles``: of the values that are not missing. ``corr_label``: the correlation of log1p of the value with the
-    label.
+    ``quantiles``: by probability, of the values that are not missing. ``corr_label``: the correlation of log1p of the
+    value with the label.
     """
 
     column: str
@@ -131,7 +134,7 @@ class IntegerFacts(_Facts):
 
 
 class Facts(_Facts):
-    """All aggregates of one log. ``integers``: empty where the log does not tell, as in prepared data."""
+    """All facts of one log. ``integers``: empty where the log does not tell, as in prepared data."""
 
     rows: Annotated[int, Field(ge=1)]
     positives_frac: _Fraction
@@ -149,9 +152,9 @@ class Facts(_Facts):
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts in a JSON file that `run.py data info --facts` or `data fit` wrote, or of a law. Raises DataError.
+    """The facts in a JSON file that `run.py data info --facts` or `data fit` wrote, or the facts of a named law.
 
-    Laws, and files of facts, are of logs with Criteo's 26 tables.
+    Raises DataError, also unless the facts are of Criteo's 26 tables.
     """
     path = path_of_law(str(path))
     try:
@@ -173,11 +176,12 @@ def write_facts(path: Path, facts: Facts) -> None:
 
 
 def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequence[int] = ()) -> Facts:
-    """The facts of the prepared folder ``path``; verifies its digest. Removes what killed preparations of it left.
+    """The facts of the prepared folder ``path``. Removes temporary files that killed preparations of it left.
 
-    ``progress`` is called with the number of records read and of all records. ``growth_rows``: further numbers of
-    samples after which distinct ids are counted. Memory: 16 bytes per table row, and one block of records. Raises
-    DataError as ``Dataset.open`` does, and if the records do not match their digest.
+    ``progress`` is called with the number of records read and the number of all. ``growth_rows``: further numbers of
+    samples after which distinct ids are counted. Memory of the counting: 16 bytes per table row, one block of records.
+
+    Raises DataError as :func:`read_meta`, and if the records are damaged or do not have the digest of the meta.
     """
     sweep(path)
     meta = read_meta(path)
@@ -195,7 +199,7 @@ def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequen
 
 
 def count_accesses(path: Path, meta: Meta) -> list[NDArray[np.uint32]]:
-    """Number of accesses of each row of each table. Raises DataError as :func:`measure`."""
+    """Number of accesses to each row of each table. Raises DataError for damaged records."""
     return _counted(path, meta).counts_F
 
 
@@ -213,8 +217,6 @@ def _counted(path: Path, meta: Meta, progress: Progress | None = None, growth_ro
 
 
 class _Counter:
-    """Counts of all accesses."""
-
     def __init__(self, meta: Meta, growth_rows: set[int]) -> None:
         self._num_rows = meta.num_rows
         self._first_table = 1 + meta.num_dense
@@ -228,7 +230,6 @@ class _Counter:
         self.positives_7, self.samples_7 = np.zeros(7), np.zeros(7)
 
     def add(self, first: int, records_BC: NDArray[np.int32]) -> None:
-        """Count the records of a block that starts at sample ``first``."""
         labels_B = records_BC[:, 0].copy().view(np.float32)
         ids_FB = records_BC[:, self._first_table :].T.copy()
         seventh_B = np.arange(first, first + len(labels_B)) * 7 // self._num_rows
@@ -258,7 +259,6 @@ class _Counter:
                 start = end
 
     def table(self, table: int, name: str) -> TableFacts:
-        """The facts of one table, called ``name``."""
         is_seen_N = self.counts_F[table] > 0
         counts_N, positives_N = (each[table][is_seen_N] for each in (self.counts_F, self._positives_F))
         sorted_N = np.sort(counts_N)[::-1]
@@ -280,7 +280,6 @@ class _Counter:
         )
 
     def pooled(self) -> PooledFacts:
-        """The facts of all tables as one."""
         sorted_N = np.sort(np.concatenate([counts_N[counts_N > 0] for counts_N in self.counts_F]))[::-1]
         return PooledFacts(
             distinct=len(sorted_N),
@@ -296,7 +295,7 @@ class _Counter:
 
 
 def top_share(counts_N: NDArray[np.uint32], num_top: int) -> float:
-    """Share of all accesses of the first ``num_top`` ids with these counts, descending; of one at least."""
+    """Share of accesses of the ``num_top`` most frequent ids (at least one). ``counts_N``: accesses by id, descending."""
     return float(counts_N[: max(1, num_top)].sum(dtype=np.int64) / counts_N.sum(dtype=np.int64))
 
 
@@ -322,7 +321,7 @@ def _count_bin(
 
 
 def _pair_facts(path: Path, meta: Meta) -> PairFacts:
-    """The facts of pairs, from evenly spaced samples."""
+    """The facts of pairs of tables, from at most ``_MAX_PAIR_SAMPLES`` evenly spaced samples."""
     stride = math.ceil(meta.num_rows / _MAX_PAIR_SAMPLES)
     ids_SF = map_records(path, meta)[::stride, 1 + meta.num_dense :]
     matrix_FF = mutual_information(ids_SF)
@@ -337,9 +336,9 @@ def _pair_facts(path: Path, meta: Meta) -> PairFacts:
 
 
 def mutual_information(ids_SF: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float64]:
-    """Mutual information of each two columns over the lesser of their entropies: (F, F), 0 on the diagonal.
+    """Mutual information of each pair of columns, divided by the lesser of their entropies: (F, F), 0 on the diagonal.
 
-    Of each column the 30 most frequent ids count, and all others as one.
+    In each column all but the 30 most frequent ids count as one id.
     """
     num_tables = ids_SF.shape[1]
     codes_SF = np.empty(ids_SF.shape, np.uint8)

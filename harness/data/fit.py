@@ -1,8 +1,9 @@
 """The fit of a law of synthetic click logs to the aggregates of a real log.
 
-Three fits follow each other, none of which sees a row: the popularity of each table's ranks, by what is expected of
-samples of the law; the ties between tables, by the mutual information of drawn samples; the effects of ids, by the
-spread of click rates between ids of drawn samples.
+There are three fits, one after another. The first fits the popularity of each table's ranks to the expected facts of
+samples of the law. The second fits the ties between tables to the mutual information of tables in drawn samples. The
+third fits the effects of ids to the spread of click rates between ids in drawn samples. None of them sees a row of the
+log.
 
 Shapes: K buckets of ranks of a table, F = 26 tables, L latent variables, M samples.
 """
@@ -25,17 +26,19 @@ from harness.data.law import Floats, IntegerLaw, Law, TableLaw, Tie, World, buck
 from harness.data.records import NUM_TABLES
 from harness.data.sources import Progress
 
-NUM_LARGE = 8  # tables whose spreads count most: the seven that CPR tracks are among them
+NUM_LARGE = 8  # tables whose spreads count most; they include the seven that CPR tracks
 HOT_RANKS = 100
 RENEWED_FRAC = 0.25
-"""A choice: the aggregates do not tell how many ids are replaced in the course of the log."""
+"""``Law.renewed_frac``, a choice: the aggregates do not tell how many ids are replaced in the course of the log."""
 EFFECTS_SEEDS = range(1, 17)
-"""Draws of the effects of a table's ids. The first is taken that spreads the click rates of its hottest ids as in the
-facts, else the best: as these ids are few, the draw decides."""
+"""Seeds of the effects of a table's ids, tried in order. The first is taken that spreads the click rates of the table's
+hottest ids nearly as in the facts; if there is none, the best. Since these ids are few, their spread differs between
+seeds."""
 LOAD = 0.75
-"""How much integers tell of ids: with it, the losses of AUC that failures cause are those on Kaggle's own rows."""
+"""``IntegerLaw.load`` (how much integers tell about ids), chosen so that failures cause the same AUC losses as on
+Kaggle's own rows."""
 DENSE_SCALE = 1.55
-"""Effects of the integers, over their correlations with the label: what models reach without the tables decides."""
+"""Effect of an integer divided by its correlation with the label, chosen by the AUC of models without tables."""
 
 _KNOTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 100_000, 300_000, 10**6, 3 * 10**6)
 _EACH_RANK_BELOW = 70  # ranks of a table that has a knot for each
@@ -65,9 +68,10 @@ _HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models 
 
 
 def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) -> Law:
-    """The law whose samples have these facts, at the size of ``full_log`` (of ``FULL_LOGS``). Takes two minutes.
+    """The law whose samples have the facts nearest to ``facts``, for a whole log of the size of ``full_log``.
 
-    ``progress`` is called with parts done and of all.
+    ``full_log``: a key of ``FULL_LOGS``. ``facts`` must have integers. ``progress`` is called with the number of parts
+    done and the number of all. Takes two minutes.
     """
     full = FULL_LOGS[full_log]
     say = progress or (lambda _done, _all: None)
@@ -94,15 +98,15 @@ def fit_law(facts: Facts, full_log: str, *, progress: Progress | None = None) ->
 
 
 def _num_ranks(size: int) -> int:
-    """Ranks of a table that has ``size`` ids in all, those that replace others included."""
+    """Ranks of a table with ``size`` ids in all, of which some replace others in the course of the log."""
     return size if size <= HOT_RANKS else HOT_RANKS + round((size - HOT_RANKS) / (1 + RENEWED_FRAC))
 
 
 def _fit_table(facts: TableFacts, rows: int, size: int, full_rows: int) -> TableLaw:
-    """The law of ranks of one table: the logs of shares at the knots, by least squares of what is expected of samples.
+    """The law of ranks of one table: the logs of shares at the knots, by least squares of differences from the facts.
 
-    Judged are the growth of distinct ids, ids and accesses by number of accesses, shares of single ranks, distinct ids
-    in a batch, and the ids of the whole log.
+    The facts are the growth of distinct ids, ids and accesses by number of accesses, shares of single ranks, distinct
+    ids in a batch, and the ids of the whole log.
     """
     missing_frac = facts.missing_frac or 0.0
     num_ranks = max(1, _num_ranks(size - (missing_frac > 0)))
@@ -128,7 +132,7 @@ def _falling(log_steps: Floats) -> Floats:
 
 
 class _TableJudge:
-    """Compares what is expected of samples of a law of ranks with the facts of a table."""
+    """Compares the expected facts of samples of a law of ranks with the facts of a table."""
 
     def __init__(self, facts: TableFacts, rows: int, full_rows: int, size: int, knots: Sequence[int]) -> None:
         self._facts, self._rows, self._full_rows, self._size, self._knots = facts, rows, full_rows, size, knots
@@ -201,7 +205,7 @@ class _TableJudge:
 
 
 def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
-    """The integers, each with a large table of which it tells: the one that tells most with the largest table."""
+    """The law of each integer. The integers with the highest correlation with the label tell about the largest tables."""
     by_size = sorted(range(NUM_TABLES), key=lambda table: facts.tables[table].distinct, reverse=True)
     by_corr = sorted(range(len(facts.integers)), key=lambda place: abs(facts.integers[place].corr_label), reverse=True)
     table_of = dict(zip(by_corr, by_size, strict=False))
@@ -218,7 +222,7 @@ def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
 
 
 def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
-    """``law`` with the tree of ties that gives the wanted mutual information: coordinate descent on drawn samples."""
+    """``law`` with ties fitted to the mutual information of the facts, by coordinate descent on drawn samples."""
     wanted_FF, num = np.array(facts.pairs.matrix), min(facts.rows, _TIE_SAMPLES)  # few samples seem more tied
     law = _with_tree(law, wanted_FF)
     ties = [*law.latents, *(table.tie for table in law.tables)]
@@ -243,7 +247,7 @@ def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
 
 
 def _with_tree(law: Law, wanted_FF: Floats) -> Law:
-    """``law`` with a first tree: the groups of tables that average linkage finds, each a latent variable."""
+    """``law`` with the tree of ties to start from: each group of tables that average linkage finds is a latent variable."""
     distance_FF = 1 - (wanted_FF + wanted_FF.T) / 2
     np.fill_diagonal(distance_FF, 0)
     latents: list[Tie] = []
@@ -266,12 +270,12 @@ def _with_tree(law: Law, wanted_FF: Floats) -> Law:
 
 
 def _apart(ids_MF: NDArray[np.int64], missing_MF: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Ids, with -1 for a missing value, which counts as an id of its own."""
+    """Ids, with -1 for a missing value, which thus counts as an id of its own."""
     return np.where(missing_MF, -1, ids_MF)
 
 
 def _tied(law: Law, ties: Sequence[Tie]) -> Law:
-    """``law`` with these ties: those of the latent variables come first, then those of the tables."""
+    """``law`` with ``ties``: first the ties of the latent variables, then the ties of the tables."""
     num_latents = len(law.latents)
     pairs = zip(law.tables, ties[num_latents:], strict=True)
     tables = tuple(table.model_copy(update={"tie": tie}) for table, tie in pairs)
@@ -279,12 +283,12 @@ def _tied(law: Law, ties: Sequence[Tie]) -> Law:
 
 
 def _with(tables: Sequence[TableLaw], number: int, own: TableLaw) -> tuple[TableLaw, ...]:
-    """``tables`` with another one in place of ``number``."""
+    """``tables`` with ``own`` in place of table ``number``."""
     return (*tables[:number], own, *tables[number + 1 :])
 
 
 def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
-    """Mean square difference of mutual information in ``num`` samples, and of the shares of strongly tied pairs."""
+    """Mean square difference of mutual information in ``num`` samples, plus differences in numbers of tied pairs."""
     ids_MF = _apart(*World(law, num, 0).draw_ids(0, num))
     pairs = np.triu_indices(NUM_TABLES, 1)
     found, wanted = mutual_information(ids_MF)[pairs], wanted_FF[pairs]
@@ -293,10 +297,11 @@ def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
 
 
 def _with_few_ids(law: Law, facts: Facts) -> Law:
-    """``law`` whose tables of few ids have the ids of the facts, and those seen once, in the log of seed 0.
+    """``law`` whose tables with few ids have as many ids, and ids seen once, in the log of seed 0 as in the facts.
 
-    An id more or less is much of such a table, and samples of one law differ by more. The slope of the logs of shares
-    of the ids that the facts have once, or not at all, is multiplied by the number nearest to 1 that is best.
+    One id is a large part of such a table, and samples of one law differ by more than one. For the ids that the facts
+    have once or not at all, the slope of the logs of shares is multiplied by the best of ``_SLOPES``, the first of
+    equally good ones.
     """
     tables = [*law.tables]
     for number, (own, its) in enumerate(zip(law.tables, facts.tables, strict=True)):
@@ -318,7 +323,7 @@ def _with_few_ids(law: Law, facts: Facts) -> Law:
 
 
 def _with_effects(law: Law, facts: Facts) -> Law:
-    """``law`` with an effect per table at which click rates are spread between ids as in the facts."""
+    """``law`` with an effect per table such that the spread of click rates between ids is as in the facts."""
     judge = _EffectJudge(law, facts)
     start = np.full(NUM_TABLES, _USUAL_LOG_EFFECT)
     found = least_squares(judge.residuals, start, bounds=(-7, 1), max_nfev=_EFFECT_ROUNDS, diff_step=0.05)
@@ -380,7 +385,10 @@ class _EffectJudge:
         return np.concatenate([*found, *pulls])
 
     def hottest_difference(self, table: int, effects_F: Floats) -> float:
-        """Difference from the facts of the spread between as many of the hottest ids of ``table`` as the facts have."""
+        """Difference of the spread between the hottest ids of ``table`` from the facts; 0 if there are too few such ids.
+
+        The hottest ids are as many as the facts have with 1000 accesses or more.
+        """
         if self._num_hottest_F[table] < MIN_IDS:
             return 0.0
         found: list[float] = []
@@ -391,7 +399,6 @@ class _EffectJudge:
         return abs(float(np.mean(found)) - self._wanted[table, -1])
 
     def bayes_auc(self, effects_F: Floats) -> float:
-        """The AUC of the true probabilities."""
         odds_M = self._odds(0, effects_F)
         return expected_auc(np.log(odds_M / (1 - odds_M)))
 
@@ -401,7 +408,7 @@ class _EffectJudge:
 
 
 def _weight(part: CountBin, rows: int, positives_frac: float) -> float:
-    """Weight of a spread: by accesses, and less where it is not known well."""
+    """Weight of a spread: more for more accesses, less the larger its standard error; 0 if it is unknown."""
     if part.ctr_sd_between_ids is None:
         return 0.0
     error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part.ids) / (part.accesses_frac * rows)
@@ -410,7 +417,7 @@ def _weight(part: CountBin, rows: int, positives_frac: float) -> float:
 
 
 def _bins(counts_N: Floats) -> list[NDArray[np.intp]]:
-    """The ids in each of ``COUNT_BINS`` but the first."""
+    """The positions of the ids in each group of ``COUNT_BINS`` but the first."""
     return [
         np.flatnonzero((counts_N >= first) & (counts_N <= (math.inf if last is None else last)))
         for first, last in COUNT_BINS[1:]
@@ -420,7 +427,10 @@ def _bins(counts_N: Floats) -> list[NDArray[np.intp]]:
 def _spreads(
     odds_M: Floats, place_M: NDArray[np.intp], counts_N: Floats, groups: Sequence[NDArray[np.intp]]
 ) -> list[float]:
-    """Standard deviation of click rates between the ids of each of ``groups``; NaN for too few ids."""
+    """Standard deviation of click rates between the ids of each of ``groups``; NaN for fewer than ``MIN_IDS`` ids.
+
+    ``odds_M``: click probability of each sample. ``place_M``: position of its id. ``counts_N``: accesses of each id.
+    """
     sum_N, square_N = np.bincount(place_M, odds_M), np.bincount(place_M, odds_M**2)
     found: list[float] = []
     for ids in groups:

@@ -1,10 +1,11 @@
 """The law of a synthetic click log, and samples drawn from it.
 
-A law describes a whole log at the data set's full size; a file of fewer rows is a sample of it. Per table it has a
-power law of ranks whose exponent changes from piece to piece, so that few ids are hot and most are rare. Tables are
-tied by a tree of latent variables, each uniform on [0, 1): a table's uniform is its parent's with some probability, and
-its quantile function makes an id of it. The log-odds of a click are a sum of effects, one per id, and of factors of the
-integers. ``harness.data.fit`` finds the constants for the aggregates of a real log.
+A law describes a whole log at the data set's full size; a file of fewer rows is a sample of it. The accesses of a table
+follow a power law of the popularity rank of ids, whose exponent changes from piece to piece. Tables are tied by a tree
+of latent variables: each variable and each table has a number in [0, 1) per sample, which with some probability is the
+number of its parent, else a new draw. The quantile function of a table turns its number into an id. The log-odds of a
+click are a sum of one effect per id and one per integer. ``harness.data.fit`` fits the constants to the aggregates of a
+real log.
 
 Shapes: M samples, I = 13 integers, F = 26 tables, K buckets of ranks of a table, L latent variables.
 """
@@ -32,7 +33,7 @@ Floats = NDArray[np.float64]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 LAWS = ("kaggle", "terabyte")
-"""Laws that are files of this package, each with the aggregates to which it was fitted."""
+"""Names of the laws that are files of this package, each with the facts to which it was fitted."""
 MAX_TABLE_IDS = 1 << 27  # so that the values of all tables fit side by side in 32 bits
 
 _EXACT_RANKS = 4096
@@ -46,10 +47,10 @@ class _Part(BaseModel):
 
 
 class Tie(_Part):
-    """The tie of a latent variable or table to latent variable ``parent``, None for none.
+    """The tie of a latent variable or table to the latent variable ``parent``; None: drawn on its own.
 
-    ``frac``: how often it has its parent's value. ``blocks``: equal parts of [0, 1) that are put in another order
-    first, so that the hottest ids of one are not those of the other.
+    ``frac``: the probability that it has its parent's number. ``blocks``: the number of equal parts of [0, 1) that are
+    put in another order before, so that the hottest ids of two tied tables do not always meet.
     """
 
     parent: Annotated[int, Field(ge=0)] | None = None
@@ -58,11 +59,12 @@ class Tie(_Part):
 
 
 class TableLaw(_Part):
-    """The ids of one table. ``log_shares``: log of the share of accesses at ``ranks`` (ascending from 1), up to a sum.
+    """The law of the ids of one table.
 
+    ``log_shares``: log of the share of accesses of the id at each of ``ranks`` (ascending from 1), up to a constant.
     Between two of these ranks the log share is linear in the log rank. ``effect``: standard deviation of the effects of
-    its ids on the log-odds, before all are scaled. ``effects_seed``: of which id has which effect; no file's seed
-    changes it.
+    the table's ids on the log-odds, before all effects are scaled. ``effects_seed``: the seed that gives each id its
+    effect; the seed of a file does not change it.
     """
 
     missing_frac: Fraction
@@ -82,11 +84,12 @@ class TableLaw(_Part):
 
 
 class IntegerLaw(_Part):
-    """One integer: a normal variable through a quantile function, whose value at each of ``Law.normals`` is given.
+    """The law of one integer: a quantile function of a normal variable, given by its value at each of ``Law.normals``.
 
-    The normal variable is ``load`` times that of the sample's id in ``table`` (from which the id's effect on the
-    log-odds comes, too) and noise for the rest: integers tell about ids, also about rare ones. Between the quantiles
-    the function is linear in the signed logarithm of 1 + the amount. ``effect``: of the normal on the log-odds.
+    Each id of ``table`` has a normal variable, which also makes its effect on the log-odds. The integer's variable is
+    ``load`` times the variable of the sample's id plus noise, and has variance 1: integers tell about ids, also about
+    rare ones. Between the quantiles the function is linear in the signed logarithm of 1 + the absolute value.
+    ``effect``: of the integer's variable on the log-odds.
     """
 
     missing_frac: Fraction
@@ -99,8 +102,8 @@ class IntegerLaw(_Part):
 class Law(_Part):
     """The whole law. ``bayes_auc``: the AUC of the true probabilities, to which all effects are scaled.
 
-    ``renewed_frac``: of the ids above rank ``hot_ranks``, how many are replaced by new ones in the course of the log.
-    ``positives_frac``: of each of its days, in order.
+    ``renewed_frac``: the fraction of ids beyond rank ``hot_ranks`` that are replaced by new ids in the course of the
+    log. ``positives_frac``: the fraction of clicks in each of the log's equal parts (days), in order.
     """
 
     tables: Annotated[tuple[TableLaw, ...], Field(min_length=NUM_TABLES, max_length=NUM_TABLES)]
@@ -131,7 +134,10 @@ class Law(_Part):
 
 
 def read_law(like: str) -> Law:
-    """The law of this name (:data:`LAWS`), or in the file of this path, which ``data fit`` wrote. Raises DataError."""
+    """The law named ``like`` (one of :data:`LAWS`), or in the file at this path, as `run.py data fit` writes it.
+
+    Raises DataError.
+    """
     path = path_of_law(like)
     try:
         return Law.model_validate(json.loads(path.read_text())["law"])
@@ -151,13 +157,13 @@ def write_law(path: Path, law: Law, facts: BaseModel) -> None:
 
 
 def path_of_law(like: str) -> Path:
-    """The file of a law, by its name or by its path."""
+    """The file of the law with this name, or else ``like`` as a path."""
     return Path(__file__).parent / "laws" / f"{like}.json" if like in LAWS else Path(like)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Drawn samples without labels. ``score_M``: the sum of all effects, before the scale and the intercept."""
+    """Drawn samples without labels. ``score_M``: the sum of all effects on the log-odds, before scale and intercept."""
 
     time_M: Floats  # position in the file, [0, 1)
     integers_MI: NDArray[np.int64]
@@ -168,7 +174,7 @@ class Samples:
 
 
 def buckets(num_ranks: int, num_exact: int = _EXACT_RANKS, num_wide: int = _NUM_BUCKETS) -> tuple[Floats, Floats]:
-    """First rank and width of buckets that cover the ranks 1..num_ranks: one rank each at first, then ever wider."""
+    """First rank and width of buckets that cover the ranks 1 to ``num_ranks``: ``num_exact`` of one rank, then wider."""
     first = np.arange(1, min(num_ranks, num_exact) + 1, dtype=np.float64)
     if num_ranks > num_exact:
         tail = np.floor(np.geomspace(num_exact + 1, num_ranks + 1, num_wide))[:-1]
@@ -177,7 +183,10 @@ def buckets(num_ranks: int, num_exact: int = _EXACT_RANKS, num_wide: int = _NUM_
 
 
 def shares(ranks: Any, log_shares: Any, *size_of_buckets: int) -> tuple[Floats, Floats, Floats]:
-    """First rank and width of each bucket of a table, and the share of accesses of each of its ranks; sums to 1."""
+    """First rank and width of each bucket of a table, and the share of accesses of one rank in it; (K,) each.
+
+    The shares of all ranks sum to 1. ``size_of_buckets``: the optional arguments of :func:`buckets`.
+    """
     first_K, width_K = buckets(int(ranks[-1]), *size_of_buckets)
     middle_K = np.sqrt(first_K * (first_K + width_K - 1))
     log_K = np.interp(np.log(middle_K), np.log(ranks), log_shares)
@@ -186,10 +195,10 @@ def shares(ranks: Any, log_shares: Any, *size_of_buckets: int) -> tuple[Floats, 
 
 
 class World:
-    """Generator of the samples of one file: ``rows`` samples of a law. The same for equal (law, rows, seed, taper).
+    """Generator of the samples of one file: ``rows`` samples of a law. Equal arguments give equal samples.
 
-    ``taper``: how fast the effect of an id falls with its rank, 0 for not at all. ``tied``: False draws every table on
-    its own.
+    ``taper``: the effect of an id of rank r is multiplied by ``(1 + r / 100) ** -taper``. ``tied``: False draws every
+    table on its own.
     """
 
     def __init__(self, law: Law, rows: int, seed: int, *, taper: float = 0.0, tied: bool = True) -> None:
@@ -204,7 +213,7 @@ class World:
         self._values_IQ = np.array([_quantile_function(each, law.normals) for each in law.integers])
 
     def draw(self, start: int, num: int) -> Samples:
-        """The samples ``start`` to ``start + num`` of the file."""
+        """The ``num`` samples of the file from number ``start`` on."""
         ids_MF, ids_missing_MF = self.draw_ids(start, num)
         values_MI, missing_MI, score_M = np.empty((num, NUM_DENSE)), np.empty((num, NUM_DENSE), np.bool_), np.empty(num)
         click_draws.draw_integers(
@@ -223,7 +232,7 @@ class World:
         )
 
     def draw_ids(self, start: int, num: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Ids of the samples ``start`` to ``start + num``, and which of them are missing: (M, F) each."""
+        """Ids of the ``num`` samples from number ``start`` on, and which of them are missing: (M, F) each."""
         ids_MF, missing_MF = np.empty((num, NUM_TABLES), np.int64), np.empty((num, NUM_TABLES), np.bool_)
         cumulative_K, first_rank_K, guide_FG = self._buckets
         click_draws.draw_ids(
@@ -233,12 +242,12 @@ class World:
         return ids_MF, missing_MF
 
     def label_uniforms(self, start: int, num: int) -> Floats:
-        """A float64 in [0, 1) for each of the samples: a sample is positive if it is below its probability."""
+        """A float64 in [0, 1) for each sample: a sample is positive if this number is below its click probability."""
         bits_M = words(self._label_key, np.arange(start, start + num, dtype=np.uint64)) >> np.uint64(11)
         return bits_M.astype(np.float64) * 2.0**-53
 
     def unit_effects(self, samples: Samples) -> Floats:
-        """The effect of each id, if all tables' effects had the standard deviation 1 and no taper: (M, F)."""
+        """The effect of the id of each sample and table, at standard deviation 1 and without taper: (M, F)."""
         effects_FM = np.zeros(samples.ids_MF.T.shape)
         for table, effects_M in enumerate(effects_FM):
             own_1 = self._tables_F[table : table + 1].copy()
@@ -264,14 +273,14 @@ def category_values(ids_MF: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def expected_auc(logits_M: Floats) -> float:
-    """Expected AUC of the true probabilities if labels are drawn by them: an upper bound for any predictor."""
+    """Expected AUC of a predictor that knows the true probabilities: an upper bound for any predictor."""
     odds_M = 1 / (1 + np.exp(-np.sort(logits_M)))
     below_M = np.cumsum(1 - odds_M) - (1 - odds_M) / 2
     return float(odds_M @ below_M / (odds_M.sum() * (1 - odds_M).sum()))
 
 
 def intercept(score_M: Floats, positives_frac: float) -> float:
-    """What is added to the scores to make the mean probability ``positives_frac``, by Newton's method."""
+    """The number that, added to all scores, makes the mean probability ``positives_frac``; by Newton's method."""
     found = float(np.log(positives_frac / (1 - positives_frac)))
     for _ in range(_NEWTON_STEPS):
         odds_M = 1 / (1 + np.exp(-(score_M + found)))
@@ -280,16 +289,16 @@ def intercept(score_M: Floats, positives_frac: float) -> float:
 
 
 def _quantile_function(law: IntegerLaw, normals: tuple[float, ...]) -> list[float]:
-    """Signed log1p of the value at each of ``normals`` and at the largest, where the last slope is kept."""
+    """Signed log1p of the value at each of ``normals`` and at ``_LARGEST_NORMAL``, by the slope of the last piece."""
     values = np.sign(law.quantiles) * np.log1p(np.abs(law.quantiles))
     slope = (values[-1] - values[-2]) / (normals[-1] - normals[-2])
     return [*values, values[-1] + slope * (_LARGEST_NORMAL - normals[-1])]
 
 
 def _nodes(law: Law, tied: bool) -> tuple[Any, NDArray[np.int64], tuple[Any, ...]]:
-    """The nodes of ``click_draws.draw_ids``, the blocks of all, and the buckets and guides of the tables.
+    """The arguments of ``click_draws.draw_ids``: nodes, blocks of all nodes, and buckets and guides of the tables.
 
-    No seed is in them: which ids meet, and what each tells about the label, is part of the law.
+    They depend on no file's seed: which ids occur together, and the effect of each, is part of the law.
     """
     num_latents = len(law.latents)
     nodes_N = np.zeros(num_latents + NUM_TABLES, dtype=click_draws.NODE)

@@ -22,7 +22,10 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
-    """A new hidden, locked file or folder beside ``out``; removed at the block's end unless renamed. Raises OSError."""
+    """Yields a new hidden, locked file or folder beside ``out``; it is removed after the block unless it was renamed.
+
+    Missing parents of ``out`` are created. Raises OSError.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     path, lock = _make_locked(out, kind)
     try:
@@ -34,9 +37,10 @@ def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Pat
 
 @contextmanager
 def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
-    """A temporary file or folder that is renamed to ``out`` if the block succeeds and removed if it fails.
+    """Yields a temporary file or folder that is renamed to ``out`` if the block succeeds, and removed if it fails.
 
-    A folder takes the place of an empty one, and of no other. Raises DataError for errors of the disk.
+    A file replaces an existing one. A folder replaces an empty one only. An OSError, also of the block, becomes a
+    DataError.
     """
     try:
         with temporary_beside(out, kind) as path:
@@ -76,7 +80,7 @@ def sweep(out: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> int | None:
-    """Remove a temporary file or folder unless it is locked. Returns its bytes; None if it could not be removed."""
+    """Remove a temporary file or folder unless it is locked. Returns its size in bytes; None if it was not removed."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

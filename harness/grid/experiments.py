@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A checked run. Its folder ``run_dir`` is locked, unless the run is done already."""
+    """A checked run. Its folder ``run_dir`` is locked unless the run is done already."""
 
     config: Config
     run_dir: Path
@@ -53,7 +53,11 @@ class OpenRun:
     def carry_out(
         self, on_status: "Callable[[RunStatus], None] | None" = None, stop: StopRequest | None = None
     ) -> Finished:
-        """Train to the end; returns the event Finished. Raises as ``harness.run.assemble.run``."""
+        """Train to the end; returns the event Finished. Raises as ``harness.run.assemble.run``.
+
+        A HarnessError is also written to error.txt. If a UserError is raised before the run has an event or a resume
+        point, the run's files are removed.
+        """
         from harness.run import assemble
 
         with reason_kept(self.run_dir, discards=True):
@@ -62,13 +66,14 @@ class OpenRun:
 
 @contextmanager
 def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
-    """Check a run and lock its folder for the time of the block. Of a finished run the files are verified instead.
+    """Check a run and lock its folder for the time of the block. If the run is done, its files are verified instead.
 
     An interrupted run goes on from its resume point; without one it starts from the beginning. ``afresh``: a run of
     this config in the folder, finished or not, by whatever code, is removed first.
 
-    Raises UserError if the config, the data, the trace or the folder cannot be used, or if the folder holds a run of
-    this config that other code computed.
+    Raises UserError if the config, the data, the trace or the folder cannot be used. A folder cannot be used if it
+    holds other files, another run, a run of this config by other code, a run that trained to its end and failed there,
+    or a damaged finished run, or if another process writes to it.
     """
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
@@ -94,7 +99,7 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
 
 
 def _state(run_dir: Path, config: Config, digest: str) -> State:
-    """As :func:`inspect`; if the folder holds another run, the error names the keys or the code that differ."""
+    """:func:`inspect`; if the folder holds another run, its error names the keys or the code that differ."""
     from harness.run.spec import RunSpec
 
     try:
@@ -115,7 +120,7 @@ _HEADING = "# The experiment with the overrides of the command line applied; `ru
 
 @dataclass(frozen=True)
 class OpenGrid:
-    """Experiments whose folders are locked."""
+    """The cells of experiments whose folders are locked. ``places``: these folders."""
 
     cells: Sequence[Cell]
     pool: CellPool
@@ -124,7 +129,7 @@ class OpenGrid:
     def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
         """Run the cells that are not done, verify the files of all, and return one outcome a cell, in order.
 
-        Raises as :func:`run_cells`.
+        Raises as :func:`run_cells`; Moved if a folder was moved or removed meanwhile.
         """
         outcomes = run_cells(self.cells, self.pool, view, stop=stop)
         for place in self.places:
@@ -140,10 +145,10 @@ def _checked(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bool = False) -> Iterator[OpenGrid]:
-    """Lock the folders of experiments for the time of the block, and write grid.yaml there; cells get a wandb group.
+    """Lock the folders of experiments for the time of the block, and write grid.yaml there.
 
-    ``afresh``: the cells' runs, finished or not, are removed first. Raises UserError, before anything is
-    written, if a folder or a finished cell cannot be used.
+    If a cell is not done, all cells get a wandb group. ``afresh``: the cells' runs, finished or not, are removed first.
+    Raises UserError if a folder cannot be used, or another process writes to it.
     """
     done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
     if afresh or len(done) < sum(len(experiment.cells) for experiment in experiments):
@@ -163,7 +168,7 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
 
 
 def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
-    """Apply ``check`` to all cells and return its distinct remarks. Raises UserError, one line per distinct mistake."""
+    """The distinct remarks of ``check`` on all cells. Raises UserError, one line per distinct mistake."""
     mistakes: dict[str, None] = {}
     remarks: dict[str, None] = {}
     for cell in cells:
@@ -177,7 +182,7 @@ def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> 
 
 
 def prepared(experiment: Experiment) -> Experiment:
-    """The experiment with ``wandb.group`` set, and ``wandb.mode`` set to offline if the server does not answer."""
+    """The experiment with ``wandb.group`` set where it was None. A dead server makes an online experiment offline."""
     changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
     if is_online(experiment) and (problem := server_problem(server_url())):
         _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)

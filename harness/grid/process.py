@@ -35,8 +35,11 @@ _STOPPED_S = 60.0  # for which a cell may be stopped
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a cell. ``skipped``: the cell was already done and was not run again. ``stopped``: it ended
-    unfinished because it was asked to stop. ``damaged``: the files of the finished run were changed afterwards."""
+    """The result of a cell. ``seconds``: between its start, or the submission of its job, and its end.
+
+    ``skipped``: the cell was already done and was not run again. ``stopped``: it ended unfinished because it was asked
+    to stop. ``damaged``: the files of the finished run were changed afterwards.
+    """
 
     cell: Cell
     status: Literal["skipped", "done", "failed", "stopped", "damaged"]
@@ -47,7 +50,10 @@ class Outcome:
 
 
 def is_done(cell: Cell) -> bool:
-    """Whether the cell's run is finished. Raises StoreError if its folder holds files of anything else."""
+    """Whether the cell's run is finished. Removes resume points and checkpoints that a finished run needs no more.
+
+    Raises StoreError if the folder holds files that are not of this run, or cannot be read.
+    """
     if inspect(cell.run_dir, cell.hash) is not State.DONE:
         return False
     drop_leftovers(cell.run_dir)
@@ -69,7 +75,7 @@ class CellProcess:
         self._why = ""  # this process has killed the cell's
 
     def receive(self) -> "RunStatus | None":
-        """The next status that the cell sent; None if it sent its result. Raises EOFError if it has closed the pipe."""
+        """The next status that the cell sent; None for its result, which is kept. Raises EOFError at the pipe's end."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError as error:
@@ -80,7 +86,7 @@ class CellProcess:
         return message
 
     def ask_to_stop(self) -> None:
-        """Ask the cell to leave a resume point at its next boundary, and to end."""
+        """Ask the cell to leave a resume point at its next boundary between two steps, and to end."""
         self._is_asked_to_stop = True
         self._process.send(signal.SIGTERM)
 
@@ -101,7 +107,7 @@ class CellProcess:
     def outcome(self) -> Outcome:
         """Wait for the process to end and return the cell's outcome; a crash is written to the cell's error.txt.
 
-        A cell that has sent its result and written DONE is done, whatever its exit code: that is unknown if the fork
+        A cell that has sent its result and written DONE is done, whatever its exit code, which is unknown if the fork
         server was killed.
         """
         exit_code = self._exit_code()
@@ -133,7 +139,7 @@ class CellProcess:
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
     def _exit_code(self) -> int | str:
-        """The exit code of the process, or a sentence why it is unknown. Kills a process that does not end."""
+        """The exit code of the process, or a sentence on why it is unknown. Kills a process that does not end."""
         try:
             if not self._process.has_ended(_REAP_S):
                 self._process.kill()
@@ -189,7 +195,10 @@ class CellStarter:
 
 
 def _start(process: ForkServerProcess) -> None:
-    """Start ``process``, with retries by a new fork server if the present one has died or does not answer."""
+    """Start ``process``, and retry with a new fork server if the present one has died or does not answer.
+
+    Raises the last error if that takes too long.
+    """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         fork_server()  # a new one if the former has died

@@ -27,7 +27,7 @@ _LOOK_S = 1.0  # how often the runner looks whether a cell is stopped
 
 
 class GridView(Protocol):
-    """Callbacks for the progress of a grid, implemented in ``harness.cli.progress``."""
+    """Callbacks for the progress of a grid."""
 
     def started(self, cell: Cell) -> None:
         """Called when the cell's process has started."""
@@ -38,7 +38,7 @@ class GridView(Protocol):
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """Called once a cell, when it has ended, or at the start if it was already done."""
+        """Called once per cell with an outcome: when the cell has ended, or at the start if it was already done."""
         ...
 
 
@@ -46,13 +46,13 @@ class CellPool(Protocol):
     """Where cells run: :class:`LocalPool`, or jobs of a scheduler (``harness.jobs``)."""
 
     def prepare(self) -> None:
-        """Start what must be forked before this process has threads. Called once, only if a cell is to run."""
+        """Start what must be forked before this process has threads. Called at most once, before :meth:`run`."""
         ...
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """Run ``cells`` and yield the outcome of each when it ends.
 
-        Once ``stop`` is set, some cells may get no outcome. Raises StoreError, UserError.
+        Once ``stop`` is set, some cells may get no outcome. Raises UserError.
         """
         ...
 
@@ -68,8 +68,10 @@ def run_cells(
 
     ``stop``: once it is set, no further cell starts.
 
-    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped if
-    ``stop`` was set and cells are not done.
+    Raises:
+        StoreError: before any cell starts, a cell's folder holds files that are not of its run.
+        RunStopped: ``stop`` was set, and some cells are not done.
+        UserError: the pool cannot run the cells, or their folder was moved (Moved).
     """
     kept = [cell for cell in cells if is_done(cell)]
     outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
@@ -90,7 +92,8 @@ class LocalPool:
     """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
     ``jobs``: None runs as many cells at once as there are cores for their threads. The running cells are killed if an
-    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed.
+    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed. If the grid's folder is moved,
+    no further cell starts, and :meth:`run` raises Moved once the running cells have ended.
     """
 
     def __init__(self, run_cell: RunCell, jobs: int | None = None) -> None:
@@ -98,13 +101,11 @@ class LocalPool:
         self._jobs = jobs
 
     def prepare(self) -> None:
-        """Start the fork server of the cells (:meth:`CellPool.prepare`)."""
         from harness.run import assemble  # noqa: PLC0415 - torch takes a second to import
 
         assemble.prepare_fork_server()
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See CellPool.run."""
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)
         room = self._jobs or _num_cores()
@@ -158,14 +159,14 @@ def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | Non
 
 
 def _slots(jobs: int | None, cell: Cell) -> int:
-    """How many of the ``jobs`` parallel places a cell takes; of the cores, if ``jobs`` is None."""
+    """How many of the ``jobs`` places a cell takes; if ``jobs`` is None, how many of the cores."""
     if cell.config.engine == "rpc":
         return jobs or _num_cores()
     return min(cell.config.trainer.num_threads, _num_cores()) if jobs is None else 1
 
 
 def num_at_once(cell: Cell, jobs: int | None) -> int:
-    """How many cells like ``cell`` a :class:`LocalPool` of so many ``jobs`` runs at once."""
+    """How many cells like ``cell`` a :class:`LocalPool` with ``jobs`` runs at once."""
     return max(1, (jobs or _num_cores()) // _slots(jobs, cell))
 
 

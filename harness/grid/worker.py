@@ -26,7 +26,6 @@ _STATUS_EVERY_S = 0.1
 
 
 OnStatus = Callable[["RunStatus"], None]
-"""A callback that gets the progress of a run."""
 
 
 class RunCell(Protocol):
@@ -42,16 +41,17 @@ class RunCell(Protocol):
 def run_assembled(
     config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
 ) -> Finished:
-    """``harness.run.assemble.run``, imported when the cell runs; from the resume point, if there is one."""
+    """Run a cell by ``harness.run.assemble.run``, which is imported only now; from its resume point if it has one."""
     from harness.run import assemble  # noqa: PLC0415 - torch takes a second to import
 
     return assemble.run(config, run_dir, on_status=on_status, resumes=has_resume_point(run_dir), stop=stop)
 
 
 def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> None:
-    """Main function of a cell's process: sends statuses, then the last event, or one line for a HarnessError.
+    """Main function of a cell's process: sends statuses, then the run's last event, or why there is none.
 
-    Ends when the process ``owner_pid`` ends. Ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop.
+    The latter is a RunStopped, or one line for any other HarnessError. The process ends when the process ``owner_pid``
+    ends. It ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop.
     """
     ignore_interrupts()
     stop = _stopped_by_sigterm()
@@ -72,7 +72,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
 
 
 def _stopped_by_sigterm() -> StopRequest:
-    """The request to stop that SIGTERM sets from now on."""
+    """Let SIGTERM set a request to stop, which is returned."""
     stop = StopRequest()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a fork server has it blocked
@@ -80,7 +80,7 @@ def _stopped_by_sigterm() -> StopRequest:
 
 
 def one_line(error: HarnessError) -> str:
-    """The first line of the message; where the message carries a traceback, also its last line (the exception)."""
+    """The message of ``error`` if it is one line, else its first and last line, which for a traceback is the error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
@@ -96,7 +96,7 @@ def _run(run_cell: RunCell, cell: Cell, pipe: Connection, stop: StopRequest) -> 
 
 
 class _StatusSender:
-    """Sends a status when the phase changes, otherwise at most ten a second."""
+    """Sends each status whose phase is new, and of the others at most ten a second."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -66,7 +66,7 @@ _REAP_S = 10.0  # between SIGKILL and the end of a process
 
 
 class Agent:
-    """The agent of one host, connected to the supervisor. Raises ConfigError if the supervisor cannot be reached.
+    """The agent of one host. The constructor connects to the supervisor, and raises ConfigError if it cannot.
 
     The main thread carries out orders. A second thread receives messages, so that returned beats count while the main
     thread starts a process; a third one sends beats. To be made after the fork server, which must not be forked from a
@@ -133,7 +133,7 @@ class Agent:
             self._send("answer", process.pid, None)
 
     def _cut_off(self, number: int) -> str | None:
-        """Cut a process off the network. Returns why that failed, or None."""
+        """Cut a process off the network. Returns why that failed; None if it did not, or if the process has ended."""
         try:
             if number in self._processes:
                 self._processes[number].cut_off()
@@ -191,7 +191,7 @@ class Agent:
             self._die(f"an order cannot be read: {type(error).__name__}: {error}")
 
     def _renew(self, number: int) -> None:
-        """Renew the lease by the returned beat ``number``, counted from the time at which that beat was sent."""
+        """Renew the lease, from the time at which the returned beat ``number`` was sent."""
         if self._is_suspended:
             return
         while self._sent_s and self._sent_s[0][0] <= number:
@@ -226,7 +226,10 @@ class Agent:
 
 
 def _connect(settings: AgentSettings) -> tuple[Connection, str]:
-    """Connect to the supervisor. Returns the connection and its network interface. Raises ConfigError."""
+    """Connect to the supervisor. Returns the connection and the interface of this host that it uses.
+
+    Raises ConfigError.
+    """
     where = f"{settings.address}:{settings.port}"
     try:
         connection = control.connect(settings.address, settings.port, bytes.fromhex(settings.authkey), _CONNECT_S)

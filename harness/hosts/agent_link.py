@@ -32,7 +32,7 @@ from harness.core.errors import HarnessError, RunFailed
 from harness.processes.leash import ORPHANED
 
 BEAT_FRAC = 0.1
-"""Of ``cluster.dead_after_s``: time between two beats of an agent."""
+"""Time between two beats of an agent, as a fraction of ``cluster.dead_after_s``."""
 _SILENT_FRAC = 0.3  # of the same: a host that was not heard for so long may be lost
 _DIE_S = 10.0  # within which an agent that answers ends its ranks and itself
 _LEASH_S = 0.3  # within which the ranks of an agent end after it; it takes milliseconds
@@ -80,7 +80,7 @@ class AgentLink:
 
     @property
     def num_running(self) -> int:
-        """The number of processes on the host that were started and have not ended."""
+        """The number of processes that were started on the host and whose end the agent has not reported."""
         with self._changed:
             return self._num_spawned - len(self._ended)
 
@@ -116,7 +116,10 @@ class AgentLink:
                 self._changed.wait(max(ends_s - now_s, BEAT_FRAC * self._dead_after_s))
 
     def spawn(self, context: Any, main: Any) -> tuple[int, int]:
-        """Start a process on the host. Returns its number in messages and its pid. Raises HostLost, RunFailed."""
+        """Start ``main(context)`` in a process on the host. Returns the process's number in messages, and its pid.
+
+        Raises HostLost; RunFailed if the agent could not start it.
+        """
         with self._changed:
             number, self._num_spawned = self._num_spawned, self._num_spawned + 1
         try:
@@ -150,7 +153,7 @@ class AgentLink:
         self.send("suspend")
 
     def go_on(self) -> None:
-        """Resume the lease, since this process was continued; the host's deadline starts now."""
+        """Resume the lease, since this process was continued; ``dead_after_s`` of silence is counted from now."""
         with self._changed:
             self._heard_s = time.monotonic()
             self._is_suspended = False
@@ -164,7 +167,7 @@ class AgentLink:
             raise RunFailed(f"host {self.host} did not end within {timeout_s:g} s of the order")
 
     def close(self, timeout_s: float) -> None:
-        """Order the agent to end, and wait for the end of the connection."""
+        """Order the agent to end, and wait at most ``timeout_s`` until the host is lost."""
         self.send("end")
         self._thread.join(timeout_s)
 
@@ -194,7 +197,7 @@ class AgentLink:
         return f"its agent gave no sign of life for {self._dead_after_s:g} s (cluster.dead_after_s)"
 
     def _await_ranks(self, timeout_s: float) -> None:
-        """Wait ``timeout_s``, in which the host's ranks end; not if the agent reported their ends and its own."""
+        """Wait ``timeout_s`` for the host's ranks to end; a no-op if the agent has reported their ends and its own."""
         if self.num_running or not self._last_words:
             time.sleep(timeout_s)
 
@@ -204,7 +207,7 @@ class AgentLink:
             return self._is_suspended or self._left_s() > 0
 
     def _left_s(self) -> float:
-        """Seconds until the host counts as lost if it sends nothing; until the next look if the lease is suspended."""
+        """Seconds to wait for a message: until the host counts as lost, or one beat if the lease is suspended."""
         if self._is_suspended:
             return BEAT_FRAC * self._dead_after_s
         return max(0.0, self._heard_s + self._dead_after_s - time.monotonic())
@@ -255,7 +258,6 @@ class Notice:
         return self._fd
 
     def close(self) -> None:
-        """Release the descriptor."""
         with self._giving:
             fd, self._fd = self._fd, -1
         os.close(fd)

@@ -54,7 +54,10 @@ def words_of(template: str, host: str) -> list[str]:
 
 
 class StartCommand:
-    """The running command that started the agent of a host. Its output, with the ranks' output, is logged."""
+    """The running command that starts the agent of a host. Its output, which has the ranks' output, is logged.
+
+    The constructor raises ConfigError if the command cannot be run.
+    """
 
     def __init__(self, template: str, settings: AgentSettings) -> None:
         self.host = settings.host
@@ -75,7 +78,10 @@ class StartCommand:
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
-        """The error that the command ended, or took too long, with what it printed; None while it may still succeed."""
+        """The error of a command that has ended, or that ``is_late``, with what it printed; None for any other command.
+
+        The agent has not connected yet: to end before that is a failure.
+        """
         code = self._child.wait(0.0)
         if code is None and not is_late:
             return None
@@ -88,7 +94,7 @@ class StartCommand:
         return ConfigError(f"cluster.start_agent: the agent of host {self.host} {what}{said}")
 
     def close(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for the command to end, which it does with its agent; then kill it."""
+        """Wait at most ``timeout_s`` for the command to end, as it does when its agent ends; then kill it."""
         if self._child.close(timeout_s) != -signal.SIGKILL:
             self._thread.join(timeout_s)
 
@@ -99,8 +105,8 @@ def start_agents(
     """Start an agent on each host, all at once, and wait until all have connected.
 
     Returns the agents and the commands that started them, each by host in the order of ``cluster.hosts``. ``notify``:
-    see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions; all agents
-    are ended then.
+    see :class:`AgentLink`. Raises ConfigError if a start fails, or if the code or versions of an agent differ from this
+    process's. All agents are ended before it is raised.
     """
     read_all_code()  # before an agent waits for it
     authkey = secrets.token_bytes(32)
@@ -152,7 +158,7 @@ def _settings(cluster: ClusterConfig, host: str, port: int, authkey: bytes) -> A
 def _agents_of(
     listener: socket.socket, authkey: bytes, commands: Mapping[str, StartCommand]
 ) -> Iterator[tuple[str, int, Connection]]:
-    """Yields (host, pid, connection) when an agent has connected, until all have. Raises ConfigError."""
+    """Yields (host, pid of the agent, connection) for each agent when it has connected. Raises ConfigError."""
     handshakes = control.Handshakes(authkey)
     ends_s = time.monotonic() + _START_S
     missing = dict(commands)
@@ -179,7 +185,7 @@ def _agents_of(
 
 
 def _hello(connection: Connection) -> dict[str, Any]:
-    """The facts (host, pid, code) in an agent's message ``hello``; empty if another message or none comes."""
+    """The facts (host, pid, code) in an agent's message ``hello``; empty if another message, or none, arrives."""
     try:
         kind, facts = connection.recv() if connection.poll(control.HANDSHAKE_S) else ("", {})
     except (EOFError, OSError):

@@ -76,14 +76,15 @@ class HostProcess:
 
 
 class HostsLauncher(Launcher):
-    """Starts ranks on the hosts of ``cluster.hosts``, each by its agent. A host that dies is lost for good.
+    """Starts ranks on the hosts of ``cluster.hosts``, by an agent on each. A host that dies is lost for good.
 
     Args:
-        hosts: which host each rank is on; hosts in it that were lost are ended first.
+        hosts: which host each rank is on; hosts that it says are lost are ended first.
         checkpoints: a folder that all hosts must share.
 
     Raises:
         ConfigError: a key does not fit, an agent cannot be started or has other code, or the folder is not shared.
+        RunFailed: a lost host cannot be ended.
     """
 
     def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path) -> None:
@@ -181,7 +182,7 @@ def _words(lost: Mapping[str, str]) -> str:
 
 
 def _refuse(cluster: ClusterConfig) -> None:
-    """Raise ConfigError for keys of ``cluster`` that cannot be used with ranks on several hosts."""
+    """Raise ConfigError for keys of ``cluster`` that do not fit ranks on several hosts."""
     launcher = f"cluster.launcher={cluster.launcher}"
     if not cluster.hosts:
         raise ConfigError(f"cluster.hosts: expected the names of hosts with {launcher}, got none")
@@ -201,12 +202,11 @@ def _refuse(cluster: ClusterConfig) -> None:
 
 
 class _CtrlZ:
-    """Ctrl-Z with ranks on several hosts: the agents are told before the supervisor stops, so that they wait for it.
+    """Handler of Ctrl-Z (SIGTSTP): suspends the leases of all agents, then stops this process with SIGSTOP.
 
-    Handler of SIGTSTP that suspends the leases of all agents, then stops this process; SIGCONT resumes the leases.
-
-    A no-op outside of the main thread, and if the process ignores or handles the signal already. SIGSTOP cannot be
-    handled: the agents treat a supervisor stopped by it as one that is cut off.
+    The leases are resumed when the process is continued. A no-op outside of the main thread, and if the process ignores
+    or handles the signal already. A SIGSTOP of others cannot be handled: the agents treat a supervisor that it stops
+    as one that is cut off.
 
     Args:
         agents: returns the living agents.

@@ -23,7 +23,9 @@ class RayLauncher(HostsLauncher):
     Args: see :class:`HostsLauncher`.
 
     Raises:
-        ConfigError: ray is not installed, there is no Ray at the address, or as :class:`HostsLauncher`.
+        ConfigError: ray is not installed, there is no Ray at the address, a host is none of its nodes, or as
+            :class:`HostsLauncher`.
+        RunFailed: as :class:`HostsLauncher`.
     """
 
     def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path) -> None:

@@ -34,7 +34,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
-    """The Ray task that runs an agent's command: yields the lines that it prints, and last its exit code."""
+    """The Ray task that runs an agent's command: yields each line that the command prints, and last its exit code."""
     child = start(command)
     child.send(settings)
     with child.lines() as printed:
@@ -43,7 +43,11 @@ def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
 
 
 def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
-    """The Ray task that trains a cell; returns the exit code. Cancelled by KeyboardInterrupt, it waits ``grace_s``."""
+    """The Ray task that trains a cell by a command; returns the command's exit code, minus a signal's number.
+
+    Ray cancels the task by KeyboardInterrupt: the command then gets SIGINT, and is killed if it runs on for
+    ``grace_s``.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a Ray that a script started with `&` ignores it
     child = start(command, folder=folder, log=Path(log))
     try:
@@ -56,7 +60,7 @@ def cell(command: list[str], folder: str, log: str, grace_s: float) -> int:
 
 
 def start(command: list[str], **options: Any) -> Any:
-    """Start a command within a task. The variable ``OMP_NUM_THREADS``, which Ray sets, is removed for it."""
+    """Start a command, a ``Child``, within a task. Its environment lacks ``OMP_NUM_THREADS``, which Ray sets."""
     sys.path.append(str(_ROOT))
     from harness.processes.child import Child
 
@@ -65,9 +69,9 @@ def start(command: list[str], **options: Any) -> Any:
 
 
 def connect(address: str, key: str) -> Any:
-    """Connect to the Ray cluster at ``address`` and return the module ray.
+    """Connect to the Ray cluster at ``address`` and return the module ray. Without an answer, exit with an error.
 
-    The port is tried first, since Ray retries for minutes where nothing listens.
+    The error begins with ``key``. The port is tried first, since Ray retries for minutes where nothing listens.
     """
     host, colon, port = address.rpartition(":")
     timer = threading.Timer(_READY_S, _give_up, (f"{key}: no Ray at {address} answered within {_READY_S:g} s",))
@@ -86,7 +90,10 @@ def connect(address: str, key: str) -> Any:
 
 
 def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
-    """Ray's node ids by address: of ``hosts``, or of all living nodes. Exits with an error if a host is none."""
+    """Ray's node ids by address: of ``hosts``, or of all living nodes if it is empty.
+
+    Exits with an error if one of ``hosts`` is no living node.
+    """
     found = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
     nodes = sorted(found, key=lambda address: [part.zfill(5) for part in address.split(".")])
     if unknown := [host for host in hosts if host not in found]:
@@ -97,7 +104,10 @@ def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any]) -> int:
-    """Run a command on a node as a task and print its output. Returns its exit code."""
+    """Run a command on the node ``host`` as a task and print its output. Returns its exit code.
+
+    That is 128 + number of the signal if a signal ended it. Exits with an error if the task is lost.
+    """
     from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
         NodeAffinitySchedulingStrategy,
     )
@@ -121,8 +131,8 @@ def train_cells(ray: Any, request: dict[str, Any]) -> None:
     """Train cells as tasks; print a line ``{"name", "code", "error"}`` when a cell has ended.
 
     ``request``: ``cells``, each with its ``name``, ``arguments`` of :func:`cell` and Ray's ``options`` (``num_cpus``,
-    ``memory``, ``max_retries``); ``most``: how many run at once. ``code``: None if Ray lost the task or cancelled it
-    before it began. Any line on the standard input stops all cells; the running ones write resume points.
+    ``memory`` in bytes, ``max_retries``); ``most``: how many run at once. ``code``: None if Ray lost the task or
+    cancelled it before it began. Any line on the standard input stops all cells; the running ones write resume points.
     """
     stop = threading.Event()
     threading.Thread(target=_listen, args=(stop,), daemon=True).start()
@@ -158,7 +168,7 @@ def _end_of(ray: Any, reference: Any) -> dict[str, Any]:
 
 
 def check_room(ray: Any, request: dict[str, Any]) -> None:
-    """Exit with a one-line error if a cell needs more processors or memory than any node has."""
+    """Exit with a one-line error if a cell needs more processors or memory than any living node has."""
     for key, resource, option, unit in (("processors", "CPU", "num_cpus", 1), ("memory_gb", "memory", "memory", 2**30)):
         most = max(node["Resources"].get(resource, 0.0) for node in ray.nodes() if node["Alive"]) / unit
         needed = max(one["options"].get(option, 0) for one in request["cells"]) / unit
@@ -187,7 +197,7 @@ def _give_up(words: str) -> NoReturn:
 
 
 def main(mode: str, address: str, *words: str) -> int:
-    """Run one of the modes in the module's docstring. Returns the exit code."""
+    """Run the mode ``nodes``, ``agent`` or ``cells`` (see the module). Returns the exit code."""
     global _out  # noqa: PLW0603 - Ray prints to the standard streams
     request: Any = None if mode == "nodes" else json.loads(sys.stdin.readline())
     _out = os.dup(1)
