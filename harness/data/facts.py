@@ -295,7 +295,7 @@ class _Counter:
 
 
 def top_share(counts_N: NDArray[np.uint32], num_top: int) -> float:
-    """Share of accesses of the ``num_top`` most frequent ids (at least one). ``counts_N``: accesses by id, descending."""
+    """Share of accesses of the ``num_top`` (at least 1) most frequent ids. ``counts_N``: accesses by id, descending."""
     return float(counts_N[: max(1, num_top)].sum(dtype=np.int64) / counts_N.sum(dtype=np.int64))
 
 

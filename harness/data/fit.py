@@ -205,7 +205,7 @@ class _TableJudge:
 
 
 def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
-    """The law of each integer. The integers with the highest correlation with the label tell about the largest tables."""
+    """The law of each integer. The higher its correlation with the label, the larger the table it tells about."""
     by_size = sorted(range(NUM_TABLES), key=lambda table: facts.tables[table].distinct, reverse=True)
     by_corr = sorted(range(len(facts.integers)), key=lambda place: abs(facts.integers[place].corr_label), reverse=True)
     table_of = dict(zip(by_corr, by_size, strict=False))
@@ -247,7 +247,7 @@ def _with_ties(law: Law, facts: Facts, done: Callable[[int], None]) -> Law:
 
 
 def _with_tree(law: Law, wanted_FF: Floats) -> Law:
-    """``law`` with the tree of ties to start from: each group of tables that average linkage finds is a latent variable."""
+    """``law`` with the tree of ties to start from: a latent variable for each group that average linkage finds."""
     distance_FF = 1 - (wanted_FF + wanted_FF.T) / 2
     np.fill_diagonal(distance_FF, 0)
     latents: list[Tie] = []
@@ -385,7 +385,7 @@ class _EffectJudge:
         return np.concatenate([*found, *pulls])
 
     def hottest_difference(self, table: int, effects_F: Floats) -> float:
-        """Difference of the spread between the hottest ids of ``table`` from the facts; 0 if there are too few such ids.
+        """Difference of the spread between the hottest ids of ``table`` from the facts; 0 for fewer than ``MIN_IDS``.
 
         The hottest ids are as many as the facts have with 1000 accesses or more.
         """

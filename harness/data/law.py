@@ -174,7 +174,7 @@ class Samples:
 
 
 def buckets(num_ranks: int, num_exact: int = _EXACT_RANKS, num_wide: int = _NUM_BUCKETS) -> tuple[Floats, Floats]:
-    """First rank and width of buckets that cover the ranks 1 to ``num_ranks``: ``num_exact`` of one rank, then wider."""
+    """First rank and width of buckets that cover ranks 1 to ``num_ranks``: ``num_exact`` of one rank, then wider."""
     first = np.arange(1, min(num_ranks, num_exact) + 1, dtype=np.float64)
     if num_ranks > num_exact:
         tail = np.floor(np.geomspace(num_exact + 1, num_ranks + 1, num_wide))[:-1]

@@ -1,4 +1,4 @@
-"""Which samples are trained on and evaluated, in which order: DLRM's split, and a seeded shuffle."""
+"""The split of rows into training, test and validation set, as in DLRM, and the seeded shuffle of training samples."""
 
 import math
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ def split_rows(num_rows: int) -> SplitRows:
 
 
 class Permutation:
-    """The bijection on [0, n) named by ``seed`` and ``label``. Immutable; 0 < n < 2**62.
+    """A permutation of [0, n) for n = ``num_items``, a function of ``seed`` and ``label``. Immutable; 0 < n < 2**62.
 
-    It takes neither memory nor time to start: each item is computed on demand. A Feistel network over pairs (left,
-    right) with left in [0, a), right in [0, b) and a * b barely above n, so that almost no value falls outside [0, n);
-    one that does is permuted again until it falls inside (cycle walking; Black & Rogaway, "Ciphers with Arbitrary
-    Finite Domains", CT-RSA 2002). Rounds add modulo a or b, hence any n will do.
+    Each item is computed on demand, so that nothing is stored. The permutation is a Feistel network over pairs (left,
+    right) with left in [0, a), right in [0, b) and a * b barely above n. Almost no value falls outside [0, n); one that
+    does is permuted again until it falls inside (cycle walking; Black & Rogaway, "Ciphers with Arbitrary Finite
+    Domains", CT-RSA 2002). Rounds add modulo a or b, so that n can be any number.
     """
 
     def __init__(self, num_items: int, seed: int, label: str) -> None:
@@ -63,7 +63,7 @@ class Permutation:
         return items_B
 
     def _once(self, values_B: U64) -> U64:
-        """One pass of the Feistel network: a permutation of [0, a * b), without cycle walking."""
+        """One pass of the Feistel network, without cycle walking: a permutation of [0, a * b)."""
         sizes = np.uint64(self._left_size), np.uint64(self._right_size)
         left, right = np.divmod(values_B, sizes[1])
         for index, round_key in enumerate(self._round_keys):

@@ -55,19 +55,22 @@ def prepare(
     progress: Progress | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Meta:
-    """Pack click logs, concatenated in the given order, into the folder ``out``.
+    """Pack click logs, concatenated in the given order, into the folder ``out``. Returns the content of its meta.json.
 
-    ``columns``: the schema of the logs; None: Criteo's format.
-    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM;
-    a table has a row for each id, and at least as many as ``table_sizes`` say, one for each table.
-    ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or ``table_sizes``.
-    The value of a category of Criteo's is its number; of a schema, the XXH64 of its bytes.
-    ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
-    the result does not depend on it. A no-op if ``out`` already holds the same preparation, also by another process
-    meanwhile.
+    A no-op if ``out`` already holds the same preparation, even if another process made it meanwhile.
+
+    Args:
+        columns: the schema of the logs; None: Criteo's format.
+        categories: how the values of a category become row ids. A value is the number in Criteo's format, or the XXH64
+            of the category's bytes. ``number``: ids in order of first appearance per column, after ``% max_ind_range``
+            if that is given, as in DLRM. ``hash``: the value modulo the size of its table.
+        max_ind_range: with ``hash``, the size of every table; with ``number``, see there.
+        table_sizes: a number for each table. With ``hash`` its size; with ``number`` the least number of its rows.
+        progress: called with (bytes done, bytes in all) of the sources.
+        chunk_bytes: bytes of text that are held at a time. The result does not depend on it.
 
     Raises:
-        DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
+        DataError: a source that cannot be read or is not in the format (``file:line: ...``), no source or no rows,
             a size missing, given twice or out of range, ``out`` not empty and not this preparation, or disk trouble.
             ``out`` is then as it was.
     """
@@ -119,7 +122,7 @@ def _pack(
 
 
 def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], DecodedRows]:
-    """A decoder of the chunks of one file, in order."""
+    """A decoder of one file, to which its chunks must be given in order."""
 
     def criteo(chunk: Chunk) -> DecodedRows:
         rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
@@ -151,7 +154,7 @@ def _check(
 
 
 def _counting(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """A callback that adds up bytes and reports the sum."""
+    """A callback that adds up numbers of bytes and calls ``progress`` with the sum."""
     done = 0
 
     def advance(num_bytes: int) -> None:
@@ -183,7 +186,7 @@ class _Packer:
         self._hash = xxhash.xxh3_128()
 
     def pack(self, rows: DecodedRows) -> Words:
-        """Records of ``rows``: (R, C) int32 as harness.data.records describes them."""
+        """The records of ``rows``: (R, C) int32, see ``harness.data.records``."""
         first_table, values_FR = 1 + self._num_dense, rows.values_FR
         words_RC = np.empty((len(rows.labels_R), first_table + len(values_FR)), dtype="<i4")
         floats_RC = words_RC.view("<f4")
@@ -227,10 +230,10 @@ class _Packer:
 class Numbering:
     """Numbers distinct 32-bit values or, if ``is_wide``, 64-bit words from 0 in order of first appearance.
 
-    An open-addressing hash table, without collisions. Of 32-bit values it is one array: a slot is 0 if empty, else it
-    holds the value in the high and its id + 1 in the low 32 bits. At 8 bytes a slot and a load of 0.5 to 0.75 it holds
-    an id in 11 to 16 bytes. Of 64-bit words it is two arrays, and holds an id in 16 to 24 bytes. Growing needs the old
-    and the new table.
+    An open-addressing hash table that keeps the values, so that no two values get one id. Its load is 0.5 to 0.75 once
+    it has grown. For 32-bit values it is one array: a slot is 0 if empty, else the value is in its high and the id + 1
+    in its low 32 bits. An id then takes 11 to 16 bytes. For 64-bit words it is two arrays, and an id takes 16 to 24
+    bytes. While the table grows, the old and the new one are in memory.
     """
 
     def __init__(self, *, is_wide: bool) -> None:
@@ -242,11 +245,10 @@ class Numbering:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the table."""
         return sum(array.nbytes for array in self._table)
 
     def ids(self, values_N: NDArray[np.uint32] | NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Ids of ``values_N``, numbered in this order. At most 2**31 - 1 distinct values."""
+        """The ids of ``values_N``; new values are numbered in this order. At most 2**31 - 1 distinct values."""
         values, ids_N, done = np.ascontiguousarray(values_N), np.empty(len(values_N), np.int32), 0
         while done < len(values):
             capacity = len(self._table[0])
@@ -263,7 +265,10 @@ class Numbering:
 
 
 def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None], /, **options: object) -> Meta:
-    """The meta of ``out`` if it was prepared from the same bytes with the same options; names of files are ignored."""
+    """The meta of ``out`` if it was prepared from the same bytes with the same options; names of files may differ.
+
+    Raises DataError for any other content of ``out``.
+    """
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:
         meta = read_meta(out)

@@ -2,8 +2,8 @@
 
 A record is C = 1 + I + F little-endian words of 4 bytes: label (float32, 0 or 1), I dense features (float32, finite,
 not negative unless a schema says that they are not transformed), F row ids (int32). Criteo's logs have I = 13 and
-F = 26. Rows are in the order of the source files. A folder without ``meta.json`` is not data. ``.verified.json`` keeps
-which file had the digest of the meta.
+F = 26. Rows are in the order of the source files. A folder without ``meta.json`` is no prepared data.
+``.verified.json`` says which version of ``records.bin`` was found to have the digest of the meta.
 
 Shapes: N rows of a file, B rows of a block, I dense features, F tables, C words of a record.
 """
@@ -26,9 +26,9 @@ from harness.files import replace_text
 
 FORMAT_VERSION = 1
 NUM_DENSE = 13
-"""Integers of Criteo's format."""
+"""Number of integer columns of Criteo's format."""
 NUM_TABLES = 26
-"""Categories of Criteo's format."""
+"""Number of category columns of Criteo's format."""
 NUM_COLUMNS = 1 + NUM_DENSE + NUM_TABLES
 RECORD_BYTES = 4 * NUM_COLUMNS
 RECORDS_NAME = "records.bin"
@@ -50,16 +50,17 @@ Words = NDArray[np.int32]
 _NO_SEPARATORS = '"\r\n.+-_'
 
 Transform = Literal["log1p", "none"]
-"""Of a dense feature x: log(max(x, 0) + 1), as of Criteo's integers, or x."""
+"""What is stored of a dense value x. ``log1p``: log(max(x, 0) + 1), as for Criteo's integers. ``none``: x."""
 Column = Annotated[str, Field(min_length=1)]
 
 
 class Schema(BaseModel):
-    """The columns of a delimited log. Those that it does not name are ignored.
+    """The columns of a delimited log. Columns that it does not name are ignored.
 
-    A column is a name in the header, or, without a header, a number that counts from 1. ``dense``: columns and what
-    becomes of them; a list of columns is short for ``log1p`` of each. ``missing``: words that stand for a missing
-    value, beside the empty one; a missing dense value is stored as 0, and all missing values of a category are one id.
+    A column is a name in the header, or, without a header, a number that counts from 1. ``dense``: the transform of
+    each dense column; a list of columns is short for ``log1p`` of each. ``missing``: words that stand for a missing
+    value, as an empty field does. A missing dense value is stored as 0, and all missing values of a category are one
+    id.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -107,7 +108,7 @@ class _Facts(BaseModel):
 
 
 class Source(_Facts):
-    """A source file of the rows: its name without folder, its size, the XXH3 (64 bits) of its bytes on disk."""
+    """A source file of the rows: its name without folder, its size, and the XXH3 (64 bits) of its bytes on disk."""
 
     name: str
     num_bytes: int
@@ -126,12 +127,12 @@ class Synthetic(_Facts):
 
 
 class Meta(_Facts):
-    """The contents of ``meta.json``. ``digest`` is that of :func:`digest_of`.
+    """The contents of ``meta.json``. ``digest``: see :func:`digest_of`.
 
-    ``cardinalities``: rows of each table. ``num_dense``: dense features; folders without this key hold Criteo's.
-    ``columns``: the schema of the sources; None of Criteo's format. ``table_rows``: rows that numbered categories got
-    at least; None: as many as values. ``synthetic``: how the only source was made; None for real logs, and where it is
-    not known.
+    ``cardinalities``: rows of each table. ``num_dense``: number of dense features; a file without this key is of
+    Criteo's format. ``columns``: the schema of the sources; None for Criteo's format. ``table_rows``: with numbered
+    categories, the least rows asked for each table; None: no more rows than values. ``synthetic``: how the only source
+    was generated; None for a real log, for several sources, or if it is unknown.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -160,7 +161,6 @@ class Meta(_Facts):
 
     @property
     def num_tables(self) -> int:
-        """F."""
         return len(self.cardinalities)
 
     @property
@@ -170,12 +170,12 @@ class Meta(_Facts):
 
     @property
     def num_columns(self) -> int:
-        """C, words of a record."""
+        """C, the number of words of a record."""
         return 1 + self.num_dense + self.num_tables
 
 
 def digest_of(records: "xxhash.xxh3_128", num_dense: int, cardinalities: Sequence[int]) -> str:
-    """The digest of prepared data: XXH3 (128 bits) of the records, which were fed to ``records``, and their shape."""
+    """The digest of prepared data: XXH3 (128 bits) of its records and its shape. ``records``: fed with all records."""
     digest = records.copy()
     digest.update(json.dumps(cardinalities).encode())
     if num_dense != NUM_DENSE:  # else as in folders without this number
@@ -189,7 +189,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 
 def find_data(path: Path) -> Meta:
-    """The meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError, also if it is missing."""
+    """:func:`read_meta` of the folder ``path``, the value of key ``data.path``, which a DataError then names."""
     if not path.is_dir():
         what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
         start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
@@ -198,7 +198,7 @@ def find_data(path: Path) -> Meta:
 
 
 def read_meta(folder: Path) -> Meta:
-    """The meta of ``folder``, after a check that its records exist and have the right size.
+    """The meta of the prepared folder ``folder``, after a check that its records exist and have the right size.
 
     Raises:
         DataError: no such folder, no ``meta.json`` (a preparation that did not finish), another format version, a
@@ -227,7 +227,7 @@ def read_meta(folder: Path) -> Meta:
 
 
 def refuse_other_shape(where: str, meta: Meta) -> None:
-    """Raise DataError unless there are as many dense features and tables as in Criteo's logs."""
+    """Raise DataError, whose message begins with ``where``, unless the data have the shape of Criteo's logs."""
     if (meta.num_dense, meta.num_tables) != (NUM_DENSE, NUM_TABLES):
         raise DataError(
             f"{where}: expected data of Criteo's shape, {NUM_DENSE} dense features and {NUM_TABLES} tables, "
@@ -241,10 +241,10 @@ def map_records(folder: Path, meta: Meta) -> Words:
 
 
 def limits_of(meta: Meta) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Exclusive upper bounds of the words of a record, as unsigned numbers, (C,); and the words with a sign, (S,).
+    """Exclusive upper bounds of the words of a record, as unsigned numbers, (C,); and columns of signed floats, (S,).
 
-    Labels are 0 or 1 and features finite; the bits of floats that are not negative have the order of the floats. Words
-    with a sign are features that are not transformed: without their sign bit they are below those of infinity.
+    A float that is not negative can be compared by its bits, since they have the order of the floats. Signed floats are
+    features that are not transformed: their bits without the sign must be below the bits of infinity.
     """
     transforms = meta.columns.dense.values() if meta.columns else ()
     signed_S = np.array([1 + i for i, transform in enumerate(transforms) if transform == "none"], np.int64)
@@ -262,7 +262,7 @@ def _is_sound(words: NDArray[np.int32], meta: Meta) -> NDArray[np.bool_]:
 
 
 def refuse_damage(folder: Path, meta: Meta, records_BC: Words, first_row: int) -> None:
-    """Raise :func:`damage` for the first damaged record of a block that starts at row ``first_row``; else a no-op."""
+    """Raise DataError for the first damaged record of a block that starts at row ``first_row``."""
     is_sound_BC = _is_sound(records_BC, meta)
     if not is_sound_BC.all():
         b = int(np.flatnonzero(~is_sound_BC.all(axis=1))[0])
@@ -270,10 +270,10 @@ def refuse_damage(folder: Path, meta: Meta, records_BC: Words, first_row: int) -
 
 
 def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> DataError:
-    """A DataError that names the file, the row and the first impossible word of its record.
+    """The DataError of a damaged record: names the file, the row and the first impossible word of the record.
 
     An impossible value would silently train other rows or give NaN, so every batch is checked when it is read. Damage
-    whose values are possible is found only by the digest (`run.py data info`).
+    with possible values is found by the digest alone (:func:`verify`, `run.py data info`).
     """
     column = int(np.flatnonzero(~_is_sound(record_C, meta))[0])
     word = record_C[column : column + 1].copy()
@@ -290,9 +290,9 @@ def damage(folder: Path, meta: Meta, record_C: NDArray[np.int32], row: int) -> D
 def verify(folder: Path, meta: Meta) -> None:
     """Raise DataError unless the records have the digest of ``meta``.
 
-    The whole file is read once; ``.verified.json`` beside it keeps the inode, size and times (ns) of the file that was
-    verified. A later write to the file changes its ctime, which no user can set. Hashing takes about 0.1 s per gigabyte
-    in memory. In a read-only folder nothing is kept, and every call reads the file.
+    The file is read only if it changed since it was verified: ``.verified.json`` keeps the inode, size and times (ns)
+    of the verified file. A later write to the file changes its ctime, which no user can set. Hashing takes about 0.1 s
+    per gigabyte in memory. In a read-only folder nothing is kept, and every call reads the file.
     """
     status = (folder / RECORDS_NAME).stat()
     identity = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, meta.digest]
@@ -309,14 +309,14 @@ def verify(folder: Path, meta: Meta) -> None:
 
 
 def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
-    """Yields (row number of the first record, records as (B, C) int32), block by block."""
+    """Yields the records in blocks: (row number of the first record of the block, (B, C) int32)."""
     records = map_records(folder, meta)
     for start in range(0, meta.num_rows, _BLOCK_ROWS):
         yield start, np.asarray(records[start : start + _BLOCK_ROWS])
 
 
 def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:
-    """Raise DataError unless the digest of ``meta`` is that of data whose records were fed to ``digest``."""
+    """Raise DataError unless the records have the digest of ``meta``. ``digest``: fed with all records."""
     found = digest_of(digest, meta.num_dense, meta.cardinalities)
     if found != meta.digest:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Reading click logs front to back: plain or gzip, hashed on the way, cut at line ends; sidecars of synthetic logs."""
+"""Reader of click logs, plain or gzip, which hashes a file and cuts it into whole lines; sidecars of synthetic logs."""
 
 import gzip
 import os
@@ -17,7 +17,7 @@ from harness.core.errors import DataError
 from harness.data.records import Source, Synthetic
 
 Progress = Callable[[int, int], None]
-"""A progress callback, called with (done, total): bytes on disk, or rows."""
+"""A progress callback, called with (done, total): bytes on disk, rows, or parts of the work."""
 
 SUFFIX = ".synth.json"
 
@@ -28,14 +28,17 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of one source. ``text`` ends with a newline, ``first_line`` counts from 1."""
+    """Whole lines of one source. ``text`` ends with a newline. ``first_line``: its first line's number, from 1."""
 
     text: bytes
     first_line: int
 
 
 class SourceReader:
-    """Reader of one source file: its lines in chunks, then its size and hash."""
+    """Reader of one source file: its lines in chunks, then its size and hash.
+
+    ``advance`` is called with the number of bytes on disk of each read.
+    """
 
     def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
         self.path = path
@@ -60,7 +63,7 @@ class SourceReader:
                 yield from self._lines(tap.read, chunk_bytes)
 
     def source(self) -> Source:
-        """The size and hash of the file; valid after the last chunk was read."""
+        """The name, size and hash of the file; valid after the last chunk was read."""
         return Source(name=self.path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
 
     def _lines(self, read: Callable[[int], bytes], chunk_bytes: int) -> Iterator[Chunk]:
@@ -79,14 +82,14 @@ class SourceReader:
             yield Chunk(rest + b"\n", first_line)
 
     def count(self, data: bytes) -> None:
-        """Add the next bytes of the file to its size and hash, and report the progress."""
+        """Add the next bytes of the file to its size and hash, and call ``advance``."""
         self._hash.update(data)
         self._num_bytes += len(data)
         self._advance(len(data))
 
 
 class _Tap:
-    """A file wrapper that passes all bytes read to a callback; it has the methods that GzipFile calls."""
+    """A file wrapper that passes all bytes read to a callback; it has the method that GzipFile calls to read."""
 
     def __init__(self, file: IO[bytes], told: Callable[[bytes], None]) -> None:
         self._file = file
@@ -110,7 +113,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def total_bytes(paths: list[Path]) -> int:
-    """Size of all sources on disk. Raises DataError for one that is not a file."""
+    """Size of all sources on disk. Raises DataError for a source that is not a file."""
     for path in paths:
         if not path.is_file():
             raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
@@ -118,7 +121,7 @@ def total_bytes(paths: list[Path]) -> int:
 
 
 def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:
-    """The Source of a file, without decoding it. Raises DataError if it cannot be read."""
+    """The Source of a file, read without decoding. ``advance``: see :class:`SourceReader`. Raises DataError."""
     reader = SourceReader(path, advance)
     with reading(path), path.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
@@ -138,7 +141,7 @@ class Sidecar(BaseModel):
 
 
 def write_sidecar(log: Path, made: Synthetic) -> None:
-    """Write the sidecar of ``log``, which is complete. Raises DataError if it cannot be written."""
+    """Write the sidecar of the complete file ``log``. Raises DataError if that cannot be read, or this not written."""
     source = fingerprint(log, lambda _: None)
     content = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
     path = log.with_name(log.name + SUFFIX)
@@ -151,7 +154,7 @@ def write_sidecar(log: Path, made: Synthetic) -> None:
 
 
 def read_sidecar(log: Path, source: Source) -> Synthetic | None:
-    """How the synthetic ``log`` was made; None if no sidecar has the size and hash of ``source``, the log's bytes.
+    """How the synthetic ``log`` was made; None unless its sidecar has the size and hash of ``source``, the log itself.
 
     Raises DataError for a sidecar that cannot be read.
     """

@@ -39,7 +39,7 @@ _LEAST_ROW_BYTES = 200  # of 240 or so
 
 @dataclass(frozen=True, kw_only=True)
 class SynthReport:
-    """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, an upper bound for any model."""
+    """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, the expected limit of any model."""
 
     num_rows: int
     like: str
@@ -63,14 +63,18 @@ def synth(
 ) -> SynthReport:
     """Write ``rows`` rows to the new file ``out``, gzipped if its name ends in ``.gz``, and its sidecar beside it.
 
-    The bytes (before gzip) are a function of (rows, seed, law, taper, flat). ``like``: the law, by its name or file.
-    Two controls: with a ``taper`` the effect of an id of popularity rank r on the log-odds shrinks as
-    ``(1 + r / 100) ** -taper``; a ``flat`` log draws each table on its own. ``progress`` is called with (rows done,
-    rows). Memory: a chunk, and about 300 kB a table.
+    The bytes (before gzip) are a function of (rows, seed, law, taper, flat). Memory: a chunk of rows, and about 300 kB
+    a table.
+
+    Args:
+        like: the name of a law, or the path of its file.
+        taper: 0 to 10; the effect of an id of popularity rank r on the log-odds shrinks as ``(1 + r / 100) ** -taper``.
+        flat: each table is drawn on its own, without ties to others.
+        progress: called with (rows done, rows).
 
     Raises:
-        DataError: ``out`` exists, ``rows``, ``like`` or ``taper`` is not possible, or the disk failed; ``out`` is left
-            as it was.
+        DataError: ``out`` exists, an argument is out of range, ``like`` is no law, or the disk is full or fails.
+            ``out`` is then as it was, unless only the sidecar failed.
     """
     if rows < 1:
         raise DataError(f"--rows: expected at least 1 row to write, got {rows}")
@@ -120,7 +124,7 @@ def synth(
 
 
 def _refuse_full_disk(out: Path, rows: int) -> None:
-    """Raise DataError if the file will surely not fit."""
+    """Raise DataError if the disk has less free space than the least size of the file."""
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), shutil.disk_usage(folder).free
     if least > free:
@@ -128,7 +132,7 @@ def _refuse_full_disk(out: Path, rows: int) -> None:
 
 
 def _strength(score_M: Floats, positives_frac: float, auc: float) -> float:
-    """The factor of the scores at which the true probabilities have this AUC, by bisection."""
+    """The factor of the scores for which the true probabilities have the expected AUC ``auc``, by bisection."""
     low, high = 0.0, _MAX_STRENGTH
     for _ in range(20):
         middle = (low + high) / 2
@@ -150,7 +154,7 @@ def _text(samples: Samples, labels: np.ndarray) -> bytes:
 
 
 class _Quality:
-    """AUC of logits against labels in bounded memory, by a histogram fine enough that ties are negligible."""
+    """The AUC of logits against labels in bounded memory, by a histogram of ``_NUM_BINS`` bins; ties count half."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _NUM_BINS), dtype=np.int64)
@@ -172,7 +176,7 @@ class _Quality:
 
 @contextmanager
 def _opened(path: Path, is_packed: bool) -> Iterator[IO[bytes]]:
-    """A file that is written, gzipped if asked for, and synced."""
+    """Yields the stream of a new file, which is gzipped if ``is_packed``, and synced to disk after the block."""
     with path.open("wb") as file:
         if is_packed:
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
