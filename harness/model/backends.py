@@ -8,16 +8,16 @@ from harness.kernels import products
 
 
 def choose_backend(config: TrainerConfig, model: str = "dlrm") -> BackendName:
-    """The backend of ``model`` that ``config`` asks for; for ``auto``, ``compiled`` where it can, else ``torch``."""
+    """The backend that ``config`` asks for; for ``auto``, ``compiled`` where it can run ``model``, else ``torch``."""
     if config.backend != "auto":
         return config.backend
     return "torch" if _obstacle(config, model) else "compiled"
 
 
 def check_backend(config: TrainerConfig, model: str = "dlrm") -> None:
-    """Raise ConfigError if the backend of ``config`` cannot run ``model`` here, or torch is built without its device.
+    """Raise ConfigError if the backend of ``config`` cannot run ``model`` here, or torch was built without its device.
 
-    Opens no device.
+    Opens no device, so a GPU that is missing is not noticed.
     """
     if config.backend == "compiled" and (why := _obstacle(config, model)):
         raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
@@ -34,7 +34,7 @@ def _obstacle(config: TrainerConfig, model: str) -> str | None:
 
 
 def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:
-    """Why the compiled backend cannot run; None if it can."""
+    """Why the compiled backend cannot run on this machine, device and dtype; None if it can."""
     if device != "cpu":
         return f"it runs on the CPU only, not on {device}"
     if dtype != torch.float32:

@@ -27,12 +27,12 @@ _IN_ORDER = np.empty(0, np.int64)
 
 
 class CompiledBackend:
-    """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
+    """The network's arithmetic on several threads; see :class:`harness.model.dlrm.Backend`.
 
-    ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. Threads: as many
-    as torch has when a batch size first occurs. Their number changes no bit of a result. ``is_eager``: worker threads
-    begin the step of a batch at once, while the caller does something else. ``group``: the trainers
-    among which the samples of each batch are divided; all take the same step. That changes no bit.
+    ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. ``is_eager``:
+    worker threads begin the step of a batch at once, while the caller does something else. ``group``: the trainers
+    among which the samples of each batch are divided; all take the same step. There are as many threads as torch has
+    when the batch size changes. No bit of a result depends on the number of threads or trainers.
     """
 
     def __init__(
@@ -54,40 +54,31 @@ class CompiledBackend:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D).
-
-        The batch's step of the dense parameters is pending afterwards. The next call of any method applies it.
-        """
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()
         return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last batch, if there is one.
-
-        ``is_alone``: the calling thread computes it alone, unless the workers are running.
-        """
         if self._training is not None:
             self._training.update(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,)."""
         self.step()
         self._predicting = self._pass_for(len(dense_BI), self._predicting)
         return self._predicting.predict(dense_BI, rows_NX, inverse_A)
 
     def _pass_for(self, num_samples: int, last: "TeamPass | None") -> "TeamPass":
-        """Return ``last`` if it is for batches of this size, otherwise a new one."""
         if last is not None and last.num_samples == num_samples:
             return last
         return self._make_pass(num_samples=num_samples)
 
 
 class TeamPass:
-    """The network on batches of one size: its buffers, and a team of as many threads as torch has when it is made.
+    """The network on batches of one size, with its buffers and a team of as many threads as torch has when it is made.
 
-    The worker threads end with the object. While it lives its process must not be forked.
+    The worker threads end with the object. While it lives its process must not be forked. The other arguments are those
+    of :class:`CompiledBackend`.
     """
 
     def __init__(
@@ -151,10 +142,7 @@ class TeamPass:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row in a new tensor, (N, D).
-
-        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None.
-        """
+        """See :meth:`harness.model.dlrm.Backend.train`."""
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), self._dim))
         train = partial(
@@ -204,7 +192,7 @@ class TeamPass:
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 
-        ``is_alone``: the calling thread computes it alone, unless the workers are running. Otherwise the team does.
+        ``is_alone``: the calling thread computes it alone, unless the workers have begun it. Otherwise the team does.
         """
         team.update(self._job_1, is_alone)
 
@@ -215,7 +203,10 @@ class TeamPass:
         return self._logits_BX[:, 0].clone()
 
     def seconds(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
-        """Seconds of the calling thread in each of the first ``parts`` of the last call, waiting included."""
+        """Seconds that the calling thread spent in each part of the last call, by name, waiting included.
+
+        ``parts``: as many of the first names of ``PARTS`` as that call had parts.
+        """
         seconds = np.diff(self._job_1["marks"][0, : len(parts) + 1]) / 1e9
         return dict(zip(parts, seconds.tolist(), strict=True))
 
@@ -226,7 +217,7 @@ def _run_worker(job_1: np.ndarray, thread: int, buffers: object) -> None:
 
 
 def _stop_workers(job_1: np.ndarray, workers: Sequence[Thread]) -> None:
-    """Stop and join worker threads. At interpreter exit a thread must not return from compiled code into Python."""
+    """Stop and join worker threads, since none may return from compiled code into Python at interpreter exit."""
     if not all(worker.is_alive() for worker in workers):
         return  # this process is a fork of the one that started them
     team.stop_workers(job_1)
@@ -237,8 +228,9 @@ def _stop_workers(job_1: np.ndarray, workers: Sequence[Thread]) -> None:
 class _Stack:
     """Layers one after another, with buffers for their inputs, the last outputs, and the gradients of these.
 
-    Each row of a buffer begins on a cache line and has a one behind its values, which multiplies the bias. ``sums_JO``:
-    with Adagrad, one matrix for each layer; empty for SGD, which needs no gradients of the weights in memory.
+    Each row of a buffer begins on a cache line. Behind its values a row of inputs has a one, which multiplies the bias.
+    ``sums_JO``: with Adagrad, one matrix for each layer; empty for SGD, which needs no gradients of the weights in
+    memory.
     """
 
     def __init__(
@@ -270,7 +262,10 @@ class _Stack:
 
 
 def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B: np.ndarray) -> list[Tensor]:
-    """Views (B, W) of all buffers that the step and the row gradients of a batch read, by sample."""
+    """Views (B, W) of all buffers that the step and the row gradients of a batch read, and of the losses, by sample.
+
+    A loss is float64: two float32 columns of its view hold it.
+    """
     inputs = [*zip(bottom.values, bottom.widths, strict=True), *zip(top.values[:-1], top.widths[:-1], strict=True)]
     grads = [*zip(top.grads[1:], top.widths[1:], strict=True), (bottom.grads[-1], bottom.widths[-1])]
     return [
@@ -281,7 +276,7 @@ def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B:
 
 
 def _lines(number: int) -> np.ndarray:
-    """``num_lines`` cache lines of zeros, aligned to one."""
+    """``number`` cache lines of zeros, int64; the first number lies at the beginning of a line."""
     memory = np.zeros(number * 8 + 8, np.int64)
     first = -memory.ctypes.data % 64 // 8
     return memory[first : first + number * 8]

@@ -1,10 +1,10 @@
 """The dense network of DLRM (Naumov et al. 2019): MLPs, dot interaction, binary cross-entropy, SGD or Adagrad.
 
-This module has the parameters, their names and initial values, and is the one that others import. The arithmetic is a
-backend's; :mod:`harness.model.torch_backend` states its mathematics.
+This module has the parameters, their names and initial values. A backend does the arithmetic;
+:mod:`harness.model.torch_backend` states its mathematics.
 
-Gradients of embedding rows, which ranks wait for, come first. The step of the dense parameters is then pending. It is
-applied by :meth:`DenseNetwork.step`, or before anything else is computed.
+Gradients of embedding rows are computed first, since ranks wait for them. The step of the dense parameters is then
+pending. :meth:`DenseNetwork.step` applies it, and so does every other method before it computes anything.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features. J: a layer's
 inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state of its
@@ -36,18 +36,19 @@ PREDICT_SAMPLES = 1024
 class Backend(Protocol):
     """The arithmetic of the network. Results are new tensors on the CPU; no index is checked.
 
-    It is made from the matrices of the layers, Wᵀ above b, of the bottom and the top MLP, and from Adagrad's sums of
-    squared gradients: one matrix for each layer, the bottom's first; without any, the optimizer is SGD. All are shared
-    with the caller and updated in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the
-    backend's own. ``group``: trainers that divide the samples of a batch, where there are several.
+    A backend is made from one matrix for each layer of the bottom and the top MLP, Wᵀ above b, and from Adagrad's sums
+    of squared gradients, likewise, the bottom's first; without sums, the optimizer is SGD. The caller shares these
+    matrices, and steps update them in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the
+    backend's own. ``group``: the trainers among which the samples of a batch are divided.
     """
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D).
+        """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D).
 
-        The pending step of the previous batch is applied first.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. The pending step of
+        the previous batch is applied first; the step of this batch is pending afterwards.
         """
         ...
 
@@ -59,7 +60,10 @@ class Backend(Protocol):
         ...
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,). ``inverse_A``: access a (of B x F, sample by sample) reads row ``rows_NX[inverse_A[a]]``."""
+        """Logits, (B,), after the pending step.
+
+        ``inverse_A``: access a (of B x F, sample by sample) reads row ``rows_NX[inverse_A[a]]``.
+        """
         ...
 
 
@@ -73,13 +77,13 @@ if products.AVAILABLE:
 
 
 class DenseNetwork(Resumable):
-    """A replica of the dense network with its optimizer: SGD without state, or Adagrad.
+    """A replica of the dense network with its optimizer: ``sgd``, which has no state, or ``adagrad``.
 
-    Same parameters, batch, device, ``backend`` and, with ``torch``, number of threads: same bits, in every process. A
-    ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: the step of a batch begins at once, on
-    cores that would be idle otherwise. ``group``: trainers that have a replica each, with the same bits, and divide the
-    samples of a batch. Raises ConfigError where the backend cannot run on this machine, device or dtype, or cannot
-    divide a batch.
+    Results have the same bits in every process with the same parameters, batch, device, ``backend`` and, with
+    ``torch``, number of threads. A ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: a
+    backend with threads of its own begins the step of a batch at once. ``group``: trainers that have a replica each,
+    with the same bits, and divide the samples of a batch. Raises ConfigError if the backend cannot run on this machine,
+    device or dtype, or cannot divide a batch.
     """
 
     def __init__(
@@ -113,8 +117,8 @@ class DenseNetwork(Resumable):
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order. No index is checked. The step of the batch is
-        pending afterwards. The next call of any method applies it.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. No index is checked.
+        The step of the batch is pending afterwards. The next call of any method applies it.
         """
         return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
@@ -122,20 +126,20 @@ class DenseNetwork(Resumable):
         """Apply the pending step of the last :meth:`train`, if there is one.
 
         A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
-        Otherwise the next batch applies it at a lower cost. A rollback of the batch must load earlier parameters.
-        ``is_alone``: the step is computed on this thread only, which leaves cores to other processes. A backend ignores
-        it if one thread would compute other bits.
+        Otherwise the next batch applies it at a lower cost. ``is_alone``: the step is computed on this thread only,
+        which leaves cores to other processes. A backend ignores ``is_alone`` if one thread would compute other bits, or
+        if its own threads have begun the step.
         """
         self._backend.step(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
-        """Logits, (B,) on the CPU."""
+        """Logits, (B,) on the CPU. ``rows_NX``: the distinct rows of ``plan``, in its order."""
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * self.size.shape.num_tables)
         parts = zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True)
         return torch.cat([self._backend.predict(part_BI, rows_NX, inverse_A) for part_BI, inverse_A in parts])
 
     def state(self) -> dict[str, Tensor]:
-        """All parameters by name, on the CPU; those of a network on the CPU share its memory.
+        """All parameters by name, on the CPU; if the network is there too, they share its memory.
 
         Weights are (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow, each
         shaped as its parameter and named after it: ``top.0.weight.sum``.

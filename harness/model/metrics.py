@@ -13,11 +13,13 @@ _SIGN = np.uint32(1 << 31)
 
 @dataclass(frozen=True)
 class Quality:
-    """``auc`` is None if all labels are equal. ``log_loss`` in nats, mean; ``accuracy`` at probability 0.5.
+    """The quality of predictions on a set of samples.
 
-    ``normalised_entropy``: log loss over the entropy of the mean label, and ``calibration``: mean prediction over mean
-    label (He et al. 2014, section 2); None if all labels are equal. ``group_aucs``: the AUC of each of ``NUM_GROUPS``
-    parts of the set, sample m in part m mod ``NUM_GROUPS``; None if not asked for, or if a part has no AUC.
+    ``log_loss``: the mean, in nats. ``accuracy``: at probability 0.5. ``normalised_entropy``: log loss divided by the
+    entropy of the mean label. ``calibration``: mean prediction divided by mean label (both He et al. 2014, section 2).
+    ``auc``, ``normalised_entropy`` and ``calibration`` are None if all labels are equal. ``group_aucs``: the AUC of
+    each of ``NUM_GROUPS`` parts of the set, sample m in part m mod ``NUM_GROUPS``; None if not asked for, or if a part
+    has no AUC.
     """
 
     auc: float | None
@@ -30,7 +32,7 @@ class Quality:
 
 
 def measure(logits_M: Tensor, labels_M: Tensor, *, has_groups: bool = False) -> Quality:
-    """Quality of float32 logits against labels in {0, 1}."""
+    """Quality of float32 logits against labels in {0, 1}, on the CPU. ``has_groups``: with ``group_aucs``."""
     logits, labels = logits_M.double(), labels_M.double()
     loss = functional.binary_cross_entropy_with_logits(logits, labels).item()
     accuracy = ((logits_M > 0) == (labels_M > 0.5)).double().mean()
@@ -56,10 +58,10 @@ def _group_aucs(logits_M: Tensor, labels_M: Tensor) -> list[float] | None:
 
 
 def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
-    """Area under the ROC curve, exact, ties counted one half: the Mann-Whitney statistic. None with one class only.
+    """Area under the ROC curve of scores in float32; ties count one half. None if all labels are equal.
 
-    A score sorts as an integer: the 32 bits of the float, changed so that the order of integers is that of floats. Sums
-    are integers, so the result does not depend on their order.
+    It is the Mann-Whitney statistic, counted exactly: sums are integers, so the result does not depend on their order.
+    Scores are sorted as integers: the 32 bits of the float, changed so that integers have the order of floats.
     """
     is_positive_M = labels_M.numpy() > 0.5
     bits_M = (scores_M.float().numpy() + np.float32(0)).view(np.uint32)  # -0.0 is 0.0

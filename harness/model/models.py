@@ -57,7 +57,7 @@ SIZES: dict[str, ModelSize] = {name: ModelSize(**values) for name, values in Dlr
 
 
 def model_size(options: ModelOptions, shape: Shape = CRITEO) -> ModelSize:
-    """The size of DLRM that its ``options`` ask for. Raises ConfigError if its parts do not fit each other."""
+    """The size that ``options``, those of DLRM, ask for. Raises ConfigError if its parts do not fit each other."""
     options.check(shape)
     whole = options.filled()
     assert isinstance(whole, DlrmOptions)
@@ -73,12 +73,12 @@ class Model(nn.Module):
     """A dense network with its options. To add one: one class and one entry in :data:`MODELS`.
 
     Its parameters and buffers are what the harness saves, restores and rolls back. ``nn.Linear`` layers get DLRM's
-    initial values, which follow from the run's seed; other parameters keep those of the constructor, which may not be
-    random. A model draws random numbers from the ``draws`` that it gets and from nothing else.
+    initial values, which follow from the run's seed; other parameters keep those of the constructor, which must not be
+    random. A model must take random numbers only from the ``draws`` that it gets.
     """
 
     Options: ClassVar[type[ModelOptions]]
-    """The options, with types, limits and defaults. The field's docstring is its help text."""
+    """The class of the options, with types, limits and defaults. The docstring of a field is its help text."""
 
     def __init__(self, options: Any, shape: Shape) -> None:
         """``options``: an instance of ``Options``, filled. ``shape``: of the data."""
@@ -90,9 +90,9 @@ class Model(nn.Module):
 
 
 class Dlrm(Model):
-    """DLRM (Naumov et al. 2019), as its paper draws it; the formulas are in harness.model.torch_backend.
+    """DLRM (Naumov et al. 2019) as a model for autograd; the formulas are in harness.model.torch_backend.
 
-    Runs use its backends instead, except with the dense optimizer ``adam``, which these lack.
+    Runs use a backend instead, except with the dense optimizer ``adam``, which the backends lack.
     """
 
     Options = DlrmOptions
@@ -105,7 +105,6 @@ class Dlrm(Model):
         self._pairs = torch.tril_indices(shape.num_tables + 1, shape.num_tables + 1, offset=-1, device="cpu")
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
-        """See Model."""
         bottom_BD = self.bottom(dense_BI)
         vectors_BVD = torch.cat([bottom_BD.unsqueeze(1), rows_BFW], dim=1)
         products_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
@@ -130,7 +129,6 @@ class WideDeep(Model):
         self.wide = Wide(shape.num_dense) if self.reads_ids else None
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
-        """See Model."""
         embedded_BX = rows_BFW[:, :, : self.dim].flatten(1)
         if self.wide is None:
             return self.last(torch.cat([self.deep(dense_BI, draws), embedded_BX], dim=1)).squeeze(1)
@@ -156,7 +154,6 @@ class Dcn(Model):
         self.last = Layer(self.deep.num_outputs + num_inputs * self.is_parallel, 1)
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
-        """See Model."""
         bottom_BX = self.bottom(dense_BI) if self.bottom else dense_BI
         inputs_BL = crossed_BL = torch.cat([bottom_BX, rows_BFW.flatten(1)], dim=1)
         for layer in self.cross:
@@ -180,7 +177,6 @@ class DeepFm(Model):
         self.wide = Wide(self.num_dense)
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
-        """See Model."""
         embedded_BFD, dense_BI = rows_BFW[:, :, : self.dim], dense_BI[:, : self.num_dense]
         first_order_B = rows_BFW[:, :, self.dim].sum(dim=1) + self.wide(dense_BI)
         # The sum over pairs of <v_i, v_j> is half of (sum of v)² less the sum of v².
@@ -190,7 +186,7 @@ class DeepFm(Model):
 
 
 class Cross(nn.Module):
-    """A cross layer, ``x <- x0 * (W x + b) + x``, where W is a full matrix or a product of rank ``rank``."""
+    """A cross layer, ``x <- x0 * (W x + b) + x``. W is a product of rank ``rank``; with rank 0, a full matrix."""
 
     def __init__(self, num_inputs: int, rank: int) -> None:
         super().__init__()
@@ -198,12 +194,12 @@ class Cross(nn.Module):
         self.up = Layer(rank or num_inputs, num_inputs)
 
     def forward(self, inputs_BL: Tensor, x_BL: Tensor) -> Tensor:
-        """The next x, (B, L), from x0 and x."""
+        """The next x, (B, L), from x0, ``inputs_BL``, and x."""
         return inputs_BL * self.up(self.down(x_BL)) + x_BL
 
 
 class Mlp(nn.ModuleList):
-    """Hidden layers, and then, where ``num_outputs`` is given, a linear one."""
+    """Hidden layers, and then, if ``num_outputs`` is given, a linear one. ``options``: of the hidden :class:`Layer`."""
 
     def __init__(self, num_inputs: int, hidden: Sequence[int], num_outputs: int | None = None, **options: Any) -> None:
         widths = [num_inputs, *hidden]
@@ -217,26 +213,27 @@ class Mlp(nn.ModuleList):
         return cls(num_inputs, options.mlp, batch_norm=options.batch_norm, dropout=options.dropout)
 
     def forward(self, x_BX: Tensor, draws: Draws = None) -> Tensor:
-        """The outputs of the last layer."""
         for layer in self:
             x_BX = layer(x_BX, draws)
         return x_BX
 
 
 class Wide(nn.Module):
-    """A linear model of dense features without a bias, (B,). It starts at 0, as the features are large."""
+    """A linear model of dense features without a bias, (B,). Its weights start at 0, since the features are large."""
 
     def __init__(self, num_inputs: int) -> None:
         super().__init__()
         self.weight_I = nn.Parameter(torch.zeros(num_inputs))
 
     def forward(self, dense_BI: Tensor) -> Tensor:
-        """The products, (B,)."""
         return dense_BI @ self.weight_I
 
 
 class Layer(nn.Linear):
-    """A linear layer; if it is hidden, with batch normalisation if asked for, a ReLU, and dropout if asked for."""
+    """A linear layer, then batch normalisation (``batch_norm``), a ReLU (``is_hidden``), and dropout (a probability).
+
+    Dropout is applied only if there are ``draws``.
+    """
 
     def __init__(
         self,
@@ -248,15 +245,14 @@ class Layer(nn.Linear):
         batch_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(fan_in, fan_out, bias and not batch_norm)  # which would take it off again
+        super().__init__(fan_in, fan_out, bias and not batch_norm)  # batch normalisation would subtract a bias again
         self.norm = nn.BatchNorm1d(fan_out) if batch_norm else None
         self._is_hidden, self._dropout = is_hidden, dropout
 
     def reset_parameters(self) -> None:
-        """Leave the parameters unset: :func:`initialise` sets them."""
+        """A no-op: :func:`make_model` sets the parameters."""
 
     def forward(self, input: Tensor, draws: Draws = None) -> Tensor:
-        """The outputs, (B, fan_out)."""
         y_BO = super().forward(input)
         if self.norm is not None:
             y_BO = self.norm(y_BO)
@@ -269,7 +265,7 @@ class Layer(nn.Linear):
 
 
 class _Models(PartTable[type[Model]]):
-    """The table of models. A new entry also enters its options, from which configurations are built."""
+    """The table of models. A new entry also enters the model's options, from which configurations are built."""
 
     def __setitem__(self, name: str, part: type[Model]) -> None:
         super().__setitem__(name, part)
@@ -296,9 +292,10 @@ def make_model(options: ModelOptions, shape: Shape, *, seed: int) -> Model:
 
 
 def initial_layer(seed: int, name: str, fan_in: int, fan_out: int) -> tuple[F32, F32]:
-    """W ~ N(0, sqrt(2/(fan_in+fan_out))), (O, I), and b ~ N(0, sqrt(1/fan_out)), (O,), of the layer with this path.
+    """Initial W, (O, I), and b, (O,), of the layer with this path, a function of seed and path.
 
-    Source: facebookresearch/dlrm.
+    Both are normal with mean 0. The standard deviation of W is sqrt(2 / (fan_in + fan_out)), that of b
+    sqrt(1 / fan_out). Source: facebookresearch/dlrm.
     """
     rng = generator(seed, "dense", *(int(part) if part.isdecimal() else part for part in name.split(".")))
     weight_OI = rng.normal(0, math.sqrt(2 / (fan_in + fan_out)), (fan_out, fan_in)).astype(np.float32)
@@ -318,7 +315,7 @@ class Footprint:
     """Sizes of a trained model.
 
     ``row_width``: float32 numbers of an embedding row, state of its optimizer included. ``num_parameters``: of the
-    dense network. ``dense_bytes``: of its parameters, buffers and optimizer.
+    dense network. ``dense_bytes``: bytes of the dense network's parameters, buffers and optimizer.
     """
 
     row_width: int
@@ -326,7 +323,7 @@ class Footprint:
     dense_bytes: int
 
     def num_bytes(self, num_rows: int) -> int:
-        """Bytes of the whole model: the payload of a full save."""
+        """Bytes of the whole model with ``num_rows`` embedding rows: the payload of a full save."""
         return 4 * self.row_width * num_rows + self.dense_bytes
 
 

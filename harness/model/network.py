@@ -19,11 +19,11 @@ from harness.model.torch_backend import DENSE_OPTIMIZERS, cross_entropy
 
 
 class AutogradNetwork(Resumable):
-    """A replica of a model of :data:`harness.model.models.MODELS` with its optimizer, as :class:`DenseNetwork` is one.
+    """A replica of a model of :data:`harness.model.models.MODELS` with its optimizer; methods as :class:`DenseNetwork`.
 
-    Same parameters, batch, device and number of threads of torch: same bits, in every process. A step follows from the
-    number of steps before it too, which is part of the state: dropout and the dense optimizer ``adam`` read it. Raises
-    ConfigError for options that do not fit, and for a ``group`` of several trainers.
+    Results have the same bits in every process with the same state, batch, device and number of threads of torch. The
+    state includes the number of steps so far, which dropout and the dense optimizer ``adam`` read. Raises ConfigError
+    for options that do not fit, and for a ``group`` of several trainers.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AutogradNetwork(Resumable):
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
-        """Mean loss of a batch, and the gradient of each of its N distinct rows; see :meth:`DenseNetwork.train`."""
+        """See :meth:`DenseNetwork.train`. Raises ConfigError if the model's logits are not (B,) or ignore the rows."""
         self.step()
         self._num_steps += 1
         rows_BFW = self._rows(rows_SX if slots_N is None else rows_SX[slots_N], plan.inverse_A).requires_grad_()
@@ -74,7 +74,7 @@ class AutogradNetwork(Resumable):
         return loss, coalesce(rows_BFW.grad.cpu(), plan, num_skipped=0)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last :meth:`train`, if there is one. ``is_alone`` is ignored."""
+        """Apply the pending step of the last :meth:`train`, if there is one; ``is_alone`` is ignored."""
         if not self._is_due:
             return
         self._is_due = False
@@ -89,7 +89,6 @@ class AutogradNetwork(Resumable):
 
     @torch.no_grad()
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
-        """Logits, (B,) on the CPU."""
         self.step()
         self._model.eval()
         parts = zip(
@@ -108,12 +107,14 @@ class AutogradNetwork(Resumable):
         return rows_AW.view(-1, self._num_tables, self._row_values).to(self._like)
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, the optimizer's state, ``NAME.STATE``, and ``steps``, int64 (1,)."""
+        """Parameters and buffers by name, the optimizer's state as ``NAME.STATE``, and ``steps``, int64 (1,).
+
+        All are on the CPU; if the network is there too, they share its memory.
+        """
         self.step()
         return {name: value.cpu() for name, value in self._tensors().items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Set all tensors from a :meth:`state`, which must name each of them, with its shape."""
         tensors = self._tensors()
         assert state.keys() == tensors.keys()
         self.step()
@@ -129,13 +130,16 @@ class AutogradNetwork(Resumable):
 
 
 Network = DenseNetwork | AutogradNetwork
-"""The dense network of a run: :class:`DenseNetwork` says what its methods do."""
+"""The dense network of a run; :class:`DenseNetwork` documents the methods."""
 
 
 def make_network(
     options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool, group: TrainerGroup
 ) -> Network:
-    """The network of ``options`` for data of ``shape``. ``is_eager``: see :class:`DenseNetwork`. Raises ConfigError."""
+    """The network of ``options`` for data of ``shape``. ``is_eager``, ``group``: see :class:`DenseNetwork`.
+
+    Raises ConfigError for options that do not fit, and as :class:`DenseNetwork` and :class:`AutogradNetwork`.
+    """
     if isinstance(options, DlrmOptions) and trainer.dense_optimizer != "adam":
         return DenseNetwork(
             model_size(options, shape),

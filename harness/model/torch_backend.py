@@ -4,8 +4,9 @@ Letters: B batch, I inputs of a layer, J = I + 1, O its outputs, F tables, V = F
 dim, P = V (V - 1) / 2 pairs of vectors, T = D + P inputs of the top, N distinct rows of a batch, A = B F accesses,
 S rows of a cache or of a batch, X columns of a row: D values, then columns that the network does not read.
 
-**Perceptrons** (:class:`Mlp`). A layer is one matrix A (J, O), Wᵀ above b, and reads x̃ (B, J), x and a column of ones.
-Weights and bias so are one product in every direction. With g = dL/dy where y > 0 and 0 elsewhere, (B, O)::
+**Perceptrons** (:class:`Mlp`). A layer is one matrix A (J, O), Wᵀ above b, and reads x̃ (B, J): x and a column of ones.
+So one product does the weights and the bias, forward, backward and in the step. With g = dL/dy where y > 0 and 0
+elsewhere, (B, O)::
 
     y = relu(x̃ A)        dL/dx̃ = g Aᵀ (whose last column is dropped)        A <- A - lr x̃ᵀ g
 
@@ -16,12 +17,12 @@ table, and S = V Vᵀ (V, V)::
 
     z = [v_0, (S_ij for i = 1 .. F, j < i)]        (T,)
 
-Let G (V, V) hold dL/dS_ij below its diagonal, the same mirrored above, and zeros on it. S_ij changes with v_i by v_j
-and with v_j by v_i, and v_0 stands in z itself::
+Let G (V, V) hold dL/dS_ij below its diagonal, the same mirrored above, and zeros on it. The derivative of S_ij by v_i
+is v_j, and that by v_j is v_i; v_0 is also a part of z::
 
     dL/dV = G V        dL/dv_0 = (G V)_0 + dL/dz[:D]
 
-**Loss** (:func:`cross_entropy`). For logits a and labels y, with s = 1 - 2 y, the sign that a should not have::
+**Loss** (:func:`cross_entropy`). For logits a and labels y, with s = 1 - 2 y, the sign of a wrong logit::
 
     L = mean over B of log(1 + exp(s a))        dL/da = s sigmoid(s a) / B
 
@@ -44,15 +45,18 @@ from harness.kernels.row_loops import ADAGRAD_EPS
 
 
 class DenseOptimizer:
-    """The update rule of a dense parameter: SGD, ``value -= learning_rate * gradient``. It has no state of its own."""
+    """The update rule of a dense parameter; this base class is SGD, ``value -= learning_rate * gradient``.
+
+    An object has no state of its own: its caller keeps the tensors ``states`` of each parameter.
+    """
 
     states: ClassVar[tuple[str, ...]] = ()
-    """Names of the tensors of state that each parameter has, shaped as it is and 0 before the first step."""
+    """Names of the tensors of state of a parameter, each of the parameter's shape, and 0 before the first step."""
     counts_steps: ClassVar[bool] = False
     """Whether :meth:`step` reads ``number``."""
 
     def step(self, value: Tensor, grad: Tensor, states: Sequence[Tensor], *, learning_rate: float, number: int) -> None:
-        """Update ``value`` and ``states``. ``number``: of the step, counted from 1."""
+        """Update ``value`` and ``states`` in place. ``number``: of the step, from 1, if :attr:`counts_steps`."""
         value.sub_(grad, alpha=learning_rate)
 
 
@@ -62,24 +66,24 @@ class Adagrad(DenseOptimizer):
     states = ("sum",)
 
     def step(self, value: Tensor, grad: Tensor, states: Sequence[Tensor], *, learning_rate: float, number: int) -> None:
-        """See DenseOptimizer."""
         (sums,) = states
         sums.addcmul_(grad, grad)
         value.addcdiv_(grad, sums.sqrt().add_(float(ADAGRAD_EPS)), value=-learning_rate)
 
 
 class Adam(DenseOptimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1) with the constants of its paper, as torch.optim.Adam::
+    """Adam (Kingma and Ba 2015, algorithm 1) with the constants of its paper, as torch.optim.Adam.
 
-    m <- 0.9 m + 0.1 g        v <- 0.999 v + 0.001 g²
-    value <- value - lr / (1 - 0.9ᵗ) · m / (sqrt(v / (1 - 0.999ᵗ)) + 1e-8)
+    In step t, with gradient g::
+
+        m <- 0.9 m + 0.1 g        v <- 0.999 v + 0.001 g²
+        value <- value - lr / (1 - 0.9ᵗ) · m / (sqrt(v / (1 - 0.999ᵗ)) + 1e-8)
     """
 
     states = ("m", "v")
     counts_steps = True
 
     def step(self, value: Tensor, grad: Tensor, states: Sequence[Tensor], *, learning_rate: float, number: int) -> None:
-        """See DenseOptimizer."""
         m, v = states
         m.lerp_(grad, 0.1)
         v.mul_(0.999).addcmul_(grad, grad, value=0.001)
@@ -88,7 +92,7 @@ class Adam(DenseOptimizer):
 
 
 DENSE_OPTIMIZERS: Mapping[str, DenseOptimizer] = {"sgd": DenseOptimizer(), "adagrad": Adagrad(), "adam": Adam()}
-"""By the value of ``trainer.dense_optimizer``."""
+"""Update rules by the value of ``trainer.dense_optimizer``."""
 
 
 _ADAGRAD = Adagrad()
@@ -96,10 +100,11 @@ _NUMBERS_PER_LINE = 16  # float32 of a cache line
 
 
 class TorchBackend:
-    """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
+    """The network's arithmetic by torch operations; see :class:`harness.model.dlrm.Backend`.
 
-    ``bottom_JO``, ``top_JO``, ``sums_JO``: updated in place by :meth:`step`; their device and dtype are those of the
-    network. The bits of a result depend on torch's number of threads.
+    The device and dtype of ``bottom_JO``, ``top_JO`` and ``sums_JO`` are those of the network. The bits of a result
+    depend on torch's number of threads. ``is_eager`` is ignored. Raises ConfigError for a ``group`` of several
+    trainers.
     """
 
     def __init__(
@@ -124,10 +129,6 @@ class TorchBackend:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU.
-
-        The step of the batch is pending afterwards.
-        """
         self.step()
         rows_NX = rows_SX if slots_N is None else rows_SX[slots_N]
         logits_B1, vectors_BVD = self._forward(dense_BI, rows_NX, plan.inverse_A)
@@ -138,17 +139,13 @@ class TorchBackend:
         return loss, coalesce(vector_grads_BVD.cpu(), plan)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last batch, if there is one.
-
-        ``is_alone`` is ignored, since one thread would compute other bits.
-        """
+        """Apply the pending step; ``is_alone`` is ignored, since one thread would compute other bits."""
         if self._step_is_due:
             self._bottom.step(self._learning_rate)
             self._top.step(self._learning_rate)
         self._step_is_due = False
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,) on the CPU."""
         self.step()
         return self._forward(dense_BI, rows_NX, inverse_A)[0].squeeze(1).cpu()
 
@@ -162,7 +159,7 @@ class TorchBackend:
 
 
 class Mlp:
-    """Layers one after another, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``.
+    """Layers one after another, one matrix each. Each ends in a ReLU, the last one only if ``ends_in_relu``.
 
     ``sums_JO``: with Adagrad, one matrix for each layer; empty for SGD.
     """
@@ -187,7 +184,7 @@ class Mlp:
         return self._values_BJ[-1][:, :-1]
 
     def backward(self, grad_BO: Tensor) -> Tensor:
-        """dL/d(inputs of the first layer), (B, I), from dL/d(outputs of the last one), after :meth:`forward`."""
+        """dL/d(inputs of the first layer), (B, I), from dL/d(outputs of the last one), for the last :meth:`forward`."""
         self._grads_BO = []
         for affine_JO, values_BJ, has_relu in zip(
             reversed(self.layers_JO), reversed(self._values_BJ), reversed(self._has_relu), strict=False

@@ -1,6 +1,6 @@
 """The audit of a run: quality, PLS, overhead, kills and updates, computed from the events and compared with its result.
 
-It computes the formulas of docs/CPR.md again, without the ledgers in harness.core, so that an error in either shows.
+The audit computes the formulas of docs/CPR.md without the ledgers in harness.core, so that an error in either shows.
 """
 
 import itertools
@@ -33,8 +33,8 @@ _TOLERANCE = 1e-9  # relative; sums are taken in another order
 def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
     """The contradictions in a record, one line each, in order; empty if all its figures follow from its events.
 
-    ``config``: resolved, in plain values, as in config.yaml. The record of an unfinished run is audited up to its
-    last event; its totals are not, since only the Finished event has any.
+    ``config``: resolved, in plain values, as :func:`read_config` returns it. The record of an unfinished run is audited
+    up to its last event, without totals, since only the Finished event has any.
     """
     if not events or not isinstance(started := events[0], Started):
         return ["the first event is not `started`"]
@@ -48,7 +48,7 @@ def check(events: Sequence[Event], config: Mapping[str, Any]) -> list[str]:
 
 
 def outcome_of(run: RunDir) -> list[str] | None:
-    """The contradictions (:func:`check`) in the files of a run; None if they cannot be read."""
+    """The contradictions (:func:`check`) in the record of a run; None if its events or config cannot be read."""
     try:
         return check(read_events(run.events), read_config(run.path))
     except StoreError:
@@ -151,7 +151,10 @@ class _Auditor:
             self._evaluated = event
 
     def _clock_h(self, step: int) -> float:
-        """Hour of the failure clock at a boundary, overhead so far included; before the last step the job's end."""
+        """Hour of the failure clock at a boundary; with ``trace.clock: wall`` the overhead so far is included.
+
+        The boundary before the last step is the last one at which a failure can strike, so training counts as over.
+        """
         started = self._started
         samples = step / started.num_steps if step < started.num_steps - 1 else 1.0
         return samples * self._profile["job_h"] + self._is_wall * sum(self._hours.values())
@@ -176,7 +179,10 @@ class _Auditor:
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
 
     def _check_repeated(self, event: Saved) -> None:
-        """Bytes written again need a failed write since the previous save; a rank has at most one of them."""
+        """Bytes written again need a failed write since the previous save; a rank has at most one, of its part once.
+
+        So at most half of a save's bytes were written again.
+        """
         ranks, self._failed_writes = self._failed_writes, []
         if len(set(ranks)) < len(ranks):
             self._problem(f"a write failed twice of one save: {', '.join(ranks)}")
@@ -293,7 +299,10 @@ class _Auditor:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _check_dense(self, event: Recovered) -> None:
-        """The dense network is kept unless all trainers died; then it has lost the samples since the last save."""
+        """The dense network is kept unless all trainers died. What it has lost then depends on where it goes on.
+
+        From a checkpoint: the samples since that; from initial values: all; with a rollback of all ranks: none.
+        """
         has_died = len(event.ranks) - len(_ps_of(event)) == self._num_trainers
         if has_died == (event.dense == "kept"):
             self._problem(f"dense is {event.dense}, but {'all' if has_died else 'not all'} trainers died")
@@ -302,7 +311,10 @@ class _Auditor:
         self._expect("lost_dense_samples", event.lost_dense_samples, event.samples - since)
 
     def _check_kinds(self, event: Recovered) -> None:
-        """Each dead PS rank must have a kind of recovery that the run declares; a rollback must be of all ranks."""
+        """Each dead PS rank must have a kind of recovery that the run declares.
+
+        ``rollback`` must be true exactly if one of these kinds, or the dense network, is rolled back.
+        """
         if event.kinds.keys() != {*_ps_of(event)}:
             self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
         if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
@@ -321,7 +333,11 @@ class _Auditor:
         return trained_h + sum(self._hours.values())
 
     def _reschedule_h(self, event: Recovered) -> float:
-        """Hours of rescheduling: the trace's repair or O_res; ``spare_o_res_h`` if each dead rank has a spare ready."""
+        """Hours of rescheduling: the trace's repair or O_res; ``spare_o_res_h`` if each dead rank has a spare ready.
+
+        These spares are then not ready until the dead ranks have been rescheduled. After the death of all trainers no
+        spare takes over.
+        """
         profile, now_h = self._profile, self._now_h(event)
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         num_dead = Counter(map(is_trainer, event.ranks))
@@ -338,7 +354,11 @@ class _Auditor:
         return profile["spare_o_res_h"]
 
     def _load_h(self, event: Recovered) -> float:
-        """Hours of a load: O_load, by bytes in proportion to a full save's, 0 if nothing was read; checks the bytes."""
+        """Hours of a load: O_load, or with ``profile.load: by_bytes`` the part of it that the bytes are of a full save.
+
+        0 if only trainers died, unless the dense network was read or the profile has ``trainer_load``. Checks the
+        number of bytes too.
+        """
         is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
         if event.load_bytes is not None and self._started.row_bytes is not None:
             rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
@@ -411,7 +431,7 @@ class _Auditor:
         self._expect("train_loss", event.train_loss, sum(last) / len(last) if last else None)
 
     def _finish_resources(self, event: Finished) -> None:
-        """Check node-hours, if the profile has a number of trainers, and bytes sent, if the record has them."""
+        """Check node-hours, if the result or the profile's number of trainers is given, and bytes sent, if they are."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
             num_spares = sum(map(len, self._spares_h.values()))
@@ -452,7 +472,6 @@ _SPARES = {False: "spares", True: "spare_trainers"}
 
 
 def _ps_of(event: Recovered) -> list[str]:
-    """The PS ranks of a recovery."""
     return [rank for rank in event.ranks if not is_trainer(rank)]
 
 

@@ -30,10 +30,10 @@ from harness.record.rundir import RunDir
 _ROOT = Path(__file__).resolve().parents[2]
 _RUN = ("harness.run.assemble",)
 ON_HOSTS = (*_RUN, "harness.hosts.launcher", "harness.hosts.agent", "harness.run.agent")
-"""The modules that a run on several hosts starts from, and an agent."""
+"""The main modules of a run on several hosts, those of its agents included."""
 _BY_LAUNCHER = {"hosts": ON_HOSTS, "ray": (*ON_HOSTS, "harness.hosts.ray_launcher")}
 _NOT_FOLLOWED = ("harness.record", "harness.wandb", "harness.hosts")
-"""Packages whose modules count only where they are named as roots, and what these import of the same package.
+"""Packages whose modules count only if they are roots, or are imported by a module of the same package that counts.
 
 What is written about a run decides no result, and other hosts' ranks are started by the launcher that the config names.
 """
@@ -43,9 +43,10 @@ _MAX_NAMED = 3  # files named in a difference
 
 @dataclass(frozen=True)
 class Code:
-    """``versions`` of Python, torch, numpy and numba; ``sources``: digests of source files, by path, comments aside.
+    """The code of a run.
 
-    ``roots``: the modules from which imports were followed.
+    ``versions``: of Python, torch, numpy and numba. ``sources``: digests of source files, plugins included, by path;
+    comments and docstrings do not enter them. ``roots``: the modules from which imports were followed.
     """
 
     versions: Mapping[str, str]
@@ -64,7 +65,7 @@ class Code:
 
     @classmethod
     def of_json(cls, found: object) -> "Code | None":
-        """The code that :meth:`to_json` wrote as ``found``; None if it wrote no such value."""
+        """The code that :meth:`to_json` wrote as ``found``; None for a value of another form."""
         match found:
             case {"versions": dict(versions), "sources": dict(sources), "roots": [*roots]}:
                 return cls(versions, sources, tuple(map(str, roots)))
@@ -72,7 +73,10 @@ class Code:
                 return None
 
     def difference(self, other: "Code") -> str | None:
-        """The differences of ``other`` in words; None if they are equal."""
+        """The differences of ``other`` in words: versions, and up to three files; None if there are none.
+
+        Files are not compared between versions of Python.
+        """
         versions = [
             f"{name} {self.versions.get(name)} -> {version}"
             for name, version in other.versions.items()
@@ -84,7 +88,7 @@ class Code:
             if self.sources.get(path) != other.sources.get(path)
         )
         if self.versions.get("python") != other.versions.get("python"):
-            changed = []  # a digest is of compiled code, which depends on Python's version
+            changed = []  # digests of compiled code depend on Python's version
         named = changed[:_MAX_NAMED] + (
             [f"{len(changed) - _MAX_NAMED} more files"] if len(changed) > _MAX_NAMED else []
         )
@@ -92,13 +96,13 @@ class Code:
 
 
 def roots_of(config: Config) -> tuple[str, ...]:
-    """The modules whose imports are the code of a run of ``config``: they depend on its launcher."""
+    """The main modules of a run of ``config``, which depend on its launcher; its code is what they import."""
     return _BY_LAUNCHER.get(config.cluster.launcher, _RUN)
 
 
 @cache
 def current_code(roots: tuple[str, ...] = _RUN) -> Code:
-    """Code of ``roots``, their imports and plugins at the first call; versions of Python and libraries."""
+    """The code of ``roots``, what they import, and loaded plugins, as read at the first call with these roots."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     versions |= {name: metadata.version(name) for name in _LIBRARIES}
     sources = {str(path.relative_to(_ROOT)): path for path in sorted(_closure(roots))} | plugins.LOADED
@@ -112,7 +116,10 @@ def read_all_code() -> None:
 
 
 def _closure(roots: Sequence[str]) -> set[Path]:
-    """The files of ``roots``, and of all modules of this repository that they import, directly or not."""
+    """The files of ``roots``, of the modules of this repository that they import, directly or not, and of packages.
+
+    Imports of ``_NOT_FOLLOWED`` are left out.
+    """
     found: set[Path] = set()
     waiting = [*roots]
     while waiting:
@@ -161,14 +168,17 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def code_of(run_dir: Path) -> Code | None:
-    """The code that computed the run in ``run_dir``; None where its env.json does not say."""
+    """The code that computed the run in ``run_dir``; None if its env.json does not say, or cannot be read."""
     with suppress(StoreError):
         return Code.of_json(read_json(RunDir(run_dir).env).get("code"))
     return None
 
 
 def difference_of(run_dir: Path) -> str | None:
-    """How the code that computed a finished run differs from the present code, in words; None if it is the same."""
+    """How the code that computed a finished run differs from the present code, in words; None if it is the same.
+
+    Unknown code counts as different. Raises nothing for an env.json that cannot be read.
+    """
     try:
         code = Code.of_json(read_json(RunDir(run_dir).env).get("code"))
     except StoreError as error:
@@ -178,7 +188,7 @@ def difference_of(run_dir: Path) -> str | None:
 
 @cache
 def _digest(path: Path) -> str:
-    """Digest (8 hex digits) of a file's compiled code; comments, docstrings and line numbers do not enter it."""
+    """Digest (8 hex digits) of a file's compiled code, without comments, docstrings, assertions and line numbers."""
     compiled = compile(path.read_bytes(), "", "exec", optimize=2, dont_inherit=True)
     return hashlib.blake2b(repr(_content(compiled)).encode(), digest_size=4).hexdigest()
 
@@ -239,7 +249,7 @@ def environment(
 
 @cache
 def _git_state() -> dict[str, Any] | None:
-    """``{"commit": hex, "dirty": bool}`` of this checkout; None where there is none.
+    """``{"commit": hex, "dirty": bool}`` of this checkout; None if there is none, or git fails.
 
     As of the first call in this process: later changes of the checkout are not in the code that it has loaded.
     """
@@ -266,7 +276,6 @@ def _version(package: str) -> str | None:
 
 @cache
 def _cpu_name() -> str | None:
-    """The model of the first processor in /proc/cpuinfo; None where it is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -22,14 +22,14 @@ _PERHAPS_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}|NaN|Infinity")  # searc
 
 @dataclass(frozen=True)
 class EventLog:
-    """The events of a run, in order. ``is_torn``: the last line was incomplete, as after a kill of the writer."""
+    """The events of a run, in order. ``is_torn``: a last line that a killed writer left incomplete was dropped."""
 
     events: list[Event]
     is_torn: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read ``events.jsonl``, except an incomplete last line.
+        """Read a file ``events.jsonl``, except an incomplete last line.
 
         Raises StoreError if the file cannot be read, a line (which the error names) is not an event, or anything
         follows a Finished event.
@@ -67,15 +67,16 @@ def read_events(path: Path) -> list[Event]:
 
 
 def newest_events(path: Path) -> list[dict[str, Any]]:
-    """The first event and the newest events of a log, as JSON objects. A run may be writing to the log.
+    """The first event of a log and then its newest ones, as JSON objects, for displays. A run may be writing to it.
 
-    Reads at most 256 kB. It serves displays: lines that cannot be read are left out, and nothing is raised.
+    Reads at most 256 kB. In a log of up to 128 kB the newest events are all, so that the first one occurs twice. Lines
+    that cannot be read are left out; without a file the list is empty.
     """
     return [*itertools.islice(_whole_events(_part(path, 0)), 1), *_whole_events(_part(path, -_BLOCK))]
 
 
 def _part(path: Path, start: int) -> bytes:
-    """A block of 128 kB of the file from ``start`` on; negative counts from the end. Empty if it cannot be read."""
+    """Up to 128 kB of the file from ``start`` on; negative counts from the end. Empty if it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(start, -stream.seek(0, os.SEEK_END)), os.SEEK_END if start < 0 else os.SEEK_SET)

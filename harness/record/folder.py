@@ -27,11 +27,11 @@ _RETRY_S = 0.05
 _RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "wandb", "error.txt", "DONE")
 _RUN_FILES = (*_RECORD, "output.txt")
 REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))
-"""All that a run writes into its folder, the lock aside: its files, and the temporary file of each."""
+"""Names of all that a run writes into its folder except the lock: its files, and the temporary file of each."""
 
 
 class OtherRun(StoreError):
-    """A folder holds the run of another config, or of other code. ``found``: the hash of that run."""
+    """A folder holds the run of another config, or of this config by other code. ``found``: the hash of that run."""
 
     found = ""
 
@@ -45,9 +45,10 @@ class State(Enum):
 
 
 def inspect(run_dir: Path, digest: str) -> State:
-    """State of ``run_dir`` for the run whose config has hash ``digest``. Changes nothing.
+    """State of ``run_dir`` for the run with hash ``digest``, ``CONFIG-CODE``. Changes nothing.
 
-    Raises StoreError if the folder holds another run, holds files that are not a run's, or cannot be read.
+    Raises OtherRun if the folder holds another run, StoreError if it holds files that are not a run's, cannot be read,
+    or is a file.
     """
     with system_errors(run_dir):
         if not run_dir.exists():
@@ -77,9 +78,10 @@ def is_same_config(digest: str, other: str) -> bool:
 
 
 def discard_run(run_dir: Path, digest: str) -> None:
-    """Remove a run of the config with hash ``digest``, finished or not, by whatever code. A no-op if there is none.
+    """Remove the files of the run with hash ``digest``, finished or not, also one of this config by other code.
 
-    Raises StoreError as :func:`inspect` does, or if another process is writing the run.
+    A no-op if the folder is absent or empty. Raises as :func:`inspect` does for any other folder, StoreError if another
+    process is writing the run.
     """
     *_, found = ("", *_lock_words(run_dir)[:3])
     if not is_same_config(digest, found):
@@ -91,13 +93,14 @@ def discard_run(run_dir: Path, digest: str) -> None:
 
 @contextmanager
 def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed: bool = False) -> Iterator[State]:
-    """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove the files of an unfinished run of it.
+    """Lock ``run_dir`` for the run with hash ``digest``, and remove what an unfinished run of it wrote.
 
-    They are kept if they have a resume point. ``is_made``: create a missing folder. ``keeps_failed``: refuse a run that
-    trained to its end and failed there. Yields the state before: EMPTY or UNFINISHED. Removes only files that a run
-    writes, and only from a folder that :func:`inspect` accepts.
+    The files are kept if there is a resume point. ``is_made``: create a missing folder. ``keeps_failed``: refuse a run
+    that trained to its end and failed there. Yields the state before: EMPTY or UNFINISHED. Removes only files that a
+    run writes, and only from a folder that :func:`inspect` accepts.
 
-    Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
+    Raises as :func:`inspect` does, and StoreError if the run is finished, is refused, or another process is writing it.
+    If the process that locked the folder has ended, its children get 5 s to release the lock.
     """
     inspect(run_dir, digest)
     with ExitStack() as lock:
@@ -121,13 +124,13 @@ def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed:
 
 
 def empty_run(run_dir: Path) -> None:
-    """Remove the files of an unfinished run from a claimed folder, except the output of its process."""
+    """Remove the files of an unfinished run from a claimed folder, except its process's output. Raises StoreError."""
     with system_errors(run_dir):
         _remove(run_dir, _RECORD)
 
 
 def has_resume_point(run_dir: Path) -> bool:
-    """Whether an interrupted run left a resume point, usable or not, in ``run_dir``. Raises StoreError."""
+    """Whether ``run_dir`` has a resume point, usable or not. Raises StoreError if the folder cannot be read."""
     folder = run_dir / "resume"
     names: list[str] = []
     with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
@@ -136,9 +139,10 @@ def has_resume_point(run_dir: Path) -> bool:
 
 
 def drop_leftovers(run_dir: Path) -> None:
-    """Remove what a finished run left that was killed between writing its result and removing them.
+    """Remove from a finished run's folder what the run removes at its end, in case it was killed before.
 
-    These are its resume points, and the checkpoints if its recorded config has ``store.keep_finished=false``.
+    These are its resume points, and the checkpoints if its recorded config has ``store.keep_finished=false``. Errors
+    are ignored.
     """
     with suppress(OSError, StoreError):  # remaining files do no harm
         run = RunDir(run_dir)
@@ -152,17 +156,17 @@ def drop_leftovers(run_dir: Path) -> None:
 
 
 def failed_at_its_end(run_dir: Path) -> str | None:
-    """Why a run failed that trained to its end (its log has the finish event); None for any other run."""
+    """Why a run failed after the end of its training (its log has the finish event); None for any other run."""
     newest = newest_events(run_dir / "events.jsonl")[-1:]
     return RunDir(run_dir).reason() if newest and newest[0].get("event") == "finish" else None
 
 
 @contextmanager
 def reason_kept(run_dir: Path, *, discards: bool = False) -> Iterator[None]:
-    """Write a HarnessError that leaves the block to error.txt of the locked folder, and raise it again.
+    """Write a HarnessError of the block to error.txt of the locked folder, and raise it again.
 
-    Raises Moved if the folder was replaced meanwhile: nothing is written then. ``discards``: after a UserError the
-    files of a run without an event and without a resume point are removed.
+    ``discards``: after a UserError the files of a run without an event and without a resume point are removed, and the
+    folder if it is empty then. Raises Moved instead, and writes nothing, if the folder was replaced meanwhile.
     """
     place = Place(run_dir)
     try:
@@ -187,10 +191,10 @@ def _discard_unstarted(run_dir: Path) -> None:
 
 @contextmanager
 def claim_grid(out: Path) -> Iterator[Place]:
-    """Lock ``out`` for one grid. Yields its :class:`Place`, to be checked before anything is written there.
+    """Lock ``out``, which is made if need be, for one grid. Yields its :class:`Place`, to be checked before any write.
 
-    Raises StoreError, before anything is written, if another grid runs there, or if ``out`` is a file, a run, or a
-    folder of other files (one without grid.yaml and grid's lock that has more than folders of runs).
+    Raises StoreError, and changes no file, if another grid runs there, or if ``out`` is a file, a run, or a folder with
+    neither grid.yaml nor a grid's lock that contains more than folders of runs.
     """
     with ExitStack() as lock:
         with system_errors(out):
@@ -249,7 +253,7 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Process id and host of the process that took the lock last."""
+    """Process id and host of the process that took the lock last; ``?`` if the file does not say."""
     *_, pid, word, host = ["?", "host", "?", *_lock_words(folder)]
     return (pid, host) if word == "host" else (host, platform.node())  # older locks end with the process id
 

@@ -1,7 +1,7 @@
 """The writer of a run's record: typed events in ``events.jsonl``, and the files beside it.
 
-Only the last line of ``events.jsonl`` can be incomplete. When ``record`` returns from a Saved or Finished event, all
-events so far are on disk.
+Only the last line of ``events.jsonl`` can be incomplete. With ``store.fsync`` all events so far are on disk when
+``record`` returns from a Saved or Finished event.
 """
 
 import json
@@ -28,12 +28,13 @@ class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
     ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the position in
-    ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: an exception that
-    leaves the block is recorded as the reason of failure.
+    ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: the run has failed
+    unless :meth:`done` was called in the block, and an exception that leaves it is recorded as the reason.
 
     ``place``: the record's :class:`Place`, to be checked before anything is written to the folder or removed from it.
 
-    Raises StoreError if the folder holds a record already or cannot be written.
+    Raises StoreError if the folder holds a record already, or, with ``since``, not the one that the resumed run wrote;
+    and if the folder cannot be written.
     """
 
     def __init__(
@@ -82,7 +83,10 @@ class Recorder:
         return self._digests[self.run.env.name]
 
     def position(self) -> EventsPosition:
-        """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError, Moved."""
+        """The end of the record so far, which is forced to disk if ``store.fsync`` is set.
+
+        Raises StoreError if the file cannot be written, Moved if it is not in its folder any more.
+        """
         self.place.check()
         with store_errors(self.run.events, "written"):
             self._stream.flush()
@@ -94,8 +98,8 @@ class Recorder:
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
-        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, Moved (at a
-        Saved or Finished event) if it is not in its folder any more.
+        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, and, for a
+        Saved or Finished event, Moved if the file is not in its folder any more.
         """
         line = to_line(event).encode()
         with store_errors(self.run.events, "written"):
@@ -113,9 +117,10 @@ class Recorder:
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the events to disk, write DONE, or error.txt with ``reason``. Later calls: no-op.
+        """Force the events to disk, then write DONE if ``ok``, else error.txt with ``reason``. Later calls are no-ops.
 
-        Raises StoreError if the record of a successful run cannot be written; if not ``ok``, write errors are ignored.
+        If ``ok``, raises StoreError if a file cannot be written, Moved if the record is not in its folder any more;
+        else such errors are ignored.
         """
         if self._stream.closed:
             return
@@ -149,7 +154,7 @@ class Recorder:
 
 
 def check_position(events: Path, position: EventsPosition) -> bytes:
-    """The bytes of the file ``events`` up to ``position``. Raises StoreError unless they have its digest."""
+    """The bytes of the file ``events`` up to ``position``. Raises StoreError unless they have the position's digest."""
     with store_errors(events, "read"), events.open("rb") as stream:
         kept = stream.read(position.num_bytes)
     found = new_digest(kept).hexdigest()
@@ -162,7 +167,10 @@ def check_position(events: Path, position: EventsPosition) -> bytes:
 
 
 def check_environment(run: RunDir, kept: bytes) -> str:
-    """Digest of env.json. Raises StoreError if the first event of the log ``kept`` names another digest."""
+    """Digest of env.json. Raises StoreError if it cannot be read, or the first event of ``kept`` names another digest.
+
+    ``kept``: the content of the event log.
+    """
     first = kept.partition(b"\n")[0]
     expected = json.loads(first)["machine"].get("env") if first else None
     found = digest_of(run.env)

@@ -5,13 +5,13 @@
     events.jsonl      the event log
     checkpoints/      written by harness.store
     resume/           written by harness.store while the run is not done
-    DONE | error.txt  written last; DONE has the digests of the three files above: the seal
+    DONE | error.txt  written last; DONE is the seal: it has the digests of the first three files
     wandb/            a view of the event log
 
 Locking, and removal of what an unfinished run left, are in harness.record.folder.
 
-DONE is a JSON object: when it was written, the number of events, the digests, what the audit of the record found, and
-the digest of all this. Older versions wrote the time alone; such a run is accepted, and cannot be verified.
+DONE is a JSON object with the time when it was written, the number of events, the digests, what the audit of the record
+found, and the digest of all this. Older versions wrote the time alone; such a run is accepted, but cannot be verified.
 """
 
 import json
@@ -37,7 +37,7 @@ _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 def _part(**fields: Any) -> type[BaseModel]:
-    """A model of the keys that are read again from a file: each a type, or (type, default). Other keys are ignored."""
+    """A model of the keys that are read from a file. A field is a type or (type, default). Other keys are ignored."""
     given: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
     return create_model("part", __config__=ConfigDict(strict=True, allow_inf_nan=False), **given)
 
@@ -61,7 +61,7 @@ _CONFIG = _part(
         trainer_load=(bool, False),
     ),
 )
-"""What the analysis computes with. A config of before may lack the keys with a default."""
+"""The keys that the analysis computes with. The config of a run by an older version may lack those with a default."""
 
 _TEXT = (str | None, None)
 _ENV = _part(
@@ -73,7 +73,7 @@ _ENV = _part(
 
 _CURE = "restore the file as the run wrote it"
 _FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
-"""A folder with one of them is a run's: it may have lost the others."""
+"""A folder with any of these files is a run's; the others may be lost."""
 
 Status = Literal["absent", "unfinished", "failed", "done"]
 
@@ -96,7 +96,7 @@ class RunDir:
     def status(self) -> Status:
         """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop.
 
-        Raises StoreError if the system refuses to say.
+        Raises StoreError if the folder cannot be read.
         """
         with os_errors(f"{self.path}: cannot be read"):
             if not any((self.path / name).is_file() for name in _FILES):
@@ -107,11 +107,11 @@ class RunDir:
         return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"
 
     def failure(self) -> str | None:
-        """Why the run failed, in one line; None if it did not fail."""
+        """Why the run failed, in one line; None if it did not fail. Raises as :attr:`status`."""
         return self.reason() if self.status == "failed" else None
 
     def reason(self) -> str | None:
-        """First line of error.txt: why the run failed, or that it was asked to stop; None without that file."""
+        """First line of error.txt: why the run failed, or that it was asked to stop; None if it cannot be read."""
         try:
             lines = read_file(self.error).decode(errors="replace").strip().splitlines()
         except StoreError:
@@ -120,7 +120,7 @@ class RunDir:
 
 
 def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> tuple[RunDir, dict[str, str]]:
-    """Create the run directory ``path`` with config.yaml and env.json. Returns it, and the files' digests by name.
+    """Create the run directory ``path`` with config.yaml and env.json. Returns it, and the digests of both by name.
 
     Raises StoreError if it holds a record already (then nothing is touched) or cannot be written.
     """
@@ -154,14 +154,17 @@ def _write_config(run: RunDir, config: Config) -> str:
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
-    """Dotted keys, in order, whose values differ between two configs, except ``out``, ``wandb.*`` and ``jobs.*``."""
+    """Dotted keys, in order, whose values differ between two configs, or that one of them lacks.
+
+    ``out``, ``wandb.*`` and ``jobs.*`` are left out, and options of the strategy that one of them lacks.
+    """
     lefts, rights = flatten(left), flatten(right)
     shared = lefts.keys() & rights.keys()
     keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(("wandb.", "jobs.")))
     return [
         key
         for key in keys
-        # An option that one of two strategies lacks follows from the strategies' names.
+        # Which options a strategy has follows from its name.
         if (key in shared and lefts[key] != rights[key]) or (key not in shared and not key.startswith("strategy."))
     ]
 
@@ -204,7 +207,8 @@ def _check(part: type[BaseModel], values: Mapping[str, Any], file: Path) -> None
 def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
     """The config of the run directory ``path``, fully validated. ``changes``: by group, values that replace others.
 
-    Raises StoreError as :func:`read_config`, also for a strategy of a plugin that is not loaded.
+    Raises StoreError as :func:`read_config`, and for any invalid key, such as a strategy of a plugin that is not
+    loaded.
     """
     values = read_config(path)
     groups = {name: {**group, **changes[name]} for name in changes if isinstance(group := values.get(name, {}), dict)}
@@ -230,7 +234,7 @@ def read_env(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _parsed(content: bytes, where: str) -> object:
-    """The YAML text as values. A report asks for each config several times, and parsing takes 10 ms."""
+    """The YAML text as values, cached, since a report asks for each config several times and parsing takes 10 ms."""
     return read_mapping(content.decode(), where)
 
 
@@ -271,9 +275,10 @@ _SEAL_CURE = "restore it from a copy, or remove DONE to run it again"
 def write_seal(
     run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str], audit: Sequence[str] | None
 ) -> None:
-    """Write DONE. ``digests``: of the sealed files, computed while the run wrote them. Raises StoreError.
+    """Write DONE. Raises StoreError if it cannot be written.
 
-    ``audit``: the findings of ``harness.record.audit``; None if the audit could not be made.
+    ``time``: ISO 8601. ``digests``: of the sealed files, computed while the run wrote them. ``audit``: the findings of
+    ``harness.record.audit``; None if the audit could not be made.
     """
     values = {"time": time, "num_events": num_events, "digests": {name: digests[name] for name in SEALED}}
     values |= {} if audit is None else {"audit": [*audit]}
@@ -281,14 +286,14 @@ def write_seal(
 
 
 def is_sealed(run: RunDir) -> bool:
-    """Whether DONE has digests. Raises StoreError if DONE is neither a seal nor a file of an older version."""
+    """Whether DONE has digests. Raises StoreError if it is neither a seal nor of an older version, or unreadable."""
     return _read(run.done) is not None
 
 
 def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
-    """Check that the files ``names`` of a run have the digests in DONE. A no-op if it is not done or has no seal.
+    """Check that the files ``names`` of a run have the digests in DONE. A no-op if the run is not done or has no seal.
 
-    Raises StoreError that names a file which is not as it was when the run ended.
+    Raises StoreError that names the first file, DONE included, which is not as it was when the run ended.
     """
     with store_errors(run.done, "read"):
         is_done = run.done.exists()
@@ -306,7 +311,7 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
 
 
 def kept_audit(run: RunDir) -> list[str] | None:
-    """The audit's findings when the run was sealed; None if DONE has none. Raises StoreError as ``is_sealed``."""
+    """The audit's findings when the run was sealed; None without DONE or an audit. Raises as ``is_sealed``."""
     return (_read(run.done) or {}).get("audit") if run.done.exists() else None
 
 
