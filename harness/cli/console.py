@@ -115,8 +115,6 @@ def note(text: str) -> None:
 
 
 class _Notes(logging.Handler):
-    """Writes each message of a logger as a line to stderr."""
-
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage())
 

@@ -30,8 +30,6 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _State:
-    """The state of the signal handlers of this process."""
-
     hint = ""
     can_raise = False
     is_said = False

@@ -42,7 +42,6 @@ class _Evidence:
 
     @property
     def unique(self) -> list[Experiment]:
-        """Each experiment once."""
         return [*{id(experiment): experiment for experiment in self.experiments.values()}.values()]
 
     @property

@@ -119,7 +119,6 @@ def _tuples(value: Any) -> Any:
 
 
 def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
-    """One line for each setting that pydantic rejects."""
     given = {setting.key: setting for setting in settings}
     for problem in error.errors():
         if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines

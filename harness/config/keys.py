@@ -119,7 +119,6 @@ def no_option(key: str, names: Iterable[str]) -> str:
 
 
 def _owners(key: str) -> list[str]:
-    """The parts with the option ``key``."""
     group = key.partition(".")[0]
     return [name for name in CHOICES.get(group, ()) if key in part_keys(group, name)]
 

@@ -124,8 +124,8 @@ class ClusterConfig(_Model):
         machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md). `ray`: the same, but a
         Ray that runs starts the agents; needs `pip install -r requirements-ray.txt`."""
     hosts: Annotated[tuple[HostName, ...], Field(max_length=256), NO_RESULT] = ()
-    """Names of the hosts; launcher `hosts`: as `start_agent` takes them; `ray`: addresses of nodes, none for all
-        that live. A trace names them `host0`, `host1`, ..."""
+    """Launcher `hosts`: names of the hosts, as `start_agent` takes them. Launcher `ray`: addresses of nodes; empty: all
+        living nodes. A trace calls them `host0`, `host1`, ... in this order."""
     ray_address: Annotated[str, NO_RESULT] = "auto"
     """Launcher `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
     start_agent: Annotated[str, NO_RESULT] = "ssh {host} {command}"
@@ -137,11 +137,11 @@ class ClusterConfig(_Model):
     """Launchers `hosts` and `ray`: seconds of silence after which a host counts as dead, with all its ranks. A host
         that hears nothing of the supervisor ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
-    """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
-    profile's `spare_o_res_h`, and node-hours."""
+    """Number of spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Of the results, only
+    emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""
     spare_trainers: Annotated[int, Field(ge=0, le=64)] = 0
-    """Spare trainer nodes: on engine `rpc`, processes that have read the data and take over when trainers die. Prices
-    depend on it as on `spares`."""
+    """Number of spare trainer nodes: on engine `rpc`, processes that have read the data and take over when trainers
+    die. Results depend on it as on `spares`."""
     host: Annotated[str, NO_RESULT] = "127.0.0.1"
     """Address that the supervisor's control channel listens on; with launcher `hosts` or `ray` one that all hosts
         reach."""
@@ -194,8 +194,9 @@ class TraceConfig(_Model):
         hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.
         `fit:TRACE.csv`, `empirical:TRACE.csv`: as `model=` of that command learns it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
-        count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""
+    """Seed of what is random about the trace: the draw of a `law`, a `random` window, the ranks of entries that give
+        only a count. null: the value of `seed`, so that each seed of a grid has its own trace; an axis `trace.seed`
+        combines each seed with each trace."""
     window: Literal["densest", "median", "quietest", "random"] | None = None
     """The part of a longer trace that the job meets: as many hours as the job has, with the most, the median or the
         fewest failures, or from a random hour on. null: the trace from hour 0 on, which may not have a failure after
@@ -323,8 +324,8 @@ class JobsConfig(_Model):
     signal_delay_s: Annotated[int, Field(ge=MIN_SIGNAL_DELAY_S)] = 90
     """Seconds before its limit at which a job of submitit begins to write its resume point."""
     max_parallel: _Count | None = None
-    """Jobs at once, of each job array on `slurm`. null: on `slurm` and on Ray as many as they start, on `local` as many
-    as this machine has processors for."""
+    """Most jobs at once; on `slurm`, of each job array. null: on `slurm` and on Ray no limit, on `local` as many as
+    this machine has processors for."""
     max_timeouts: Annotated[int, Field(ge=0)] = 20
     """How often a job that has reached its time limit is requeued; on Ray, how often a cell is started again whose node
     or worker was lost."""

@@ -181,7 +181,6 @@ class _Document:
             raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} is not allowed in YAML") from None
 
     def where(self, node: Any) -> str:
-        """``file:line`` of a node."""
         return f"{self._source}:{node.start_mark.line + 1}"
 
     def error(self, node: Any, sentence: str) -> ConfigError:

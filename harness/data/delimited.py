@@ -118,7 +118,6 @@ class CsvReader:
         return DecodedRows(labels_R, dense_RI, hashes_FR)
 
     def _begin(self, line: bytes, number: int) -> None:
-        """Find the columns by the file's first line."""
         where, schema = f"{self._name}:{number}", self._schema
         fields = [_text(field) for field in self._fields(line, where)]
         self._names = fields if schema.header else [str(c + 1) for c in range(len(fields))]

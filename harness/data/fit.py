@@ -283,7 +283,6 @@ def _tied(law: Law, ties: Sequence[Tie]) -> Law:
 
 
 def _with(tables: Sequence[TableLaw], number: int, own: TableLaw) -> tuple[TableLaw, ...]:
-    """``tables`` with ``own`` in place of table ``number``."""
     return (*tables[:number], own, *tables[number + 1 :])
 
 

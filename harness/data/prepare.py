@@ -122,8 +122,6 @@ def _pack(
 
 
 def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], DecodedRows]:
-    """A decoder of one file, to which its chunks must be given in order."""
-
     def criteo(chunk: Chunk) -> DecodedRows:
         rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
         # In double precision first: the float32 result then does not depend on which log the CPU has.
@@ -154,7 +152,6 @@ def _check(
 
 
 def _counting(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """A callback that adds up numbers of bytes and calls ``progress`` with the sum."""
     done = 0
 
     def advance(num_bytes: int) -> None:
@@ -205,7 +202,6 @@ class _Packer:
         return words_RC
 
     def meta(self, sources: tuple[Source, ...], synthetic: Synthetic | None) -> Meta:
-        """The meta of all rows packed so far."""
         if self._numberings is None:
             assert self._moduli is not None
             cardinalities = self._moduli

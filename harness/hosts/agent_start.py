@@ -78,10 +78,7 @@ class StartCommand:
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
-        """The error of a command that has ended, or that ``is_late``, with what it printed; None for any other command.
-
-        The agent has not connected yet: to end before that is a failure.
-        """
+        """The error of a command that has ended before its agent connected, or ``is_late``; None for any other."""
         code = self._child.wait(0.0)
         if code is None and not is_late:
             return None

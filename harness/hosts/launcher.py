@@ -51,21 +51,18 @@ class HostProcess:
 
     @property
     def is_paused(self) -> bool:
-        """See :class:`RankProcess`; the agent is asked."""
         try:
             return self.agent.ask("is_paused", self.number)
         except HostLost:
             return True  # it runs no more
 
     def cut_off(self) -> None:
-        """See :class:`RankProcess`; the agent is asked."""
         with suppress(HostLost):  # it runs no more
             if problem := self.agent.ask("cut_off", self.number):
                 raise CannotCutOff(f"host {self.host}: {problem}")
 
     @property
     def cut_problem(self) -> str | None:
-        """See :class:`RankProcess`; the agent is asked."""
         with suppress(HostLost):
             if problem := self.agent.ask("cut_problem", self.number):
                 return f"host {self.host}: {problem}"
