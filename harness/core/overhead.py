@@ -17,7 +17,7 @@ from harness.core.resumable import Resumable
 
 @dataclass(frozen=True, kw_only=True)
 class SavePrice:
-    """Emulated hours of one save: ``write_h`` until it is written, ``stall_h`` for which training stands still."""
+    """Emulated hours of one save: it is written in ``write_h``, and training stands still for ``stall_h``."""
 
     write_h: float
     stall_h: float
@@ -26,8 +26,8 @@ class SavePrice:
 def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> SavePrice:
     """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
 
-    Training waits while it is written, ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours. In the
-    background (``snapshot_frac``) it waits only while the rows are copied, at most as long.
+    Writing takes ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours, and training waits for it. For a save
+    in the background (``snapshot_frac``) training waits only while the rows are copied, and never longer than that.
     """
     bytes_h = costs.o_save_h * payload_bytes / bytes_full
     write_h = bytes_h + costs.o_save_fixed_h
@@ -36,15 +36,15 @@ def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> Sav
 
 
 def load_price(costs: Costs, load_frac: float) -> float:
-    """Hours of the load of a fraction of the model: O_load for any fraction, or that fraction of O_load."""
+    """Hours of the load of a fraction of the model: O_load for any fraction or, priced by bytes, that part of it."""
     return costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac
 
 
 def t_save_full_h(costs: Costs) -> float:
     """``T_save,full = sqrt(2 O_save T_fail)``, hours: the interval of least ``o_full_h`` (Young, CACM 1974).
 
-    O_save is the whole price of a full save. In the background it is the stall, and the interval is at least so long
-    that the save before has been written, since the next one would wait for it.
+    O_save is the whole price of a full save. For saves in the background it is the stall. The interval is then at least
+    the time that a save needs after its stall until it is written, since the next save would wait for that.
     """
     price = save_price(costs)
     return max(math.sqrt(2 * price.stall_h * costs.mtbf_h), price.write_h - price.stall_h)
@@ -62,8 +62,8 @@ def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
 def o_full_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of full recovery over the job, hours.
 
-    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. If O_save is 0, the interval may be 0
-    too: the limit is returned.
+    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. With an O_save of 0 the interval may be
+    0 too, and saves cost nothing.
     """
     num_failures = costs.job_h / costs.mtbf_h
     return saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
@@ -78,14 +78,14 @@ def o_part_h(costs: Costs, t_save_h: float) -> float:
 
 
 def saves_h(costs: Costs, t_save_h: float) -> float:
-    """Expected hours of a job's full saves. In the background, each save waits until the previous one is written."""
+    """Expected hours that a job's full saves cost. A save in the background waits until the save before is written."""
     price = save_price(costs)
     each_h = max(price.stall_h, price.write_h - t_save_h)
     return each_h * costs.job_h / t_save_h if each_h else 0.0
 
 
 def load_part_h(costs: Costs) -> float:
-    """Expected hours of the load of partial recovery: O_load, or k / N of it (without the dense network)."""
+    """Expected hours of the load of partial recovery: O_load or, priced by bytes, k / N of it (no dense network)."""
     return load_price(costs, min(1.0, costs.ranks_per_failure / costs.num_ps))
 
 
@@ -100,9 +100,10 @@ def interval_in_samples(t_save_h: float, costs: Costs) -> int:
 
 
 def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Hours that each span of slow ranks adds to a job that waits for its slowest rank.
+    """Hours that each span of slow ranks adds to a job that waits for its slowest rank; in the order of ``spans``.
 
-    A span (first hour, last hour, factor) adds ``factor - 1`` times its hours, less what earlier spans add in these.
+    A span is (first hour, last hour, factor). In each of its hours it adds ``factor - 1``, or the difference to the
+    largest factor of the spans before it in ``spans``, but not less than 0.
     """
     added: list[float] = []
     for place, (first_h, last_h, factor) in enumerate(spans):
@@ -120,7 +121,7 @@ def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureCost:
-    """Emulated hours that one failure costs, by bucket, and payload bytes that are read."""
+    """Emulated hours that one failure costs, by bucket, and the payload bytes that its recovery reads."""
 
     load_h: float
     lost_h: float
@@ -155,10 +156,11 @@ class OverheadLedger(Resumable):
         self._spare_trainers_h = [0.0] * costs.num_spare_trainers
 
     def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
-        """Charge one save, under any strategy, its ``save_price``; row ids are part of ``payload_bytes``.
+        """Charge one save, under any strategy, and return the hours that training stood still for it.
 
-        ``samples``: position of the run, needed for saves in the background: this save first waits until the save
-        before is written, by the wall clock of the emulated job.
+        The price is ``save_price``; row ids are part of ``payload_bytes``. ``samples``: position of the run, needed for
+        saves in the background alone. Such a save first waits until the save before is written, by the wall clock of
+        the emulated job.
         """
         price = save_price(self._costs, payload_bytes, bytes_full)
         cost_h = price.stall_h
@@ -189,10 +191,10 @@ class OverheadLedger(Resumable):
 
         One charge for any number of lost ranks is reconstructed (docs/CPR.md).
 
-        ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
-        ``samples``: position of the run. ``loads``: whether a shard or the dense network is read, or reset.
-        ``num_ranks``, ``num_trainers``: PS ranks and trainers that died, for spares. ``hangs``: a rank answered nothing
-        until its deadline, which costs ``detect_h``.
+        ``reschedule_h``: hours of rescheduling by the trace; None for O_res. ``load_bytes``: payload that is read, of
+        ``bytes_full``. ``samples``: position of the run. ``loads``: whether a shard or the dense network is read or
+        reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``, ``num_trainers``: PS ranks and
+        trainers that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -210,13 +212,13 @@ class OverheadLedger(Resumable):
         return cost
 
     def charge_slowdown(self, wait_h: float) -> None:
-        """Charge the hours that the job takes longer for slow ranks (:func:`slow_hours`)."""
+        """Charge the hours by which slow ranks prolong the job (:func:`slow_hours`), as rescheduling."""
         self.reschedule_h += wait_h
 
     def _take_spares(self, num_ranks: int, num_trainers: int, now_h: float, refill_h: float) -> bool:
-        """Use a ready spare for each dead rank at ``now_h``, or none if they do not suffice; whether they were used.
+        """Use one spare for each dead rank if enough are ready at ``now_h``, else none; returns whether they were used.
 
-        A used spare is ready again after ``refill_h``. Without enough spares the job waits for rescheduled nodes.
+        A used spare is ready again after ``refill_h``.
         """
 
         def are_ready(num: int, spares_h: list[float]) -> bool:
@@ -233,25 +235,24 @@ class OverheadLedger(Resumable):
         return True
 
     def wall_h(self, samples: int) -> float:
-        """Wall-clock hour of the emulated job at ``samples``: computation, repeated steps and all overhead so far."""
+        """Wall-clock hour of the emulated job at ``samples``: hours of training, and all overhead so far."""
         costs = self._costs
         return samples_to_hours(samples, job_h=costs.job_h, total_samples=costs.total_samples) + self.total_h
 
     @property
     def total_h(self) -> float:
-        """Emulated hours of all four buckets, summed."""
         return self.save_h + self.load_h + self.lost_h + self.reschedule_h
 
     @property
     def overhead_frac(self) -> float:
-        """The sum of all four buckets as a fraction of the failure-free job time."""
+        """The hours of all four buckets, as a fraction of the failure-free job time."""
         return self.total_h / self._costs.job_h
 
     @property
     def node_h(self) -> float | None:
         """Node-hours of fault tolerance; None if the number of trainer nodes is unknown.
 
-        Every node stands still during overhead, and a spare is occupied for the whole job besides.
+        All nodes, spares included, stand still during overhead. A spare is also occupied for the failure-free job time.
         """
         costs = self._costs
         if costs.num_trainers is None:

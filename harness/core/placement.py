@@ -20,9 +20,10 @@ I64 = NDArray[np.int64]
 class Placement:
     """A fixed assignment of embedding rows to PS ranks.
 
-    ``row``: row ``i`` of every table lives on rank ``i mod R`` at local row ``i // R``, so that each rank holds 1/R of
-    every table. ``table``: whole tables, largest first onto the rank with the fewest rows (ties to the lower rank). A
-    rank keeps all its rows in one flat array, table after table.
+    Kind ``row``: row ``i`` of every table lives on rank ``i mod R`` at local row ``i // R``, so that each rank holds
+    1/R of every table. Kind ``table``: a table lives on one rank. Tables are placed one by one, the largest first (ties
+    to the lower table), on the rank that has the fewest rows so far (ties to the lower rank). A rank keeps all its rows
+    in one flat array, table after table.
     """
 
     kind: Literal["row", "table"]
@@ -31,7 +32,7 @@ class Placement:
 
     @cached_property
     def table_owner_T(self) -> I64:
-        """Rank of each table (``table`` placement)."""
+        """The rank that owns each table; for kind ``table`` only."""
         owners = np.zeros(len(self.cardinalities), dtype=np.int64)
         load = [0] * self.num_ps
         for table in sorted(range(len(self.cardinalities)), key=lambda t: (-self.cardinalities[t], t)):
@@ -42,7 +43,7 @@ class Placement:
 
     @cached_property
     def local_rows_RT(self) -> I64:
-        """Rows of each table on each rank."""
+        """Number of rows of each table on each rank."""
         sizes_T = np.asarray(self.cardinalities, dtype=np.int64)
         ranks_R1 = np.arange(self.num_ps, dtype=np.int64)[:, None]
         if self.kind == "row":
@@ -51,30 +52,32 @@ class Placement:
 
     @cached_property
     def offsets_RT(self) -> I64:
-        """(R, T+1) where each table starts in each rank's flat array; the last column is the array's length."""
+        """(R, T+1): where each table starts in each rank's flat array; the last column is the array's length."""
         zeros = np.zeros((self.num_ps, 1), dtype=np.int64)
         return np.concatenate([zeros, np.cumsum(self.local_rows_RT, axis=1)], axis=1)
 
     @cached_property
     def rank_base_R(self) -> I64:
-        """(R+1,) where each rank starts in the rank-major order of all rows: rank by rank, each rank's flat array."""
+        """(R+1,): where each rank's rows start in the rank-major order of all rows, the flat arrays rank after rank."""
         return np.concatenate([[0], np.cumsum(self.offsets_RT[:, -1])])
 
     def local_rows(self, rank_index: int, table: int) -> int:
-        """Number of rows of ``table`` on rank ``rank_index``."""
         return int(self.local_rows_RT[rank_index, table])
 
     def num_rows(self, rank_index: int) -> int:
-        """Rows on rank ``rank_index``, over all tables."""
+        """Number of rows on rank ``rank_index``, of all tables."""
         return int(self.offsets_RT[rank_index, -1])
 
     def table_rows(self, rank_index: int, table: int) -> tuple[int, int]:
-        """(first, stride): local row ``j`` of ``table`` on this rank is row ``first + j * stride`` of the table."""
+        """(first, stride): row ``j`` of ``table``'s rows on this rank is row ``first + j * stride`` of the table."""
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)
 
     @cached_property
     def origins_OT(self) -> I64:
-        """(O, T): row ``i`` of table t is at ``i // O + origins_OT[i % O, t]`` of the rank-major order. O = R, or 1."""
+        """(O, T): row ``i`` of table t has place ``i // O + origins_OT[i % O, t]`` in the rank-major order of all rows.
+
+        O is R for kind ``row`` and 1 for kind ``table``.
+        """
         origins_RT = self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
         if self.kind == "row":
             return origins_RT
@@ -92,17 +95,21 @@ def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[in
 
 
 def budget_rows(local_rows: int, r: float) -> int:
-    """K, rows of a tracked table that a priority save writes on a shard: ``max(1, floor(r * rows))``; 0 of 0 rows.
+    """K, the most rows of a tracked table that a priority save of a shard writes: ``max(1, floor(r * local_rows))``.
 
-    ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float product is 28.999999999999996.
+    It is 0 if the shard has no row of the table. ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float
+    product is 28.999999999999996.
     """
     return min(local_rows, max(1, math.floor(exact(r) * local_rows)))
 
 
 MIRROR_INDEX_BYTES = 16
-"""Bytes of a mirrored row at the trainer besides its values: its key, 8, and two counts."""
+"""Bytes of a mirrored row at the trainer besides its values: a key of 8 bytes, and two counts of 4."""
 
 
 def num_mirrored(local_rows: int, share: float, *, is_tracked: bool) -> int:
-    """Number of a table's rows on a shard that the trainer's mirror holds: ``share`` of them if tracked, else all."""
+    """Number of a table's rows on a shard that the trainer's mirror holds: all, or a fraction ``share`` if tracked.
+
+    The fraction is rounded as in :func:`budget_rows`.
+    """
     return budget_rows(local_rows, share) if is_tracked else local_rows

@@ -1,4 +1,7 @@
-"""The decisions of strategies, as data, which do not define how they are carried out; names of ranks, their hosts."""
+"""Names of ranks, their hosts, and the decisions of strategies as plain data.
+
+Other modules carry out the decisions.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,36 +13,32 @@ Rank = str  # "ps3"
 LoadPrice = Literal["whole", "by_bytes"]
 
 DenseSource = Literal["kept", "checkpoint", "initial", "rollback"]
-"""Where the dense network goes on after a failure: as it is; from the newest checkpoint, or initial values, since all
-trainers have died; with a rollback of all ranks."""
+"""What the dense network restarts from after a failure. ``kept``: it goes on as it is, since a trainer lives. Otherwise
+all trainers have died: ``checkpoint`` is the newest checkpoint, ``initial`` the initial values, and ``rollback`` the
+newest checkpoint together with a rollback of all ranks."""
 
 
 def ps_rank(index: int) -> Rank:
-    """Name of PS rank number ``index``."""
     return f"ps{index}"
 
 
 def ps_index(rank: Rank) -> int:
-    """Number of the PS rank named ``rank``."""
     return int(rank.removeprefix("ps"))
 
 
 def trainer_rank(index: int) -> Rank:
-    """Name of trainer number ``index``."""
     return f"trainer{index}"
 
 
 CHIEF: Rank = trainer_rank(0)
-"""The trainer rank whose files stand for those of the dense network."""
+"""The rank under whose name the files of the dense network are stored, whichever trainer writes them."""
 
 
 def is_ps(rank: Rank) -> bool:
-    """Whether ``rank`` is the name of a PS rank."""
     return rank.startswith("ps")
 
 
 def is_trainer(rank: Rank) -> bool:
-    """Whether ``rank`` is the name of a trainer rank."""
     return rank.startswith("trainer")
 
 
@@ -49,32 +48,31 @@ def rank_order(rank: Rank) -> tuple[bool, int]:
 
 
 def all_ranks(num_ps: int, num_trainers: int = 1) -> tuple[Rank, ...]:
-    """The ranks of a run, in rank order."""
+    """All ranks of a run: PS ranks by number, then trainers by number."""
     return (*map(ps_rank, range(num_ps)), *map(trainer_rank, range(num_trainers)))
 
 
 def spare_name(index: int) -> Rank:
-    """Name of spare number ``index``, a process that takes over the name of a PS rank that has died."""
+    """Name of a spare, a process that waits for the death of a PS rank, and then takes over that rank's name."""
     return f"spare{index}"
 
 
 def is_spare(name: Rank) -> bool:
-    """Whether ``name`` is the name of a spare."""
+    """Whether ``name`` is that of a spare for PS ranks."""
     return name.startswith("spare") and not is_spare_trainer(name)
 
 
 def spare_trainer_name(index: int) -> Rank:
-    """Name of spare trainer number ``index``, a process that takes over the name of a trainer that has died."""
+    """Name of a spare trainer, a process that waits for the death of a trainer, and then takes over its name."""
     return f"spare_trainer{index}"
 
 
 def is_spare_trainer(name: Rank) -> bool:
-    """Whether ``name`` is the name of a spare trainer."""
     return name.startswith("spare_trainer")
 
 
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
-    """The PS rank that holds the replica of the shard of ``rank``, if any: the next one; after the last, the first."""
+    """The PS rank that holds the replica of ``rank``'s shard, where replicas are kept: the next one, cyclically."""
     return ps_rank((ps_index(rank) + 1) % num_ps)
 
 
@@ -84,21 +82,19 @@ def owner_of(rank: Rank, num_ps: int) -> Rank:
 
 
 class HostMap(dict[Rank, int]):
-    """The host of each rank, by its index in ``cluster.hosts``. Both engines ask it which ranks die with a host.
+    """The host of each rank, as an index into ``cluster.hosts``. Both engines ask it which ranks die with a host.
 
-    A rank that dies alone is replaced on its own host; ranks of a lost host move.
-
-    The first host of each rank, PS ranks before trainers, is the host in ``place``, or else the host with the fewest
-    ranks so far (ties to the lower index).
+    At the start each rank, PS ranks before trainers, gets its host in ``place``. A rank without one gets the host with
+    the fewest ranks so far (ties to the lower index). A rank that dies alone is replaced on its own host. The ranks of
+    a lost host move to other hosts.
 
     Args:
-        num_hosts: with 0, no rank has a host.
-        place: host by rank.
-        num_trainers: trainer ranks.
+        num_hosts: number of hosts; with 0, no rank has a host.
+        place: host by rank, for some of the ranks or none.
 
     Attributes:
         left: hosts that are not lost, ascending.
-        lost: hosts that were lost, in order.
+        lost: hosts that were lost, in order of their loss.
     """
 
     def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int], num_trainers: int = 1) -> None:
@@ -115,7 +111,7 @@ class HostMap(dict[Rank, int]):
     def lose(self, host: int) -> None:
         """Mark ``host`` as lost, and move each of its ranks, in order, to the host with the fewest ranks.
 
-        A no-op for a host lost before. The ranks of the last host stay on it.
+        A no-op for a host lost before. If no host is left, the ranks stay on ``host``.
         """
         if host not in self.left:
             return
@@ -136,12 +132,13 @@ def host_name(index: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
+    """The constants of a profile, resolved for one run. A strategy chooses its interval by them. Hours and samples.
 
-    Fields with the name of a constant of :class:`harness.config.profiles.Profile` mean the same; ``num_spares`` nodes
-    wait for the failure of a PS rank, ``num_spare_trainers`` for that of a trainer. Those with a default are prices
-    (docs/CPR.md, "Prices"); by default they change no charge. ``snapshot_frac``: hours that training stands still for
-    a save in the background, by hours of writing its bytes; None: training waits for the whole save.
+    A field with the name of a constant of :class:`harness.config.profiles.Profile` means the same. The fields with a
+    default are prices (docs/CPR.md, "Prices"); by default they change no charge. ``num_spares``: nodes that wait for
+    the failure of a PS rank. ``num_spare_trainers``: nodes that wait for the failure of a trainer. ``snapshot_frac``:
+    for a save in the background, the ratio of the time that training stands still to the time of writing the bytes;
+    None: training waits for the whole save.
     """
 
     job_h: float
@@ -168,8 +165,9 @@ class Costs:
 class Interval:
     """The save interval of a run.
 
-    ``samples`` is the interval, None for never. ``divisor`` is the number of saves per interval: 1/r with priority
-    saves, otherwise 1. ``fallback``: a cpr_* strategy chose full recovery. ``overridden``: the user set the interval.
+    ``samples``: the interval; None for no saves after the initial one. ``divisor``: the number of saves per interval,
+    which is 1/r with priority saves, otherwise 1. ``fallback``: whether a cpr_* strategy chose full recovery.
+    ``overridden``: whether the user set the interval.
     """
 
     samples: int | None
@@ -180,7 +178,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The position of a run: the boundary after ``step`` steps, and its newest save."""
+    """The position of a run: the boundary after ``step`` steps, and the newest save at that time."""
 
     step: int
     samples: int
@@ -194,10 +192,11 @@ class Progress:
 class SavePlan:
     """The decision to save at the present boundary.
 
-    ``kind``: which rows are written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
-    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the tracker's choice alone,
-    ``with_mirror`` as ``priority`` and mirrored rows, ``differential`` the rows that changed since a base.
-    ``closes_interval``: this save ends a whole interval, and PLS counts from it (reconstructed: docs/CPR.md).
+    ``kind``: which rows are written, a key of ``harness.store.kinds.SAVE_KINDS``. ``full``: every row. ``priority``:
+    the tracker's choice of rows of tracked tables, and the other tables whole. ``tracked``: the tracker's choice alone.
+    ``with_mirror``: as ``priority``, and mirrored rows with unsaved updates. ``differential``: the rows that changed
+    since a base. ``closes_interval``: whether this save ends a whole interval. PLS counts lost samples from such a save
+    (reconstructed: docs/CPR.md).
     """
 
     kind: str
@@ -215,8 +214,8 @@ class MirrorSpec:
 class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
-    ``kinds``: by lost PS rank a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
-    declares: ``rollback`` for all of them, or any others. ``trainers``: trainers that died; nothing is lost with them
+    ``kinds``: the kind of recovery of each lost PS rank, a key of ``harness.recovery.recoveries.RECOVERIES``. A kind
+    that rolls back must be the kind of all lost ranks. ``trainers``: trainers that died; nothing is lost with them
     while one lives. ``dense``: what the dense network restarts from.
     """
 

@@ -1,7 +1,7 @@
 """The portion of lost samples (PLS) under partial recovery, by samples and by updates.
 
-Plain PLS (CPR section 4) counts samples, so it ignores which rows a priority save wrote. Update-weighted PLS counts
-updates, one per (sample, row), so it includes them.
+Plain PLS (CPR section 4) counts samples, so it does not depend on which rows a priority save wrote. Update-weighted PLS
+counts updates, one per (sample, row), so it does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from harness.kernels.sorted_keys import sums_before
 def rank_weights(placement: Placement) -> dict[Rank, float]:
     """The weight of each PS rank in PLS: 1/N for row placement, its share of all rows for table placement.
 
-    The latter is reconstructed (docs/CPR.md).
+    The weight for table placement is reconstructed (docs/CPR.md).
     """
     num_ps, num_rows = placement.num_ps, sum(placement.cardinalities)
     by_rows = placement.kind == "table"
@@ -30,8 +30,8 @@ class PlsLedger(Resumable):
     """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
 
     ``S_since`` is the later of the shard's last save and its last restore (reconstructed: docs/CPR.md). With
-    ``since="save"`` it is the last save alone, so samples count twice for a rank that dies twice. Full recovery adds
-    nothing.
+    ``since="save"`` restores do not count, so that a rank that dies twice after one save loses some samples twice. Only
+    saves that close an interval count. Full recovery adds nothing.
     """
 
     _state = ("_since", "total")
@@ -49,15 +49,15 @@ class PlsLedger(Resumable):
         self.total = 0.0
 
     def saved(self, samples: int) -> None:
-        """Record the commit of a save of every shard at ``samples``. Only saves that close an interval are reported.
+        """Record the commit of a save of every shard at ``samples``. Called for saves that close an interval only.
 
-        That is reconstructed (docs/CPR.md). A shard restored after ``samples`` still counts lost samples from its
-        restore.
+        That other saves do not count is reconstructed (docs/CPR.md). For a shard that was restored after ``samples``,
+        ``S_since`` stays at the restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
     def lost(self, rank: Rank, samples_now: int) -> float:
-        """Record that ``rank`` died at ``samples_now`` and was restored alone; returns the increase of the PLS."""
+        """Record that ``rank`` died at ``samples_now`` and was restored without a rollback; returns the PLS it adds."""
         added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
         self.total += added
         if self._counts_restores:
@@ -65,7 +65,7 @@ class PlsLedger(Resumable):
         return added
 
     def rolled_back(self, samples: int) -> None:
-        """Record a full recovery to the checkpoint at ``samples``: no sample is lost and none is unsaved."""
+        """Record a full recovery to the checkpoint at ``samples``: no sample is lost, and all up to it are saved."""
         self._since = dict.fromkeys(self._weights, samples)
 
 
@@ -79,7 +79,7 @@ class UpdateCounter:
         self._edges_RE = np.ascontiguousarray(edges_RE)
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-        """Sums of ``counts_N``, the updates of rows ``keys_N`` (ascending), by rank: of all and of tracked tables."""
+        """Sums by rank of ``counts_N``, the updates of rows ``keys_N`` (ascending): of all and of tracked tables."""
         sums_RE = sums_before(keys_N, counts_N, self._edges_RE.ravel()).reshape(self._edges_RE.shape)
         all_R = sums_RE[:, -1] - sums_RE[:, 0]
         tracked_R = sums_RE[:, 2:-1:2].sum(axis=1) - sums_RE[:, 1:-1:2].sum(axis=1)
@@ -89,8 +89,8 @@ class UpdateCounter:
 class UpdateLedger(Resumable):
     """Counts of the updates sent to each PS rank, persisted by saves, and lost: for all and for tracked tables.
 
-    The trainer keeps it, from its own messages and the reports of saves, so that it survives the death of a shard.
-    One update is one (sample, row).
+    The trainer keeps this ledger from its own messages and the reports of saves, so that the counts survive the death
+    of a shard. One update is one (sample, row).
     """
 
     _state = ("_counts", "_saving", "_checkpoint")
@@ -105,16 +105,19 @@ class UpdateLedger(Resumable):
         self._counts[_SENT] += (updates_R, tracked_R)
 
     def saving(self) -> None:
-        """Record that the contents of the present save hold all updates sent so far. Its commit may never follow."""
+        """Note the counts of now, when the contents of a save are fixed: a rollback to this save returns to them.
+
+        The save may be committed later, or never.
+        """
         self._saving = self._counts.copy()
 
     def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
-        """Count the updates that the save of ``rank``, now committed, persisted."""
+        """Count the updates that a committed save persisted on ``rank``."""
         for counts in (self._counts, self._saving):
             counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
     def committed(self) -> None:
-        """Record the commit, after all :meth:`persisted` calls. A rollback now returns to the last :meth:`saving`."""
+        """Record the commit, after all :meth:`persisted` calls. A rollback now returns to the counts of this save."""
         self._checkpoint = self._saving
 
     def lost(
@@ -122,8 +125,8 @@ class UpdateLedger(Resumable):
     ) -> tuple[int, int]:
         """Record the death of ``rank`` under partial recovery; returns the lost updates, ``(all, tracked)``.
 
-        ``in_flight``: updates that were counted by :meth:`sent` but are not lost, since their message is sent to the
-        replacement again; negative if updates are lost that :meth:`sent` will count later. ``recovered``: updates in
+        ``in_flight``: updates that :meth:`sent` has counted and that are not lost, since their message is sent again to
+        the replacement; negative if updates are lost that :meth:`sent` has not counted yet. ``recovered``: updates in
         rows that the replacement gets from the trainer's mirror. They count as neither lost nor persisted until a save
         holds them or the rank dies again.
         """
@@ -139,10 +142,10 @@ class UpdateLedger(Resumable):
         self._counts = self._checkpoint.copy()
 
     def totals(self) -> dict[str, float | None]:
-        """The fields of the last event about updates: applied, lost, recovered, and PLS, of all and of tracked tables.
+        """The fields of the Finished event about updates: applied, lost, recovered, and PLS, of all and tracked tables.
 
-        Repeated steps are applied once. Recovered updates survived the death of their rank because the trainer's mirror
-        held their rows. Update-weighted PLS is lost / applied updates, None before the first update.
+        The updates of a repeated step count once. Recovered updates survived the death of their rank because the
+        trainer's mirror held their rows. Update-weighted PLS is lost / applied updates; None without an update.
         """
         totals: dict[str, float | None] = {}
         sums_2 = self._counts.sum(axis=2).T.tolist()

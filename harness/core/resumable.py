@@ -13,8 +13,8 @@ import numpy as np
 from harness.core.errors import StoreError
 
 State = dict[str, Any]
-"""Plain data by field: None, bool, int, float, str, numpy arrays, torch tensors, and lists and string-keyed dicts of
-these. Names are those of the object's fields, without a leading underscore."""
+"""Plain data by name of a field, without its leading underscore. Plain data are None, bool, int, float, str, numpy
+arrays, torch tensors, and lists and string-keyed dicts of these."""
 
 Types = tuple[type, ...]
 
@@ -26,15 +26,15 @@ _COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (dict, tuple, s
 class Resumable:
     """Base of objects whose state can be saved and loaded, at a boundary, with no request in flight.
 
-    The state is the fields that the class names; others are constants of the run, or follow from them. A field is a
-    number, a string, an array, a tensor, None, a collection of these, or an object with a state, which loads its own.
-    Lists, tuples, sets, deques and dicts keep their types.
+    The state is the fields that the class names. All other fields are constants of the run, or follow from the state. A
+    field holds None, a bool, a number, a string, an array, a tensor, a Resumable, an object of ``_state_types``, or a
+    list, tuple, set, deque or dict of these. Collections keep their types.
 
     Class attributes:
-        _state: names of fields.
-        _state_in_place: of arrays that other objects share, and of dicts of arrays or objects, loaded into the present
-            one.
-        _state_types: dataclasses and named tuples that the fields' values hold.
+        _state: names of fields that get new values when a state is loaded. A Resumable is kept and loads its own state.
+        _state_in_place: names of fields that keep their object, and are filled with the loaded values: an array that
+            other objects share, or a dict of arrays or Resumables.
+        _state_types: the dataclasses and named tuples that fields may hold.
     """
 
     _state: ClassVar[tuple[str, ...]] = ()
@@ -42,16 +42,16 @@ class Resumable:
     _state_types: ClassVar[Types] = ()
 
     def state(self) -> State:
-        """The named fields as plain data, which may share memory with this object.
+        """The state as plain data, which may share memory with this object.
 
-        Raises StoreError that names a field which holds no plain data.
+        Raises StoreError that names a field with a value of another type.
         """
         return {key: _pack(getattr(self, name), self._state_types, where) for key, name, where in self._named()}
 
     def load(self, state: State) -> None:
-        """Set the fields from a :meth:`state`, in a new object made from the same config. Takes over no memory.
+        """Set the fields of this object, made from the same config, from a :meth:`state`. The arrays are copied.
 
-        Raises StoreError that names what is missing, unknown, or of another form.
+        Raises StoreError that names fields that are missing, unknown, or of another form.
         """
         _check_names(state, [key for key, _, _ in self._named()], type(self).__name__)
         for key, name, where in self._named():
@@ -63,16 +63,15 @@ class Resumable:
         self._loaded()
 
     def _loaded(self) -> None:
-        """Set the fields that follow from the loaded ones."""
+        """A hook, called after the fields were loaded, to set other fields that follow from them."""
 
     def _named(self) -> list[tuple[str, str, str]]:
-        """For each field of the state: its key in the state, the attribute's name, and its name in errors."""
+        """For each field of the state: its key in the state, the attribute's name, and its name in error messages."""
         names = (*self._state, *self._state_in_place)
         return [(key := name.lstrip("_"), name, f"{type(self).__name__}.{key}") for name in names]
 
 
 def _pack(value: Any, types: Types, where: str) -> Any:
-    """``value`` as plain data, which may share its memory."""
     from torch import Tensor  # noqa: PLC0415 - the command line imports this module, and torch takes seconds
 
     match value:
@@ -116,7 +115,7 @@ def _unpack(packed: Any, types: Types, where: str) -> Any:
 
 
 def _make(packed: State, types: Types, where: str) -> Any:
-    """The value for which a dict of :func:`_pack` stands: a collection, or an object of one of ``types``."""
+    """The collection, or object of one of ``types``, that :func:`_pack` has turned into the dict ``packed``."""
     name = packed.pop(_TYPE, "state of an object")
     if name == _FLOATS:
         return packed["of"].tolist()
@@ -164,7 +163,7 @@ def _check_names(given: Collection[Any], expected: Collection[Any], where: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class EventsPosition:
-    """The end of the record at a resume point: bytes of events.jsonl, number of events, digest (hex) of the bytes."""
+    """The length of events.jsonl at a resume point: bytes and events, and the digest (hex) of these bytes."""
 
     num_bytes: int
     num_events: int

@@ -1,7 +1,7 @@
 """Random streams, each derived from (seed, labels) and from nothing else.
 
-Streams with different labels are independent for all practical purposes. A stream does not depend on draws from others,
-so strategies can be compared in pairs.
+Streams with different labels are independent for all practical purposes. A stream does not depend on how much is drawn
+from other streams, so two strategies with one seed can be compared in pairs.
 """
 
 import hashlib
@@ -30,6 +30,6 @@ def generator(seed: int, *labels: str | int) -> np.random.Generator:
 
 
 def words(key: int | U64, counters_N: U64) -> U64:
-    """Words (64 bits) at positions ``counters_N`` of the stream ``key``; an array of keys broadcasts against them."""
+    """The 64-bit words at positions ``counters_N`` of the stream ``key``; an array of keys broadcasts against them."""
     with np.errstate(over="ignore"):
         return word(np.asarray(key, dtype=np.uint64), counters_N)

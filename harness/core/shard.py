@@ -22,7 +22,7 @@ _LINE = 16  # values of a cache line
 
 @dataclass(frozen=True)
 class Taken:
-    """The updates that save number ``sequence`` counted as saved on a shard: of all tables, of the tracked ones."""
+    """The updates that save number ``sequence`` counted as saved on a shard: of all tables, and of tracked tables."""
 
     sequence: int = -1
     updates: int = 0
@@ -37,13 +37,13 @@ class Shard(Resumable):
         placement: which rows of which tables the rank owns.
         seed: of the initial values.
         count_updates: whether ``pending_M`` is kept.
-        optimizer: how gradients change rows.
+        optimizer: the update rule of the rows.
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
         taken: how many updates the last save counted as saved.
-        applied_step: the last step whose gradients the rows hold, counted from 1.
-        mirrored_N: int64, ascending: rows whose newest values the trainer holds too, as the last save request says.
+        applied_step: number of the last step whose gradients the rows hold, counted from 1; 0 before the first.
+        mirrored_N: int64, ascending: rows whose newest values the trainer's mirror holds, by the last save request.
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
         rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
@@ -74,7 +74,7 @@ class Shard(Resumable):
         self.before_change: Callable[[Tensor], None] = lambda rows_N: None
 
     def span(self, table: int) -> slice:
-        """The slice of the flat array that holds ``table``."""
+        """The slice of the shard's rows that holds ``table``."""
         offsets_T = self.placement.offsets_RT[self.rank_index]
         return slice(int(offsets_T[table]), int(offsets_T[table + 1]))
 
@@ -84,7 +84,7 @@ class Shard(Resumable):
         return self.rows_MD[:, : self.dim]
 
     def mirrored(self, table: int) -> Tensor:
-        """The rows of ``table`` among ``mirrored_N``."""
+        """The rows of ``table`` among ``mirrored_N``: int64 local flat rows, ascending."""
         if not len(self.mirrored_N):
             return self.mirrored_N
         span = self.span(table)
@@ -106,11 +106,10 @@ class Shard(Resumable):
         self.reset_counts(applied_step=applied_step)
 
     def reset_states(self) -> None:
-        """Set the optimizer's state of every row to its initial value; the D values stay."""
         self.rows_MD[:, self.dim :] = self.optimizer.initial_state
 
     def reset_counts(self, *, applied_step: int) -> None:
-        """Set all counts of unsaved updates to 0; the next step to apply is ``applied_step + 1``."""
+        """Set all counts of unsaved updates to 0, and forget the last save; step ``applied_step`` counts as applied."""
         if self.pending_M is not None:
             self.pending_M.zero_()
         self.taken = Taken()
@@ -130,11 +129,10 @@ class Shard(Resumable):
         *,
         norms_N: Tensor | None = None,
     ) -> bool:
-        """One optimizer step on distinct rows. Returns False, and changes nothing, if ``step`` was applied before.
+        """Make one optimizer step on distinct rows, unless ``step`` was applied before; returns whether it was made.
 
         ``counts_N`` (int32) are the updates that each row's gradient sums up, one per sample that touched it.
-        ``norms_N`` (float32), if given, receives the L2 norm of each row's change. Steps are applied in order: a step
-        that skips one is an AssertionError.
+        ``norms_N`` (float32), if given, receives the L2 norm of each row's change. A step may not be left out.
         """
         if step <= self.applied_step:
             return False
@@ -146,10 +144,10 @@ class Shard(Resumable):
         return True
 
     def write(self, step: int, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor) -> bool:
-        """Overwrite rows that were updated elsewhere with ``values_ND`` (N, X), as of ``step``.
+        """Overwrite rows that a client has updated with ``values_ND`` (N, X), which are as of ``step``.
 
         ``counts_N`` (int32) are the updates of each row since its last write. Returns False, and changes nothing, if
-        ``step`` was applied before.
+        ``step`` was applied before. Steps may be left out.
         """
         if step <= self.applied_step:
             return False
@@ -158,14 +156,14 @@ class Shard(Resumable):
         return True
 
     def put(self, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor) -> None:
-        """Overwrite rows, and add ``counts_N`` (int32) to their counts of unsaved updates."""
+        """Overwrite rows with ``values_ND`` (N, X), and add ``counts_N`` (int32) to their counts of unsaved updates."""
         self.before_change(rows_N)
         self.rows_MD.index_put_((rows_N,), values_ND)
         if self.pending_M is not None:
             self.pending_M.index_add_(0, rows_N, counts_N)
 
     def unsaved(self, rows_N: Tensor) -> Tensor:
-        """Number of unsaved updates of each of ``rows_N``, int32 (N,)."""
+        """The number of unsaved updates of each row, int32 (N,)."""
         assert self.pending_M is not None, "this shard was built without count_updates"
         return self.pending_M.index_select(0, rows_N)
 
@@ -182,7 +180,7 @@ class Shard(Resumable):
     def take_saved(self, sequence: int, rows: Mapping[int, Tensor | slice], tracked: Collection[int]) -> None:
         """Count ``rows`` (by table) as saved by save ``sequence``, and note their updates in ``taken``.
 
-        A replacement that writes a save again, from a replica, adds to what the first attempt has counted.
+        A second call for the same save, after a death in the middle of it, adds to what the first call has noted.
         """
         before = self.taken if self.taken.sequence == sequence else Taken()
         updates = {table: self.take_pending(chosen) for table, chosen in rows.items()}

@@ -1,4 +1,4 @@
-"""Strategies: when to save, what, and how to recover lost ranks (docs/CPR.md). They only decide.
+"""Strategies decide when to save, what to save, and how to recover lost ranks (docs/CPR.md). Others carry it out.
 
 A new strategy is one class here, and one entry in ``STRATEGIES``; its ``Options`` are its keys under ``strategy:`` in a
 configuration.
@@ -41,41 +41,43 @@ class StrategyOptions(Options):
 
 
 class Strategy:
-    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
+    """The decisions of one run; the base of every strategy. They are pure functions of options, costs and progress.
 
-    By default it saves nothing, and recovers all ranks by one kind. A boundary follows each step, after its updates are
-    applied and before an evaluation. Results depend on ``progress`` alone, so a repeated step gets the same decisions.
+    By default a strategy makes no save after the initial one, and recovers all ranks by one kind of recovery. A
+    boundary follows each step, after the step's updates are applied and before an evaluation. After construction,
+    results depend on ``progress`` alone, so a repeated step gets the same decisions.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     """The options, with types, limits and defaults. The field's docstring is its help text."""
     colours: ClassVar[tuple[str, str]] = ("#7a4fbf", "#b292f0")
-    """Its colour in figures, on a light page and on a dark one."""
+    """The strategy's colour in figures, on a light page and on a dark one."""
 
     interval = Interval(samples=None)
     """The save interval, chosen from the run's costs."""
     tracker: str | None = None
     """The tracker of the ranks, a key of ``trackers.TRACKERS``; None if every save writes all rows."""
     tracker_options: Mapping[str, Any] = {}
-    """Options of the tracker: ``r``, the fraction of a table that one save may write, and any specific to its kind."""
+    """Options of the tracker: ``r``, the fraction of a table that one save may write, and those of its kind alone."""
     sample_period: int | None = None
-    """The tracker receives the rows of every ``sample_period``-th input (by global index); None: no sub-sampling."""
+    """The sub-sample of inputs whose rows the tracker gets: each input whose global index is a multiple of this. None:
+    there is no sub-sample."""
     saves_initially: bool = True
     """Whether a full save precedes step 0."""
     injects_failures: bool = True
     """Whether the failures of the trace are carried out."""
     restores_exactly: bool = True
-    """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
+    """Whether a save holds the exact bits of its rows. If not, repeated steps have other losses than at first."""
     recoveries: ClassVar[tuple[str, ...]]
     """The kinds of recovery that plans of this strategy name, keys of ``harness.recovery.recoveries.RECOVERIES``."""
     resets_states: bool = False
-    """Whether rows that are restored from a checkpoint, without a rollback, get the initial state of the optimizer, and
-    not the one that was saved with them."""
+    """Whether rows that are restored from a checkpoint without a rollback get the optimizer's initial state, instead of
+    the state that was saved with them."""
     mirror: MirrorSpec | None = None
     """The rows whose newest values the trainer keeps for recoveries of kind ``mirror``; None: it keeps none."""
 
     _recovery: str = ""
-    """The kind of recovery that :meth:`plan_recovery` chooses."""
+    """The kind of recovery that :meth:`plan_recovery` chooses by default."""
 
     def __init__(self, options: Any, costs: Costs) -> None:
         pass
@@ -88,21 +90,28 @@ class Strategy:
         return None
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """The number of samples, above ``after`` (default: those of ``progress``), of the next save.
+        """Forecast the next save: the number of samples at which it is due, above ``after``; None for no further save.
 
-        None for never. The forecast holds until the first boundary at or after it: before, ``plan_save`` returns None,
-        and no later forecast is earlier. There ``plan_save`` may still return None; then a new forecast is made.
-        Clients limit by it how far messages run ahead, and the simulator skips boundaries. For saves after the next one
-        it is an estimate, by which the lookahead cache plans; if it changes, the cache is emptied and plans again.
+        ``after`` is by default the samples of ``progress``. The forecast from there is binding: before the first
+        boundary at or after it, ``plan_save`` returns None, and no newer forecast is earlier. At that boundary
+        ``plan_save`` may still return None; a new forecast is then made. A client sends nothing ahead past a forecast
+        save, and the simulator skips the boundaries before it.
+
+        A forecast from a later ``after`` is an estimate. The lookahead cache plans by it; if it changes, the cache is
+        emptied and plans again.
         """
         return None
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """The plan to recover from the death of the PS ranks ``lost``."""
+        """The plan to recover from the death of the PS ranks ``lost``. Raises RunFailed if the strategy has none."""
         return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
 
     def plan_dense(self, progress: Progress) -> DenseSource:
-        """What the dense network restarts from when all trainers have died; by default the newest state possible."""
+        """What the dense network restarts from when all trainers have died.
+
+        By default the newest checkpoint, with a rollback of all ranks if the strategy recovers by rollback; without a
+        checkpoint the initial values.
+        """
         if progress.saved_step is None:
             return "initial"
         return "rollback" if self._recovery == "rollback" else "checkpoint"
@@ -112,7 +121,7 @@ class Strategy:
 
 
 class Reference(Strategy):
-    """``none``: the run without failures and saves, with which the other strategies are compared."""
+    """``none``: a run without failures and saves, the reference for all other strategies."""
 
     colours = ("#333333", "#d0d0d0")
     saves_initially = False
@@ -120,7 +129,6 @@ class Reference(Strategy):
     recoveries = ()
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Raise RunFailed: a reference run cannot recover from the death of a rank."""
         dead = ", ".join(sorted(lost))
         raise RunFailed(f"step {progress.step}: {dead} died; strategy none cannot recover, choose another")
 
@@ -135,11 +143,11 @@ class NeverSave(Strategy):
 
 
 class _Saving(Strategy):
-    """Saves at the multiples of ``r * interval`` samples; the base of all strategies that save."""
+    """The base of all strategies that save. A save is due at each multiple of ``r * interval`` samples."""
 
     class Options(StrategyOptions):
         interval_samples: Annotated[int, Field(ge=1)] | None = None
-        """Samples between saves; null computes the interval from the profile. The record states which it was."""
+        """Samples between saves; null: computed from the profile. The record says which of the two it was."""
 
     _r = Fraction(1)
     _kind = "full"
@@ -150,9 +158,10 @@ class _Saving(Strategy):
         self.interval = Interval(samples=computed, overridden=samples is not None)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """A save at the first boundary at or after each multiple of ``r * interval``, except at the end of the run.
+        """Plan a save at the first boundary at or after each multiple of ``r * interval``, but none at the run's end.
 
-        It closes an interval if a multiple of ``interval`` lies after the previous due sample, up to this boundary.
+        The save closes an interval if a multiple of ``interval`` lies above the multiple of ``r * interval`` at which
+        the save before was due, and not above the samples of this boundary.
         """
         interval = self.interval.samples
         if interval is None or progress.samples >= progress.total_samples:
@@ -165,7 +174,7 @@ class _Saving(Strategy):
         return SavePlan(kind=self._kind, closes_interval=closes)
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """The next multiple of ``r * interval``, which never changes; None if it lies at or beyond the run's end."""
+        """The next multiple of ``r * interval``; None if it lies at or beyond the run's end. It never changes."""
         if self.interval.samples is None:
             return None
         quantum, unit = self._quantum(self.interval.samples)
@@ -179,7 +188,7 @@ class _Saving(Strategy):
 
 
 class Full(_Saving):
-    """``full``: full saves every ``T_save,full``; after a failure all ranks roll back and lost steps are repeated."""
+    """``full``: full saves every ``T_save,full``. After a failure all ranks roll back, and lost steps are repeated."""
 
     colours = ("#0072b2", "#5aa9e6")
     recoveries = ("rollback",)
@@ -187,7 +196,7 @@ class Full(_Saving):
 
 
 class Partial(_Saving):
-    """``partial``: saves as ``full`` does, but only the lost shards are restored."""
+    """``partial``: the saves of ``full``, but after a failure only the lost shards are restored."""
 
     colours = ("#3a95cf", "#9ad4ff")
     recoveries = ("checkpoint",)
@@ -195,8 +204,8 @@ class Partial(_Saving):
 
     class Options(_Saving.Options):
         restore_optimizer: Literal["with_rows", "reset"] = "with_rows"
-        """Optimizer state of a shard that is restored alone: `with_rows` as it was saved with each row, `reset` the
-        initial state. `sgd` has none."""
+        """Optimizer state of a shard that is restored without a rollback. `with_rows`: the state that was saved with
+        each row. `reset`: the initial state. `sgd` has no state."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
@@ -204,16 +213,19 @@ class Partial(_Saving):
 
 
 class CprVanilla(Partial):
-    """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
+    """``cpr_vanilla``: partial recovery with saves every ``T_save,part``; acts as ``full`` if that costs no more.
+
+    With ``interval_samples`` recovery is always partial.
+    """
 
     colours = ("#c27c00", "#f0b429")
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
         pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
-        """Portion of lost samples that CPR may cost; null takes the profile's."""
+        """Expected portion of lost samples (PLS) that CPR accepts; null: the profile's."""
         interval_counts_ranks: bool = True
-        """Divide T_save,part by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
+        """Whether T_save,part is divided by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
@@ -227,18 +239,19 @@ class CprVanilla(Partial):
 
 
 class Differential(Partial):
-    """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
+    """``differential``: saves only rows that changed since the last full save, quantised or exact (Check-N-Run)."""
 
     colours = ("#1d7f8c", "#56c5d4")
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
         bits: Literal[32, 8, 4, 2] = 32
-        """Bits of a saved value: 32 are exact, fewer are steps of a scale of the row's own. With fewer, what a failure
-        restores is rounded, and with full recovery the run no longer equals `none`. Only 32 where rows have optimizer
-        state."""
+        """Bits of a saved value. 32: exact. Fewer: the value is rounded to one of 2**bits evenly spaced values between
+        the least and the largest value of its row. A restored row is then rounded, so that a run with full recovery
+        differs from `none`. Rows with optimizer state need 32."""
         recovery: Literal["full", "partial"] = "full"
-        """The ranks to restore: all, and lost steps run again, or the lost shards alone; the interval is the same."""
+        """`full`: after a failure all ranks are restored, and lost steps are repeated. `partial`: only the lost shards
+        are restored. The interval is the same."""
 
     tracker = "changed"
 
@@ -251,7 +264,7 @@ class Differential(Partial):
 
 
 class Buddy(_Saving):
-    """``buddy``: a lost shard comes back from a replica in the memory of the next rank (Gemini, SOSP 2023).
+    """``buddy``: a lost shard is copied from its replica in the memory of the next rank, its buddy (Gemini, SOSP 2023).
 
     Only the initial save is made, unless an interval is set. A rank that dies together with its buddy is restored from
     the newest checkpoint.
@@ -282,15 +295,16 @@ class Buddy(_Saving):
 class CprPriority(CprVanilla):
     """The base of strategies that save a fraction r of each tracked table, chosen by a tracker, every ``r * interval``.
 
-    Each 1/r-th save is at a boundary where ``cpr_vanilla`` saves. On fallback it acts as ``full``, without a tracker.
+    If 1/r is a whole number, each 1/r-th save is at a boundary where ``cpr_vanilla`` saves. On fallback such a strategy
+    acts as ``full``, without a tracker.
     """
 
     class Options(CprVanilla.Options):
         r: Annotated[float, Field(gt=0, le=1)] = 0.125
         """Fraction of each tracked table that a priority save writes; a save is due every ``r * interval``."""
         untracked: Literal["priority", "interval"] = "priority"
-        """When untracked tables are written, which is whole: with each `priority` save, or where `cpr_vanilla` saves,
-        with those that close an `interval` (reconstructed: docs/CPR.md)."""
+        """Which saves write the untracked tables, always with all rows. `priority`: every save. `interval`: only the
+        saves that close an interval, which are those of `cpr_vanilla` if 1/r is whole (reconstructed: docs/CPR.md)."""
 
     _tracker: ClassVar[str]
     _for_tracker: ClassVar[tuple[str, ...]] = ("r",)  # options
@@ -307,7 +321,7 @@ class CprPriority(CprVanilla):
         self._between = "tracked" if options.untracked == "interval" else "priority"
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """Plan a save at each multiple of ``r * interval``; with ``untracked: interval`` most omit untracked tables."""
+        """As for all strategies that save; a save that closes no interval may leave out the untracked tables."""
         plan = super().plan_save(progress)
         return plan if plan is None or plan.closes_interval else replace(plan, kind=self._between)
 
@@ -326,7 +340,8 @@ class CprRandom(CprPriority):
 
     class Options(CprPriority.Options):
         pool: Literal["touched", "all"] = "touched"
-        """Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
+        """Rows to draw from. `touched`: rows with updates since their last save. `all`: all rows; those without updates
+        are then left out, so that a save writes fewer rows."""
 
     _tracker = "random"
     _for_tracker = ("r", "pool")
@@ -341,7 +356,7 @@ class CprSsu(CprPriority):
         period: Annotated[int, Field(ge=1)] = 2
         """The sub-sample is each input whose global sample index is a multiple of this (reconstructed: docs/CPR.md)."""
         eviction: Literal["random", "oldest"] = "random"
-        """Which row of a full list a new one replaces (reconstructed: docs/CPR.md)."""
+        """Which row of a full list a new row replaces (reconstructed: docs/CPR.md)."""
 
     _tracker = "ssu"
     _for_tracker = ("r", "eviction")
@@ -353,32 +368,34 @@ class CprSsu(CprPriority):
 
 
 class CprMass(CprPriority):
-    """``cpr_mass``: priority saves of the rows that moved most, step by step, since their last save."""
+    """``cpr_mass``: priority saves of the rows with the largest sum of changes, step by step, since their last save."""
 
     colours = ("#5b7f1d", "#a6cf55")
     _tracker = "mass"
 
 
 class CprScar(CprPriority):
-    """``cpr_scar``: priority saves of the rows that lie farthest from their saved copy."""
+    """``cpr_scar``: priority saves of the rows whose values differ most from their last save (L2 distance)."""
 
     colours = ("#8c5a2b", "#d9a066")
     _tracker = "scar"
 
 
 class CprMirror(CprPriority):
-    """``cpr_mirror``: as ``cpr_mfu``, for rows whose newest values the trainer does not keep (docs/MIRROR.md).
+    """``cpr_mirror``: ``cpr_mfu`` with a mirror: the trainer keeps the newest values of some rows (docs/MIRROR.md).
 
-    A save writes mirrored rows only if it closes an interval. A replacement gets the mirrored rows from the trainer.
+    A save writes mirrored rows only if it closes an interval. After a failure, the replacement of a rank gets the
+    rank's mirrored rows from the trainer.
     """
 
     colours = ("#b0003a", "#ff7a9c")
 
     class Options(CprPriority.Options):
         untracked: Literal["interval"] = "interval"  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
-        """Untracked tables are mirrored, so they are written by saves that close an `interval`."""
+        """Untracked tables are mirrored, so only the saves that close an interval write them."""
         share: Annotated[float, Field(gt=0, le=1)] = 0.01
-        """Fraction of each tracked table, the most accessed rows, that the trainer mirrors besides the other tables."""
+        """Fraction of the rows of each tracked table that the trainer mirrors, the most accessed ones. It mirrors all
+        rows of the other tables."""
 
     recoveries = ("mirror", "rollback")
     _recovery = "mirror"
@@ -416,7 +433,7 @@ OPTIONS = CHOICES["strategy"]
 
 
 def name_options() -> None:
-    """Complete the table ``OPTIONS`` after entries were added to ``STRATEGIES``."""
+    """Add the options of strategies that were added to ``STRATEGIES`` to the table ``OPTIONS``."""
     for name, strategy in STRATEGIES.items():
         if name not in OPTIONS:
             enter(name, strategy.Options, strategy.__doc__)
@@ -426,12 +443,15 @@ name_options()
 
 
 def options_of(name: str, /, **values: Any) -> StrategyOptions:
-    """The options of strategy ``name``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
+    """The options of strategy ``name``: ``values``, and defaults for the rest.
+
+    Raises KeyError for an unknown name, and pydantic's ValidationError for invalid values.
+    """
     options = choices.options_of("strategy", name, **values)
     assert isinstance(options, StrategyOptions)
     return options
 
 
 def make_strategy(options: StrategyOptions, costs: Costs) -> Strategy:
-    """The strategy named in ``options``, for a run with these costs."""
+    """The strategy named in ``options``, for a run with these costs. Raises ConfigError if it cannot work with them."""
     return STRATEGIES[options.name](options, costs)

@@ -1,6 +1,6 @@
 """Trackers, which choose the rows of a tracked table that a priority save writes (CPR section 4, docs/CPR.md).
 
-A tracker belongs to one shard, and its state is lost with the rank; a replacement's tracker starts empty. Rows are
+A tracker belongs to one shard. Its state is lost with the rank, and a replacement's tracker starts empty. Rows are
 local flat rows of the shard. M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
 """
 
@@ -29,8 +29,8 @@ class TrackerSpec:
 
     Attributes:
         kind: a key of :data:`TRACKERS`.
-        tables: tracked tables, ascending: the valid arguments of :meth:`Tracker.choose`.
-        options: the strategy's options, by name. A tracker ignores options of other trackers.
+        tables: tracked tables, ascending.
+        options: options by name (``Strategy.tracker_options``).
     """
 
     kind: str | None
@@ -41,9 +41,9 @@ class TrackerSpec:
 class Tracker(Resumable):
     """Records what happens to rows between saves, and chooses rows to save.
 
-    To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
-    other calls may be left out. By default every call is a no-op, which serves strategies without priority saves. All
-    calls come from the thread that serves the rank's requests.
+    To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which of the calls
+    :meth:`touched`, :meth:`moved` and :meth:`sampled` the tracker needs; the others may be left out. By default every
+    call but :meth:`choose` is a no-op. All calls come from the thread that serves the rank's requests.
     """
 
     needs_counts: ClassVar[bool] = False
@@ -61,49 +61,51 @@ class Tracker(Resumable):
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
         """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
 
-        Called in the order of steps, once for each step that updated a row of this shard, before :meth:`sampled` of
-        that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
-        staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
-        ``Shard.rows_MD`` has the values of the last of them. So a tracker that compares values does so in
-        :meth:`choose`, and a tracker that needs the change of each step implements :meth:`moved`. Rows that the
-        trainer's mirror restores to a replacement are not reported again; ``Shard.pending_M`` counts their updates.
+        Called in the order of steps, once for each step that updated a row of this shard, before :meth:`moved` and
+        :meth:`sampled` of that step. The calls before each :meth:`choose` are the same with and without the lookahead
+        cache. With bounded staleness an update belongs to the step whose message brings it to the rank.
+
+        A cache reports several steps at once, when ``Shard.rows_MD`` already has the values of the last of them. So a
+        tracker that compares values does so in :meth:`choose`, and a tracker that needs the change of each step
+        implements :meth:`moved`. Updates in rows that a replacement gets from the trainer's mirror are not reported
+        again; ``Shard.pending_M`` counts them.
         """
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
-        """Record that step ``step`` changed ``rows_N`` by ``norms_N``: the L2 norm of each row's change (float32).
+        """Record that step ``step`` changed ``rows_N``; ``norms_N`` is the L2 norm of each row's change (float32).
 
-        Called after :meth:`touched`, for the same steps and rows. The rank or client cache that makes the update
-        measures the norm by ``RowOptimizer.step``: the same bits in both.
+        Called for the same steps and rows as :meth:`touched`. The norm comes from ``RowOptimizer.step``, in the rank or
+        in the client cache, with the same bits.
         """
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
+        """Record that inputs of the sub-sample touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
 
-        Called in the order of steps, once for each step with such rows, which are the same with and without a client
-        cache. Read ``rows_N[is_sampled_N]`` only: without a cache ``rows_N`` has the step's other rows too, and a call
-        may name no row.
+        Called in the order of steps, at least for each step with such rows. These rows are the same with and without
+        the lookahead cache. The other rows of ``rows_N`` must be ignored: without a cache they are all other rows of
+        the step, with the cache there are none. A call may have no row of the sub-sample.
         """
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Rows of tracked table ``table`` to save at ``step``: int64, ascending, distinct.
+        """Rows of ``table`` to save at ``step``: int64, ascending, distinct. Changes nothing: a save may be abandoned.
 
-        At most K = ``budget_rows`` of them for a priority save. Changes nothing: the save may be abandoned.
+        For a priority save ``table`` is tracked, and the rows are at most K = ``budget_rows``.
         """
         raise AssertionError("a priority save needs a tracker, and this strategy has none")
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Record that a save holds the present ``rows`` of ``table``: row ids (int64, ascending) or a range.
+        """Record that a save holds the present ``rows`` of ``table``: row ids (int64, ascending) or the table's range.
 
-        Called for every table of every kind of save, tracked or not, before it is on disk and before the next step. A
-        range is the whole table. ``Shard.pending_M`` of the rows is 0 by then.
+        Called for each table of which a save writes rows, tracked or not, when the save's contents are fixed: before
+        they are on disk, and before the next step. ``Shard.pending_M`` of the rows is 0 by then.
         """
 
     def reset(self) -> None:
-        """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
+        """Forget all that was recorded: every row of the shard was set anew (initialised, restored or copied)."""
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int | None:
-        """Memory of the tracker in PS rank ``rank_index``, bytes, for rows of ``dim`` values; None: not known."""
+        """Memory of the tracker in PS rank ``rank_index``, bytes, for rows of ``dim`` values; None if unknown."""
         return None
 
 
@@ -118,24 +120,25 @@ class TopTracker(Tracker):
         self._r: float = spec.options["r"]
 
     def choose(self, table: int, step: int) -> Tensor:
-        """The rows with the highest scores; none of score 0."""
+        """The at most K rows with the highest scores above 0."""
         scores_T, first, budget = self._scored(table)
         return top_rows(scores_T, budget) + first
 
     def _scores(self, table: int) -> Tensor:
-        """The score of each row of ``table`` (T,), of any dtype."""
+        """The score of each row of ``table``: (T,), of any dtype, none below 0."""
         raise NotImplementedError
 
     def _scored(self, table: int) -> tuple[Tensor, int, int]:
-        """The scores of the rows of ``table``, the index of the first of these rows, and K."""
+        """The scores of the rows of ``table``, the table's first row, and K."""
         span = self._shard.span(table)
         return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
 
 
 def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
-    """Indices (int64, ascending) of the ``num_rows`` largest positive counts, of any dtype; ties go to the lower index.
+    """Indices (int64, ascending) of the at most ``num_rows`` largest counts above 0; ties go to the lower index.
 
-    Beyond its result it takes 4 bytes a row and 8 a tie: ``topk`` over the touched rows takes 16 to 30 and is slower.
+    ``counts_M``: of any dtype, none below 0. Memory beyond the result: one copy of the counts, and 8 bytes a tie.
+    ``topk`` over the touched rows takes 16 to 30 bytes a row and is slower.
     """
     counts = counts_M.numpy()
     if np.count_nonzero(counts) <= num_rows:
@@ -149,7 +152,7 @@ def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
 
 
 class MfuTracker(TopTracker):
-    """CPR-MFU: the K rows with the most accesses since their last save; ties to the lower row.
+    """CPR-MFU chooses the K rows with the most accesses since their last save; ties go to the lower row.
 
     The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per (sample, row)
     and are cleared when the row is saved. Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.
@@ -159,11 +162,9 @@ class MfuTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """A counter for each tracked row."""
         return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
-        """The access counters of the rows, 0 for mirrored rows."""
         span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
         assert self._shard.pending_M is not None, "needs_counts"
         pending_T = self._shard.pending_M[span]
@@ -173,8 +174,8 @@ class MfuTracker(TopTracker):
 class RandomTracker(MfuTracker):
     """A control for the other trackers: it chooses up to K rows at random.
 
-    Option ``pool``: ``touched`` draws K of the rows that were touched since their last save. ``all`` draws K of all
-    rows and leaves out rows that were not touched, so fewer than K may remain.
+    With option ``pool: touched`` it draws K of the rows that were touched since their last save, or takes all of them
+    if they are fewer. With ``pool: all`` it draws K of all rows, then leaves out rows that were not touched.
     """
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -182,7 +183,7 @@ class RandomTracker(MfuTracker):
         self._pool: str = spec.options["pool"]
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Up to K rows, drawn by a generator keyed by (seed, rank, table, step), so repeated calls agree."""
+        """Up to K rows, drawn by a generator derived from (seed, rank, table, step), so that repeated calls agree."""
         pending_T, first, budget = self._scored(table)
         pending = pending_T.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
@@ -193,7 +194,7 @@ class RandomTracker(MfuTracker):
 
 
 class SsuTracker(Tracker):
-    """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
+    """CPR-SSU chooses rows that a sub-sample of the inputs touched. It lists at most K of them for each table.
 
     K follows from the option ``r``. A saved row leaves its list. A new row that finds the list full replaces a member,
     chosen by the option ``eviction`` (reconstructed: docs/CPR.md): ``random``, drawn by (seed, rank, row, step), or the
@@ -237,7 +238,7 @@ class SsuTracker(Tracker):
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Remove ``rows`` from the list of ``table``; the others keep their order. Other tables have no list."""
+        """Remove ``rows`` from the list of ``table``; the other rows keep their order. A no-op for untracked tables."""
         if table not in self._index:
             return
         members, own = self._members(table), self._tables_T[self._index[table]]
@@ -258,27 +259,27 @@ class SsuTracker(Tracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """Memory of the lists, and a bit for each row of the shard."""
         local_rows = (placement.local_rows(rank_index, table) for table in spec.tables)
         num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in local_rows)
         return 4 * num_slots + 8 * -(-placement.num_rows(rank_index) // 64)
 
     def _members(self, table: int) -> np.ndarray:
-        """Rows in the list of ``table``, in no order; a view."""
+        """The rows in the list of ``table``, int32: a view, in an order that the compiled loop defines."""
         own = self._tables_T[self._index[table]]
         return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 
 def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
-    """The L2 distances between the rows of ``left_ND`` and the same rows of ``right_ND``: float32 (N,).
+    """The L2 distance between each row of ``left_ND`` and the same row of ``right_ND``: float32 (N,).
 
-    Infinite where it is NaN. Squares are summed in one order, so that every machine computes the same bits.
+    A distance that would be NaN is infinite. Squares are summed in a fixed order, so that every machine computes the
+    same bits.
     """
     return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
 
 
 class ScarTracker(TopTracker):
-    """CPR-SCAR: the K rows whose values lie farthest from their saved copy; ties to the lower row.
+    """CPR-SCAR chooses the K rows whose values lie farthest from their saved copy; ties go to the lower row.
 
     After SCAR (Qiao et al. 2019), as CPR uses it (section 4, reconstructed). A row that has not moved since its last
     save is never chosen. Memory: a second copy of the tracked tables.
@@ -303,23 +304,23 @@ class ScarTracker(TopTracker):
         return moved_T
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Copy the rows as they are now, which are the values in the save, even if it is written later."""
+        """Copy the present values of the rows. The save holds these values, even if it is written later."""
         if table in self._saved:
             own = slice(None) if isinstance(rows, slice) else rows - self._shard.span(table).start
             self._saved[table][own] = self._shard.values_MD[rows]
 
     def reset(self) -> None:
-        """Copy all tracked rows: each is as in the files it was restored from, or has its initial value."""
+        """Copy all tracked rows: each was just set to its initial value, or to a saved or copied one."""
         for table in self._saved:
             self.saved(table, self._shard.span(table))
 
 
 class MassTracker(TopTracker):
-    """The K rows that moved most, step by step, since their last save; ties to the lower row.
+    """Chooses the K rows with the largest mass since their last save; ties go to the lower row.
 
-    A row's mass is the sum of the L2 norms of its updates, float32, added in the order of steps. By the triangle
-    inequality it is at least the distance that :class:`ScarTracker` measures, in 4 bytes a row instead of a copy. A row
-    that moves to and fro has mass and no distance.
+    A row's mass is the sum of the L2 norms of its changes in each step, float32, added in the order of steps. By the
+    triangle inequality it is at least the distance that :class:`ScarTracker` measures. It takes 4 bytes a row instead
+    of a copy of the row. A row that moves to and fro has mass and no distance.
     """
 
     needs_norms = True
@@ -347,13 +348,14 @@ class MassTracker(TopTracker):
 
 
 class ChangedTracker(Tracker):
-    """The rows of all tables that changed since the last base, or since the shard was restored (Check-N-Run).
+    """Chooses all rows, of any table, that changed since the last base or since the shard was restored (Check-N-Run).
 
-    One bit a row says whether a delta has held the row; a row that changed since then has unsaved updates. Memory: the
-    bit, and the shard's counter of unsaved updates, 4 bytes a row, which ``metrics.update_pls`` keeps in any case.
+    One bit a row says whether a delta since then holds the row. A row that changed after the last delta has unsaved
+    updates. Memory: the bit, and the shard's counter of unsaved updates, 4 bytes a row, which ``metrics.update_pls``
+    keeps in any case.
 
     Attributes:
-        num_deltas: deltas since the base or the restore; each holds all rows of those before it.
+        num_deltas: number of deltas since the base or the restore. A delta holds all rows of the deltas before it.
         num_delta_rows: rows in all these deltas together.
     """
 
@@ -366,22 +368,21 @@ class ChangedTracker(Tracker):
         self.reset()
 
     def choose(self, table: int, step: int) -> Tensor:
-        """All rows of ``table``, tracked or not, that changed since the base: no budget limits them."""
+        """All changed rows of ``table``, which need not be tracked; no budget limits them."""
         return torch.from_numpy(np.flatnonzero(self._is_changed(table))) + self._spans[table].start
 
     @property
     def num_changed(self) -> int:
-        """Number of rows that :meth:`choose` would give of all tables together."""
+        """Number of changed rows of all tables together."""
         return sum(int(np.count_nonzero(self._is_changed(table))) for table in range(len(self._spans)))
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """Memory of the counter of unsaved updates and the bit of each row."""
         num_rows = placement.num_rows(rank_index)
         return 4 * num_rows - (-num_rows // 8)
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Clear the bits of a table of which a base holds all ``rows`` (a range); set the bits of rows in a delta."""
+        """Clear the bits of a table that a base holds (``rows`` is a range), or set the bits of rows in a delta."""
         if isinstance(rows, slice):
             self._held[table] = np.zeros_like(self._held[table])
             self.num_deltas = self.num_delta_rows = 0
@@ -393,7 +394,7 @@ class ChangedTracker(Tracker):
         self.num_delta_rows += len(rows)
 
     def reset(self) -> None:
-        """Start anew: no row differs from the files that the shard was restored from."""
+        """Forget all changes: no row differs from the files that the shard was restored from."""
         self._held = [np.zeros(-(-(span.stop - span.start) // 8), np.uint8) for span in self._spans]
         self.num_deltas = self.num_delta_rows = 0
 
@@ -419,7 +420,7 @@ TRACKERS: dict[str | None, type[Tracker]] = {
 
 
 def tracker_bytes(spec: TrackerSpec, placement: Placement, dim: int) -> int | None:
-    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker does not know its own."""
+    """Memory of the tracker in the PS rank that needs most, bytes; 0 without a tracker, None if it is unknown."""
     if spec.kind is None:
         return 0
     found = [TRACKERS[spec.kind].num_bytes(spec, placement, k, dim) for k in range(placement.num_ps)]
