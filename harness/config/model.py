@@ -26,7 +26,7 @@ EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
 DenseOptimizerName = Literal["sgd", "adagrad", "adam"]
 NO_RESULT = "changes no result and no event, whatever the engine: no part of a result's hash"
-"""Metadata of the field of a key, or of a group of keys, for which this sentence is true."""
+"""Marks the field of a key, or of a group of keys, that has no effect on results and events."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -99,7 +99,7 @@ class CacheConfig(_Model):
 
 class EvalConfig(_Model):
     points: Annotated[int, Field(ge=0)] = 20
-    """Most evaluations for the curve of AUC over samples, evenly spread, the last one at the end; 0: none."""
+    """Largest number of evaluations for the curve of AUC over samples, evenly spread, the last at the end; 0: none."""
     curve_samples: PositiveInt | None = None
     """Samples of each evaluation of the curve, the first of the set; null: a 200th of the training samples, between 256
         and 16384. The result of a run is of the whole set."""
@@ -108,7 +108,7 @@ class EvalConfig(_Model):
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None
-    """Most samples of the set that are used, its first ones; null: all."""
+    """Largest number of samples of the set to evaluate, the first ones; null: all."""
 
 
 class ClusterConfig(_Model):
@@ -343,7 +343,7 @@ class JobsConfig(_Model):
 
 
 class Config(_Model):
-    """The configuration of one run. Equal configs, data and traces give equal bits."""
+    """The configuration of one run. Equal configs, data and traces give equal bits, unless `trace.inject` is `wall`."""
 
     name: Annotated[str, NO_RESULT] = "run"
     """The experiment's name: part of wandb's group, and the heading of the report."""

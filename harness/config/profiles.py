@@ -105,7 +105,7 @@ def resolved(profile: object) -> object:
     """The profile for a value of key ``profile``: a name, or a mapping of ``base: NAME`` and the constants that differ.
 
     If constants differ, the result is a mapping of all constants, not validated yet. Any other value is returned as it
-    is. Raises ValueError for an unknown name, and for constants that exclude or lack each other.
+    is. Raises ValueError for an unknown name, for constants that exclude each other, and for one that needs another.
     """
     if isinstance(profile, str):
         profile = {"base": profile}

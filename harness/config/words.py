@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 """A JSON schema."""
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-"""Settings of every pydantic model that users fill: no unknown keys, no change, finite numbers, docstrings as help."""
+"""Settings of every pydantic model that users fill: no unknown keys, frozen, finite numbers, docstrings as help."""
 
 
 class Parameters(BaseModel):

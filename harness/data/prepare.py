@@ -64,8 +64,9 @@ def prepare(
         categories: how the values of a category become row ids. A value is the number in Criteo's format, or the XXH64
             of the category's bytes. ``number``: ids in order of first appearance per column, after ``% max_ind_range``
             if that is given, as in DLRM. ``hash``: the value modulo the size of its table.
-        max_ind_range: with ``hash``, the size of every table; with ``number``, see there.
-        table_sizes: a number for each table. With ``hash`` its size; with ``number`` the least number of its rows.
+        max_ind_range: with ``hash``, the size of every table; with ``number``, the modulus of all values.
+        table_sizes: a number for each table. With ``hash``, its size (instead of ``max_ind_range``); with ``number``,
+            the least number of its rows.
         progress: called with (bytes done, bytes in all) of the sources.
         chunk_bytes: bytes of text that are held at a time. The result does not depend on it.
 

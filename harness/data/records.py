@@ -189,7 +189,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 
 def find_data(path: Path) -> Meta:
-    """:func:`read_meta` of the folder ``path``, the value of key ``data.path``, which a DataError then names."""
+    """The meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError as :func:`read_meta`."""
     if not path.is_dir():
         what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
         start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"

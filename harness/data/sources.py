@@ -141,7 +141,7 @@ class Sidecar(BaseModel):
 
 
 def write_sidecar(log: Path, made: Synthetic) -> None:
-    """Write the sidecar of the complete file ``log``. Raises DataError if that cannot be read, or this not written."""
+    """Write the sidecar of the complete ``log``. Raises DataError if a file cannot be read or written."""
     source = fingerprint(log, lambda _: None)
     content = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
     path = log.with_name(log.name + SUFFIX)
@@ -154,7 +154,7 @@ def write_sidecar(log: Path, made: Synthetic) -> None:
 
 
 def read_sidecar(log: Path, source: Source) -> Synthetic | None:
-    """How the synthetic ``log`` was made; None unless its sidecar has the size and hash of ``source``, the log itself.
+    """How the synthetic ``log`` was made; None unless its sidecar has the size and hash in ``source``, the log's own.
 
     Raises DataError for a sidecar that cannot be read.
     """

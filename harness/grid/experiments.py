@@ -182,7 +182,7 @@ def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> 
 
 
 def prepared(experiment: Experiment) -> Experiment:
-    """The experiment with ``wandb.group`` set where it was None. A dead server makes an online experiment offline."""
+    """The experiment with ``wandb.group`` filled in, and offline instead of online if the server does not answer."""
     changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
     if is_online(experiment) and (problem := server_problem(server_url())):
         _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
