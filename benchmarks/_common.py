@@ -113,17 +113,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread":
-        """Of at least one value."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
     def show(self, digits: int = 2) -> str:
-        """As a table's cell."""
         return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a Markdown table."""
     first, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows))
     return [first, "|---" * len(head) + "|", *others]
 

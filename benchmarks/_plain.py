@@ -22,19 +22,15 @@ from harness.model.models import ModelSize, make_model, model_size
 
 
 class Plain(nn.Module):
-    """A model with a module per table."""
-
     def __init__(self, options: ModelOptions, shape: Shape, cardinalities: tuple[int, ...]) -> None:
         super().__init__()
         self.tables = nn.ModuleList(_table(num_rows, options.row_values) for num_rows in cardinalities)
         self.dense = make_model(options, shape, seed=0)
 
     def look_up(self, ids_FB: Tensor, offsets_B: Tensor) -> list[Tensor]:
-        """The row of each sample, (B, W) for each table."""
         return [rows(ids_B, offsets_B) for rows, ids_B in zip(self.tables, ids_FB, strict=True)]
 
     def predict(self, dense_BI: Tensor, looked_up: Sequence[Tensor], draws: np.random.Generator) -> Tensor:
-        """Logits, (B,)."""
         return self.dense(dense_BI, torch.stack([*looked_up], dim=1), draws)
 
 
@@ -125,7 +121,6 @@ def multiply(found: list[Product]) -> None:
 
 
 def floor(config: Config, folder: Path, tick: Tick) -> None:
-    """Body: the matrix products of the dense network and nothing else."""
     torch.set_num_threads(config.trainer.num_threads)
     found = products(model_size(config.model), config.trainer.batch_size)
     chunks(config, folder, tick, lambda step: multiply(found))

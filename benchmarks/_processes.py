@@ -36,7 +36,6 @@ class Cost:
 
 
 def cost_of(action: Callable[[], T]) -> tuple[T, Cost]:
-    """What ``action`` returns, and what it took."""
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     before_bytes, began_s = resident_bytes(), time.perf_counter()
     result = action()
@@ -45,7 +44,6 @@ def cost_of(action: Callable[[], T]) -> tuple[T, Cost]:
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
     return _bytes("self", "status", "VmRSS:")
 
 
@@ -57,7 +55,6 @@ class Memory:
     high_water_bytes: int = 0
 
     def __or__(self, other: "Memory") -> "Memory":
-        """The higher of each."""
         return Memory(max(self.pss_bytes, other.pss_bytes), max(self.high_water_bytes, other.high_water_bytes))
 
 

@@ -2,9 +2,8 @@
 
 A machine changes its speed by half from one minute to the next, so a time alone proves nothing. What is claimed is a
 ratio of two things that were measured in turn in one run, taken round by round: its median, least and greatest
-(:func:`ratio`). A machine that slows down then slows all variants. A run of the harness
-is started by its public entry point and observed by its record: its clock is the ``seconds`` of ``train`` events, each
-of which holds ``metrics.log_every_steps`` steps, here called a chunk.
+(:func:`ratio`). A run of the harness is started by its public entry point. Its clock is the ``seconds`` of its
+``train`` events, each of which holds ``metrics.log_every_steps`` steps, here called a chunk.
 """
 
 import json
@@ -65,7 +64,6 @@ class Worker:
         return sum(seconds[lead : lead + timed])
 
     def close(self) -> None:
-        """Kill the group."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         self._process.kill()
@@ -100,7 +98,6 @@ def _main(body: Body, config: Config, folder: Path, pipe: Connection, owner: int
 
 
 def harness_run(config: Config, folder: Path, tick: Tick, *, parts: assemble.Parts = assemble.DEFAULT) -> None:
-    """Body: a run as ``run.py train`` makes one, or one of other parts."""
     step = 0
 
     def on_status(status: assemble.RunStatus) -> None:
@@ -113,7 +110,6 @@ def harness_run(config: Config, folder: Path, tick: Tick, *, parts: assemble.Par
 
 
 def _last_seconds(events: Path) -> float:
-    """Seconds of the last ``train`` event."""
     with events.open("rb") as file:
         file.seek(max(0, events.stat().st_size - _TAIL_BYTES))
         lines = file.read().splitlines()
@@ -141,7 +137,6 @@ def chunks(
 
 
 def write_parts(folder: Path, parts_s: Mapping[str, float]) -> None:
-    """Append what the parts of a chunk took."""
     folder.mkdir(exist_ok=True)
     with (folder / _PARTS).open("a") as file:
         file.write(json.dumps(parts_s) + "\n")
@@ -155,7 +150,6 @@ def parts_of(folder: Path, rounds: int, chunk_steps: int) -> list[dict[str, floa
 
 
 def num_steps(rounds: int, chunk_steps: int, *, lead: int = 1, timed: int = 1, tail: int = 0) -> int:
-    """Steps that a run needs for :func:`in_turn`."""
     return (1 + (rounds + 1) * (lead + timed + tail)) * chunk_steps + SLACK_STEPS
 
 

@@ -38,7 +38,6 @@ def accesses(folder: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Count, print the table, write it as JSON if asked."""
     made = parser(__doc__)
     made.add_argument("folders", nargs="*", type=Path, default=[Path("demo/data"), Path("demo/long")])
     options = made.parse_args()

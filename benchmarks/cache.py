@@ -20,7 +20,6 @@ HEAD = ("lookahead", "hits", "MB", "least", "over least", "without", "saved", "p
 
 
 def main() -> None:
-    """Measure, print the table, write it as JSON if asked."""
     made = parser(__doc__, steps=2000, batch_size=128, rows_scale=1.0, ps=2)
     made.add_argument("--lookahead", type=numbers_of, default="10,25,50,100,200,400", help="steps that the oracle sees")
     options = made.parse_args()

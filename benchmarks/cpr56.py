@@ -111,7 +111,6 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Planne
 
 
 def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> list[Outcome]:
-    """One outcome per schedule."""
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
     return [simulate(strategy, job, planned_kills, saves) for planned_kills in schedules]
@@ -252,7 +251,6 @@ def priced_row_of(label: str, cell: Cell, job_h: float, num_schedules: int) -> t
 
 
 def main() -> None:
-    """Simulate, print the table, write it as JSON if asked."""
     made = parser(__doc__)
     made.add_argument("--profile", choices=("cpr56", "poster50", "cpr56_priced", "poster50_priced"), default="cpr56")
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync", help="save.mode")

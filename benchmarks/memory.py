@@ -42,7 +42,6 @@ Looks = dict[str, list[tuple[float, Memory]]]
 
 
 def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int]) -> Config:
-    """Make the data and the trace in ``folder``; the run's config."""
     settings = settings_of(folder, cardinalities, options.steps)
     write_trace(folder / "trace.csv", [(56 * 0.55, "ps1")])
     interval_samples = max(1, options.steps * 128 * 8 // (NUM_SAVES + 1))
@@ -174,7 +173,6 @@ def ratios_of(peak: Memory, tiny: Memory, num_bytes: int) -> tuple[float, float]
 
 
 def main() -> None:
-    """Measure, print the table, write it as JSON if asked."""
     made = parser(__doc__, ps=4, steps=88, rows_scale=1.0, folder=None)
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     made.add_argument("--strategy", choices=STRATEGIES, default="cpr_mfu")

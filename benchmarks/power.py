@@ -43,7 +43,6 @@ Row = dict[str, str]
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> F64:
-    """Standard normal values."""
     return rng.standard_normal(shape)
 
 
@@ -53,13 +52,11 @@ def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> F64:
 
 
 def losses(rng: np.random.Generator, means_K: F64, num: int, noise: Noise = normal) -> F64:
-    """Losses of ``num`` seeds, N x K."""
     own_NK, shared_N1 = noise(rng, (num, len(means_K))), noise(rng, (num, 1))
     return means_K + SPREADS_K * (own_NK + shared_N1) / math.sqrt(2)
 
 
 def estimates(losses_NK: F64) -> list[stats.Estimate]:
-    """The mean loss of each strategy."""
     return [each for column in losses_NK.T if (each := stats.estimate(column.tolist())) is not None]
 
 
@@ -67,7 +64,6 @@ def estimates(losses_NK: F64) -> list[stats.Estimate]:
 
 
 def wrong_claims(name: str, num_grids: int, num_seeds: int, noise: Noise = normal) -> Row:
-    """Rates of grids with a wrong claim, for the losses ``name``."""
     rng = generator(0, "claims", name, num_seeds, noise.__name__)
     means_K = LOSSES[name]
     found = [_wrong(estimates(losses(rng, means_K, num_seeds, noise)), means_K) for _ in range(num_grids)]
@@ -247,7 +243,6 @@ def planned(num_studies: int, difference: float, noise: Noise = normal, pilot: i
 
 
 def main() -> None:
-    """Simulate, print the rates in %, write them as JSON if asked."""
     made = parser(__doc__)
     made.add_argument("--grids", type=int, default=2000, help="simulated grids of each line")
     made.add_argument("--studies", type=int, default=200, help="simulated studies of each planned line")

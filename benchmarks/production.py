@@ -52,7 +52,6 @@ class Drawn:
 
 
 def population(seed: int, num_jobs: int) -> list[Drawn]:
-    """The jobs of a seed."""
     rng = generator(seed, "production")
     mtbf_J = rng.uniform(*MTBF_H, num_jobs).tolist()
     normal_J3 = rng.standard_normal((num_jobs, 3)).tolist()
@@ -111,7 +110,6 @@ def scale_of(jobs: Sequence[Drawn], *, length_h: float, sigma: float) -> float:
 
 
 def _tried(jobs: Sequence[Drawn], length_h: float, sigma: float) -> dict[str, float]:
-    """Mean and P90 of ``full`` at the scale of a spread."""
     scale = scale_of(jobs, length_h=length_h, sigma=sigma)
     full_J = overheads(jobs, "full", length_h=length_h, scale=scale, sigma=sigma)
     p90 = float(np.quantile(full_J, 0.9))
@@ -119,7 +117,6 @@ def _tried(jobs: Sequence[Drawn], length_h: float, sigma: float) -> dict[str, fl
 
 
 def main() -> None:
-    """Search, simulate, print, write as JSON if asked."""
     made = parser(__doc__)
     made.add_argument("--jobs", type=int, default=1000, help="jobs of a population")
     made.add_argument("--populations", type=int, default=10, help="draws beside the one that was searched")

@@ -1,8 +1,8 @@
 """From SIGKILL to the next finished step on engine rpc, split into what takes the time; and lost hosts.
 
 One run on synthetic clicks: ``--single`` kills of one rank (with ``--trainers`` of one trainer), then ``--multiple`` of
-``--at-once`` PS ranks at the same boundary. All figures are the run's own: seconds of its events, and the moments at
-which its status reaches the supervisor, which is this process. The clock starts right before the first ``os.kill``.
+``--at-once`` PS ranks at the same boundary. Figures are seconds of the run's events, and moments at which its status
+reaches the supervisor, which is this process. The clock starts right before the first ``os.kill``.
 
     detect   the kill, the reaping, the trainer's next request, and its failure
     spawn    the supervisor starts the replacements and calls the survivors
@@ -75,7 +75,6 @@ def base_config(options: argparse.Namespace, folder: Path, num_steps: int, inter
 
 
 def configure(options: argparse.Namespace, folder: Path) -> Config:
-    """Make the data and the trace in ``folder``; the run's config."""
     num_steps = STEPS_PER_KILL * (options.single + options.multiple + 1)
     chance = random.Random(1)
     of, num = ("ps", options.ps) if options.trainers == 1 else ("trainer", options.trainers)
@@ -90,7 +89,6 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
 
 
 def measure(config: Config, run_dir: Path) -> list[Recovery]:
-    """Run once; one entry for each failure, in order."""
     moments: list[tuple[str, int, float]] = []
     assemble.run(
         config,
@@ -134,7 +132,6 @@ def rows_of(recoveries: Sequence[Recovery]) -> list[list[str]]:
 
 
 def _ranks(recovery: Recovery) -> str:
-    """Ranks killed, and how many of them spares took over."""
     spares = recovery["num_spares"]
     return f"{recovery['num_ranks']:g}" + (f" ({spares:g} by spares)" if spares else "")
 
@@ -165,7 +162,6 @@ class Watch:
 
 
 def kill_host(host: str) -> None:
-    """Everything on a host ends at once."""
     for pid in processes(host).values():
         with suppress(ProcessLookupError):  # it has ended with the one before
             os.kill(pid, signal.SIGKILL)
@@ -193,7 +189,6 @@ def orphan(hosts: Emulation, config: Config, folder: Path) -> float:
 
 
 def measure_hosts(options: argparse.Namespace, hosts: Emulation, folder: Path) -> dict[str, list[float]]:
-    """Seconds by kind."""
     more = {"cluster": {"dead_after_s": options.dead_after}, "trace": {"allow_unplanned": True}}
     config = base_config(options, folder / "lost", LOST_STEPS, STEPS_PER_KILL, **more)
     seconds: dict[str, list[float]] = {"killed": [], "cut": [], "orphaned": []}
@@ -208,7 +203,6 @@ def measure_hosts(options: argparse.Namespace, hosts: Emulation, folder: Path) -
 
 
 def main() -> None:
-    """Measure, print the table, write it as JSON if asked."""
     made = parser(__doc__, ps=8)
     made.add_argument("--single", type=int, default=10, help="kills of one rank")
     made.add_argument("--multiple", type=int, default=3, help="kills of several ranks at once")

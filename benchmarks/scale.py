@@ -11,9 +11,8 @@ part of ``--rows`` gradients and as many lookups, then ``--kills`` deaths of one
     survivor    processor time of a surviving rank for one regroup
     memory      of a PS rank, shared pages in proportion
 
-All processes share the cores of this machine, so a round and a regroup are at least the sum of processor times over the
-cores. On hosts of their own ranks work at once; what remains serial is the trainer and the supervisor. The last table
-is an extrapolation: straight lines through the measured figures of the two, at more ranks than this machine holds.
+All processes share the cores of this machine. On hosts of their own ranks work at once, and the trainer and the
+supervisor remain serial: the last table extrapolates the two to more ranks by straight lines.
 
 ``--trainers 1,2,4,8``: instead, for each number of trainers and of PS ranks ``--rounds`` runs on engine rpc, with
 Kaggle's dense network and nothing saved. Each process has one thread, and a process spins on each core, so that all
@@ -29,8 +28,7 @@ of relative errors:
     whole       what each trainer does for the whole batch: plan, merge, the step of the dense network
 
 A PS rank has a message, and its part of the rows: a + b / N, of the runs with the most trainers. Last, jobs of other
-sizes (``--jobs``). On hosts of their own the processes of a job work at once: its step takes at least what one trainer
-and one PS rank take.
+sizes (``--jobs``), whose step on hosts of their own takes at least what one trainer and one PS rank take.
 """
 
 import argparse
@@ -127,7 +125,6 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
 
 
 def measure_world(config: Config, folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Form a world of the config, exercise it, and end it."""
     spec = RunSpec(config).rank_spec(folder / "checkpoints")
     world = make_world(config, spec, partial(exercise, options.rows, options.messages, options.kills))
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
@@ -171,7 +168,6 @@ _COLUMNS = {
 
 
 def of_worlds(options: argparse.Namespace, folder: Path) -> None:
-    """Measure each number of ranks, print both tables."""
     base = settings_of(folder, [2000] * 26, 1)
     results: list[dict[str, float]] = []
     for num_ps in map(int, options.ps or (1, 2, 4, 8, 16, 32, 63)):
@@ -200,8 +196,7 @@ def extrapolated(results: Sequence[dict[str, float]], sizes: Sequence[float]) ->
 
 PARTS = ("messages", "requests", "samples", "trainers", "whole")
 _CHUNK = 10  # steps between two looks
-Shape = tuple[int, int]
-"""Numbers of trainers and of PS ranks."""
+Shape = tuple[int, int]  # numbers of trainers and of PS ranks
 Found = Mapping[str, float]
 """Milliseconds of processor time a step, of a ``trainer`` and of a ``PS rank``; ``evenness`` of the trainers."""
 
@@ -243,7 +238,6 @@ def fit(found: Mapping[Shape, Found]) -> np.ndarray:
 
 
 def at_sizes(found: Mapping[Shape, Found], shapes: Sequence[Shape], batch_size: int) -> list[str]:
-    """The table of other jobs, by all that was found."""
     units = fit(found)
     most = max(num_trainers for num_trainers, _ in found)
     of_most = {1 / num_ps: each["PS rank"] for (trainers, num_ps), each in found.items() if trainers == most}
@@ -255,13 +249,12 @@ def at_sizes(found: Mapping[Shape, Found], shapes: Sequence[Shape], batch_size: 
         parts = [unit * term for unit, term in zip(units, terms(shape), strict=True)]
         sent_mb = _sample_bytes() * batch_size * (shape[0] - 1) / shape[0] / 1e6
         whole = (sum(parts), a_message + all_rows / shape[1], sent_mb)
-        rows.append((_words(shape), *(f"{each:.2f}" for each in (*parts, *whole))))
+        rows.append((" + ".join(map(str, shape)), *(f"{each:.2f}" for each in (*parts, *whole))))
     head = ("trainers + PS ranks", *PARTS, "trainer, ms a step", "PS rank, ms a step", "MB that a trainer sends a step")
     return table(head, rows)
 
 
 def _sample_bytes() -> int:
-    """Bytes that trainers exchange of a sample."""
     size = SIZES["kaggle"]
     bottom, top = (
         [torch.zeros(fan_in + 1, fan_out) for fan_in, fan_out in pairwise(widths)]
@@ -270,18 +263,12 @@ def _sample_bytes() -> int:
     return TeamPass(bottom, top, num_samples=1, learning_rate=0.1, is_eager=False).sample_bytes
 
 
-def _words(shape: Shape) -> str:
-    return " + ".join(map(str, shape))
-
-
 def shape(text: str) -> Shape:
-    """The type of ``--jobs``: `20+18`."""
     num_trainers, num_ps = map(int, text.split("+"))
     return num_trainers, num_ps
 
 
 def of_trainers(options: argparse.Namespace, folder: Path) -> None:
-    """Measure each shape, print the tables."""
     shapes = [(int(trainers), int(ps)) for trainers in options.trainers for ps in options.ps or (2, 8, 16)]
     seen: dict[Shape, list[Found]] = {shape: [] for shape in shapes}
     num_steps = _WARM_UP + options.steps + 2 * _CHUNK
@@ -294,7 +281,7 @@ def of_trainers(options: argparse.Namespace, folder: Path) -> None:
     spreads = {shape: {kind: Spread.of(each[kind] for each in of) for kind in of[0]} for shape, of in seen.items()}
     lines = table(
         ("trainers + PS ranks", "trainer, ms of processor a step", "PS rank, ms of processor a step", "evenness"),
-        [(_words(shape), *(spread.show() for spread in of.values())) for shape, of in spreads.items()],
+        [(" + ".join(map(str, shape)), *(spread.show() for spread in of.values())) for shape, of in spreads.items()],
     )
     found = {shape: {kind: spread.median for kind, spread in of.items()} for shape, of in spreads.items()}
     if len(found) > len(PARTS):
@@ -306,7 +293,6 @@ def of_trainers(options: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print the tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=2, steps=300, rows_scale=0.1, batch_size=128)
     made.add_argument("--ps", type=numbers_of, help="numbers of PS ranks (default: 1 to 63; with --trainers 2,8,16)")
     made.add_argument("--messages", type=int, default=300, help="rounds of a world that are timed")

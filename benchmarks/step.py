@@ -76,11 +76,9 @@ class TimedCluster(Cluster):
         self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
-        """See Cluster."""
         return self._timed("start", partial(self._cluster.start, requests))
 
     def finish(self, underway: Any) -> dict[Rank, Reply]:
-        """See Cluster."""
         return self._timed("finish", partial(self._cluster.finish, underway))
 
     def _timed(self, part: str, action: Callable[[], Any]) -> Any:
@@ -99,7 +97,6 @@ class TimedEffects(Effects):
         self._spent_s, self._folder = spent_s, folder
 
     def record(self, event: Any) -> None:
-        """See Effects."""
         if isinstance(event, Trained):
             _turns.write_parts(
                 self._folder, {"start": 0.0, "finish": 0.0, **self._spent_s, "step": event.machine["seconds"]}
@@ -221,7 +218,6 @@ def of_models(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure, print the tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=100, threads=2, rows_scale=1.0, ps=2, batch_size=128, backend=None)
     made.add_argument("--trainers", type=int, nargs="+", metavar="T", help="numbers of trainers to measure, over 1")
     made.add_argument("--models", metavar="SIZE", help="measure each model, in this size")

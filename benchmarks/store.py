@@ -45,7 +45,6 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
 
 
 def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
-    """Every case once, in a folder of its own."""
     store = ShardStore(root, "ps0", fsync=True)
     cases: dict[str, Callable[[], object]] = {
         "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
@@ -56,7 +55,6 @@ def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
 
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
-    """All rounds, after one to warm up."""
     chance = torch.Generator().manual_seed(0)
     rows_ND = torch.randn((options.rows, DIM), generator=chance)
     order_N = torch.randperm(options.rows, generator=chance, dtype=torch.int32)
@@ -69,7 +67,6 @@ def one_shard(options: argparse.Namespace) -> list[Round]:
 
 
 def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[str, dict[str, float]]]:
-    """The table of one shard with the two figures that have an aim, and the same as values."""
     rows, cases = [], {}
     times = [{name: cost.seconds for name, cost in each.items()} for each in rounds]
     for name in times[0]:
@@ -120,7 +117,6 @@ def _stalls(run_dir: Path) -> list[float]:
 
 
 def save_lines(options: argparse.Namespace, costs: dict[str, dict[str, Spread]]) -> list[str]:
-    """The table of the runs."""
     rows = [(mode, costs["stall_s"][mode].show(3), costs["wall_s"][mode].show(3)) for mode in MODES]
     sync_s, step_ms = costs["stall_s"]["sync"].median, costs["step_ms"]["none"].median
     stall, wall = (costs[key]["async"].median / sync_s for key in ("stall_s", "wall_s"))
@@ -133,7 +129,6 @@ def save_lines(options: argparse.Namespace, costs: dict[str, dict[str, Spread]])
 
 
 def main() -> None:
-    """Measure, print both tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=3, rows_scale=0.1, ps=2, folder=None)
     made.add_argument("--rows", type=int, default=8_000_000, help="of the one shard")
     made.add_argument("--repeats", type=int, default=5, help="rounds of the one shard")

@@ -8,8 +8,7 @@
             lie between two priority saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and
             ``--intervals``. Writing is not in it: see store.py.
 
-Memory is arithmetic (harness/core/trackers.py): bytes of all ranks, as a part of the tracked tables of Kaggle's log, at
-embedding dim 16 to 128.
+Memory is arithmetic (harness/core/trackers.py), in parts of the tracked tables of Kaggle's log.
 
 `--trackers` names those that are measured together; each has the shards of all ranks (2.16 GB at Kaggle's size, scar
 twice that), so measure mass, changed and scar apart from mfu and ssu. Aim: at most 4 % of a step, scar excepted.
@@ -183,7 +182,6 @@ def memory_fracs(kind: str, num_ps: int) -> dict[int, float]:
 
 
 def main() -> None:
-    """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, rows_scale=1.0)
     made.add_argument("--intervals", type=numbers_of, default="1000,10000", help="more numbers of steps between saves")
     made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")

@@ -72,7 +72,6 @@ def passed_bytes() -> int:
 
 
 def measure(configs: Mapping[str, "Config"], folder: Path, rounds: int) -> list[Round]:
-    """Both variants in turn; the first round is left out."""
     from benchmarks._turns import Worker, harness_run  # noqa: PLC0415 - torch, which the outer process does without
     from harness.processes.spawn import own_fork_server  # noqa: PLC0415
 
@@ -96,7 +95,6 @@ def measure(configs: Mapping[str, "Config"], folder: Path, rounds: int) -> list[
 
 
 def main() -> None:
-    """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=3, steps=100, threads=2, batch_size=128, rows_scale=0.5)
     made.add_argument("--rate-mbit", type=numbers_of, default="200", help="of the wire, both directions together")
     made.add_argument("--ps", type=numbers_of, default="2,4", help="numbers of PS ranks")
