@@ -1,1 +1,1 @@
-"""Cells of a grid as jobs of a scheduler: of submitit, whose jobs outlive the command, or of Ray."""
+"""Cells of a grid as jobs of submitit, which outlive the command, or as tasks of Ray, which do not."""

@@ -3,9 +3,9 @@
 The files of a grid's jobs are in its folder ``jobs``. The result of a job is in the cell's folder only.
 
     CELL.yaml     configuration of a cell, which its job trains
-    CELL.log      output of the run, and of the end of its job
-    ARRAY.cells   the cells of the jobs of an array, one a line, in their order
-    submitit/     the scheduler's own files
+    CELL.log      output of the run
+    ARRAY.cells   names of the cells' folders of an array, one a line, in order (SLURM only)
+    submitit/     submitit's own files
 """
 
 import json
@@ -33,13 +33,13 @@ from harness.run.assemble import RunStatus, starts_processes
 from harness.run.spec import with_backend
 
 _PROGRAM = ROOT / "run.py"
-_MARGIN_S = 10.0  # of `jobs.signal_delay_s`, for the job itself
+_MARGIN_S = 10.0  # the part of `jobs.signal_delay_s` that is left to the job after its child's end
 MOST = 1000
-"""Jobs of an array: SLURM's default MaxArraySize is 1001."""
+"""Largest number of jobs in an array: SLURM's default MaxArraySize is 1001."""
 
 
 class JobFiles:
-    """The paths of the files of the job of the cell with folder ``run_dir``."""
+    """The files of the job of a cell. ``run_dir``: the cell's folder."""
 
     def __init__(self, run_dir: Path) -> None:
         folder = folder_of(run_dir.parent)
@@ -47,7 +47,7 @@ class JobFiles:
         self.log = folder / f"{run_dir.name}.log"
 
     def last_line(self) -> str:
-        """The last line of the log that is not empty; empty if there is none."""
+        """The last line in the last 4096 bytes of the log that is not blank; empty without one, or without a log."""
         try:
             text = read_file(self.log)[-4096:].decode(errors="replace")
         except StoreError:
@@ -64,8 +64,8 @@ def folder_of(out: Path) -> Path:
 class JobArray:
     """Jobs with equal settings, and the cells that they train.
 
-    ``name``: the name of all its jobs, a hash of the grid's folder and the cells. No cell has two living jobs, so the
-    name and the index of a living job in its array identify the cell.
+    ``name``: the name of all its jobs, with the grid's name and a hash of the grid's folder and the cells. No cell has
+    two living jobs, so the name of a living job and its index in the array identify the cell.
     """
 
     name: str
@@ -76,7 +76,6 @@ class JobArray:
 
     @property
     def jobs(self) -> list[CellJob]:
-        """The functions that the jobs call."""
         grace_s = max(1.0, self.settings.signal_delay_s - _MARGIN_S)
         return [
             CellJob(command_of(cell, grace_s), str(Path.cwd()), str(JobFiles(cell.run_dir).log), grace_s)
@@ -85,7 +84,10 @@ class JobArray:
 
 
 def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
-    """The job arrays for ``cells`` of one grid: cells with equal settings and processors share one. Writes nothing."""
+    """The job arrays for ``cells`` of one grid: one for each pair of settings and processors, of at most ``MOST`` jobs.
+
+    Nothing is written.
+    """
     for _, alike in groupby(sorted(cells, key=_alike), key=_alike):
         group = [*alike]
         for start in range(0, len(group), MOST):
@@ -97,9 +99,10 @@ def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
 
 
 def write_config(cell: Cell) -> None:
-    """Write the configuration file for a cell's job; remove log and error.txt of an earlier job. Raises StoreError.
+    """Write the configuration file for a cell's job, and remove log and error.txt of an earlier job.
 
-    The file names the backend chosen on this machine, so that the run has the cell's hash on every machine.
+    The file names the backend chosen on this machine, so that the run has the cell's hash on every machine. Raises
+    StoreError if a file cannot be written or removed.
     """
     files = JobFiles(cell.run_dir)
     make_folder(files.config.parent)
@@ -112,7 +115,10 @@ def write_config(cell: Cell) -> None:
 
 
 def processors_of(config: Config) -> int:
-    """The processors of a cell's job: one for each thread of a trainer, each PS rank and each spare."""
+    """The processors of a cell's job: ``jobs.processors``, else one for each thread and process.
+
+    These are the threads of each trainer, the PS ranks and the spares; only the threads if the run starts no processes.
+    """
     if config.jobs.processors is not None:
         return config.jobs.processors
     if not starts_processes(config):
@@ -128,7 +134,10 @@ def _alike(cell: Cell) -> tuple[str, int]:
 
 
 def command_of(cell: Cell, grace_s: float) -> tuple[str, ...]:
-    """The command that trains a cell, by its configuration file."""
+    """The command that trains a cell from the file that :func:`write_config` writes.
+
+    ``grace_s``: seconds that it has to stop.
+    """
     return sys.executable, str(_PROGRAM), "train", str(JobFiles(cell.run_dir).config), "--grace", f"{grace_s:g}"
 
 
@@ -143,20 +152,23 @@ def show_progress(cells: Iterable[Cell], view: GridView) -> None:
 
 
 def done_outcome(cell: Cell, seconds: float) -> Outcome:
-    """The outcome of a cell that is done. ``seconds``: the run's duration if its record has none."""
+    """The outcome of a cell that is done. ``seconds``: its duration, unless its record has one."""
     finished = EventLog.of(RunDir(cell.run_dir)).finished
     assert finished is not None, "a run that is done has a result"
     return Outcome(cell=cell, status="done", seconds=finished.machine.get("seconds", seconds), finished=finished)
 
 
 def reason_of(cell: Cell) -> str:
-    """Why a cell ended without being done, in one line: from error.txt, else the last line of its log."""
+    """Why a cell ended before it was done, in one line: from error.txt, else the last line of its log."""
     files = JobFiles(cell.run_dir)
     return f"{RunDir(cell.run_dir).reason() or files.last_line() or 'it has printed nothing'} (see {files.log})"
 
 
 def progress_of(run_dir: Path) -> RunStatus | None:
-    """The status of a run by its newest events, for display; None before the first event. Raises nothing."""
+    """The status of a run by its newest events, for display; None before the first event. Raises nothing.
+
+    Its phase is always "train", and its generation 0.
+    """
     events = newest_events(RunDir(run_dir).events)
     if not events or not isinstance(num_steps := events[0].get("num_steps"), int):
         return None

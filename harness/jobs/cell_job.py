@@ -3,8 +3,8 @@
 If the job must end before the cell is done, the child writes a resume point, and submitit requeues the job.
 
 submitit calls :meth:`CellJob.checkpoint` in the handler of its preemption signal (USR2, or the one in
-SUBMITIT_PREEMPT_SIGNAL), which comes ``jobs.signal_delay_s`` before the time limit. submitit ignores SIGTERM; here
-SIGTERM calls the same handler.
+SUBMITIT_PREEMPT_SIGNAL), which the scheduler sends ``jobs.signal_delay_s`` before the time limit. submitit ignores
+SIGTERM; here SIGTERM calls the same handler.
 """
 
 import os
@@ -32,7 +32,7 @@ class CellJob:
     Args:
         command: trains the cell; SIGINT asks it to stop, within ``grace_s`` seconds.
         folder: working directory of the command.
-        log: file to which its output is appended.
+        log: file to which the command's output is appended.
     """
 
     command: tuple[str, ...]
@@ -43,7 +43,7 @@ class CellJob:
     _is_terminated: bool = field(default=False, init=False, repr=False)
 
     def __call__(self) -> None:
-        """Train the cell. Raises RunFailed if the command fails, so that submitit counts the job as failed."""
+        """Train the cell. Raises RunFailed if the command's exit code is not 0, so that the job counts as failed."""
         before = self._handle_sigterm()
         try:
             self._child = Child(self.command, folder=self.folder, log=Path(self.log), ignored=_TO_THE_JOB)
@@ -55,9 +55,10 @@ class CellJob:
             raise RunFailed(f"{self.command[0]} ended with exit code {code}; see {self.log}")
 
     def checkpoint(self) -> Any:
-        """Stop the child. Returns the submission that resumes the cell, or None if the job is not to be requeued.
+        """Stop the child, and ignore further signals. Returns the submission that resumes the cell.
 
-        Raises SystemExit(0) if the cell is done.
+        None, so that the job is not requeued, if the child had failed, or SLURM ends or requeues the job itself. Raises
+        SystemExit(0) if the cell is done.
         """
         from submitit.helpers import (  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
             DelayedSubmission,
@@ -74,7 +75,7 @@ class CellJob:
         return DelayedSubmission(replace(self))
 
     def _handle_sigterm(self) -> Any:
-        """Let SIGTERM call submitit's handler of the preemption signal. Returns the former handler of SIGTERM."""
+        """Let SIGTERM call submitit's handler of the preemption signal. Returns SIGTERM's former handler."""
         requeue = signal.getsignal(_PREEMPTION)
 
         def handle(number: int, frame: FrameType | None, /) -> None:
@@ -86,7 +87,7 @@ class CellJob:
         return signal.signal(signal.SIGTERM, handle) if is_handled else signal.getsignal(signal.SIGTERM)
 
     def _stop_child(self) -> int | None:
-        """Ask the child to stop; kill it if it does not end in time. Returns its exit code, None without a child."""
+        """Ask the child to stop, and kill it if it does not end in time. Returns its exit code, or None without one."""
         if self._child is None:
             return None
         if self._child.wait(0.0) is None:
@@ -95,7 +96,7 @@ class CellJob:
 
 
 def is_cancelled() -> bool:
-    """Whether SLURM reports this job in a state other than RUNNING: SLURM then ends the job, or requeues it itself.
+    """Whether SLURM reports a state of this job other than RUNNING; then SLURM ends the job, or requeues it itself.
 
     A job in its grace period is still RUNNING. False outside of SLURM, and if squeue gives no answer.
     """

@@ -1,4 +1,4 @@
-"""The kinds of cluster of submitit: how each submits jobs, lists a grid's living jobs, and ends them."""
+"""The kinds of cluster that submitit knows: how each submits jobs, lists a grid's living jobs, and ends them."""
 
 import getpass
 import math
@@ -20,7 +20,7 @@ from harness.jobs.arrays import MOST, JobArray
 from harness.processes.child import ROOT, said_by, search_path
 
 VERSION = "1.5.4"
-"""Of submitit, as in requirements-submitit.txt."""
+"""The version of submitit, as in requirements-submitit.txt."""
 _ANSWER_S = 60.0  # of squeue
 
 
@@ -28,26 +28,26 @@ class Cluster(Protocol):
     """One kind of cluster."""
 
     settle_s: float
-    """Seconds after the end of a job within which its last files appear here."""
+    """Longest time in seconds from the end of a job until its last files are visible here."""
     longest_poll_s: float
-    """Seconds between two looks at the jobs, at most."""
+    """Longest time in seconds between two requests for the living jobs."""
 
     def check(self) -> None:
         """Raise ConfigError if jobs cannot be submitted from this machine."""
 
     def submit(self, array: JobArray) -> list[str]:
-        """Submit the jobs of an array. Returns their ids, in order. Raises UserError, StoreError."""
+        """Submit the jobs of an array. Returns their ids, in order of its cells. Raises UserError, StoreError."""
         ...
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """Return the job id of each cell of a grid that waits or runs, by the name of the cell's folder.
+        """The ids of a grid's jobs that wait or run, by the name of the cell's folder, also those of earlier commands.
 
-        Jobs of earlier commands count too. ``folder``: the grid's folder ``jobs``. None if the scheduler is silent.
+        ``folder``: the grid's folder ``jobs``. None if the scheduler gives no answer.
         """
         ...
 
     def room(self, settings: JobsConfig, processors: int) -> int | None:
-        """How many jobs of ``processors`` processors may be submitted at once; None if the scheduler limits them."""
+        """How many jobs may live at once, if each has ``processors`` processors; None if the scheduler limits them."""
         return None
 
     def ending(self, jobs: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ class Cluster(Protocol):
 
 
 class Slurm(Cluster):
-    """Jobs of SLURM. Living jobs are found by their array's name, which is also the name of the file with its cells."""
+    """Jobs of SLURM. The name of a living job is its array's, and names the file that lists the array's cells."""
 
     settle_s = 20.0
     longest_poll_s = 15.0
@@ -70,7 +70,7 @@ class Slurm(Cluster):
             )
 
     def submit(self, array: JobArray) -> list[str]:
-        """Submit the array by sbatch, with SIGINT blocked, so that Ctrl-C does not end it halfway."""
+        """See :meth:`Cluster.submit`. SIGINT is blocked, so that Ctrl-C does not end sbatch halfway."""
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         write_text(_list_of(array.folder, array.name), "".join(f"{cell.run_dir.name}\n" for cell in array.cells))
@@ -85,7 +85,7 @@ class Slurm(Cluster):
         raise AssertionError("the block returns")
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """See Cluster.living. All jobs of the user are listed, since squeue fails for an unknown job name."""
+        """See :meth:`Cluster.living`. squeue lists all jobs of the user, since it fails for an unknown job name."""
         command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %j"]
         if (listed := said_by(command, _ANSWER_S)) is None:
             return None
@@ -101,7 +101,7 @@ class Slurm(Cluster):
 
 
 class Local(Cluster):
-    """Jobs as controller processes of submitit on this machine, found in /proc by the cell's name in the command."""
+    """Jobs as processes of submitit on this machine. A living job is found in /proc, by its command."""
 
     settle_s = 1.0  # a process that was started a moment ago may not have its command line yet
     longest_poll_s = 0.5
@@ -127,12 +127,12 @@ class Local(Cluster):
         return settings.max_parallel or max(1, len(os.sched_getaffinity(0)) // processors)
 
     def ending(self, jobs: Sequence[str]) -> str:
-        """See Cluster.ending. The command sends SIGINT, since a job requeues itself on SIGTERM."""
+        """See :meth:`Cluster.ending`. The command sends SIGINT, since a job requeues itself on SIGTERM."""
         return f"kill -INT {' '.join(jobs)}"
 
 
 class Debug(Local):
-    """Jobs run by this process, one after another, while they are submitted."""
+    """Jobs that this process runs, one after another, when they are submitted."""
 
     def submit(self, array: JobArray) -> list[str]:
         import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
@@ -167,9 +167,9 @@ def require_submitit() -> None:
 
 
 def sbatch_text(array: JobArray) -> str:
-    """The script that sbatch gets for ``array``; this machine needs no sbatch.
+    """The script that sbatch gets for ``array``; sbatch need not be on this machine.
 
-    Raises ConfigError unless submitit has the pinned version, since the text comes from a private function of it.
+    Raises ConfigError unless submitit has the pinned version, since a private function of it makes the text.
     """
     import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
@@ -187,7 +187,7 @@ def sbatch_text(array: JobArray) -> str:
 
 
 def slurm_parameters(array: JobArray) -> dict[str, Any]:
-    """The parameters of submitit's SlurmExecutor. Unset keys of ``jobs`` get the cluster's defaults."""
+    """The parameters of submitit's SlurmExecutor. Keys of ``jobs`` without a value get the cluster's defaults."""
     settings = array.settings
     memory = None if settings.memory_gb is None else f"{math.ceil(1024 * settings.memory_gb)}M"
     optional = {"partition": settings.partition, "account": settings.account, "qos": settings.qos, "mem": memory}
@@ -218,7 +218,7 @@ def _submitit(array: JobArray) -> Path:
 
 @contextmanager
 def _submission(array: JobArray) -> Generator[None, None, None]:
-    """An error of submitit in the block becomes a UserError of one line."""
+    """A RuntimeError, ValueError or OSError in the block becomes a UserError of one line."""
     try:
         yield
     except (RuntimeError, ValueError, OSError) as error:
@@ -227,7 +227,7 @@ def _submission(array: JobArray) -> Generator[None, None, None]:
 
 
 def _local_executor(folder: Path, settings: JobsConfig) -> Any:
-    """submitit's LocalExecutor, whose jobs start in a session of their own, where no Ctrl-C reaches them."""
+    """submitit's LocalExecutor, with jobs in sessions of their own, where Ctrl-C does not reach them."""
     import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     class Executor(submitit.LocalExecutor):

@@ -1,7 +1,7 @@
-"""Runs cells as jobs of submitit: submits jobs, watches the cells' folders, and yields outcomes.
+"""Runs cells as jobs of submitit: submits the jobs, watches the cells' folders, and yields outcomes.
 
-The command may be interrupted and started again: it finds living jobs by their names, and submits no job for a cell
-that has one.
+The command may be interrupted and started again: it asks the cluster for living jobs, and submits no second job for a
+cell.
 """
 
 import logging
@@ -39,7 +39,7 @@ _MOST_NAMED = 20  # jobs in a line
 
 @dataclass(kw_only=True)
 class _Watched:
-    """A cell with a job, which was submitted or found at ``began_s``.
+    """A cell with a job, which was submitted or found at ``began_s``. Times are in seconds of ``time.monotonic``.
 
     ``left_s``: when the job was first seen to have ended. ``done_s``: when the cell was first seen to be done.
     """
@@ -62,7 +62,7 @@ class JobPool:
         """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See :meth:`CellPool.run`. Once ``stop`` is set, no further outcome is yielded; the jobs go on."""
+        """See :meth:`CellPool.run`. Once ``stop`` is set, the generator ends; the jobs go on."""
         cluster, folder, place = CLUSTERS[cluster_of(cells)], folder_of(self._out), Place(self._out)
         cluster.check()
         if cluster.living(folder) is None:
@@ -110,7 +110,7 @@ def cluster_of(cells: Iterable[Cell]) -> ClusterName:
 
 
 def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[Cell]:
-    """The first of the ``waiting`` cells for which the cluster has room while ``num_alive`` jobs live, in order."""
+    """The first of the ``waiting`` cells, as many as the cluster has room for beside ``num_alive`` living jobs."""
     chosen: list[Cell] = []
     for cell in waiting:
         room = cluster.room(cell.config.jobs, processors_of(cell.config))
@@ -121,7 +121,10 @@ def _choose(cluster: Cluster, waiting: Sequence[Cell], num_alive: int) -> list[C
 
 
 def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Watched]:
-    """Submit an array of jobs. Returns its cells, by the name of the cell's folder. Raises UserError, StoreError."""
+    """Submit an array of jobs. Returns its cells, by the name of the cell's folder.
+
+    Raises UserError if the cluster refuses the jobs, StoreError if a file of theirs cannot be written.
+    """
     for cell in array.cells:
         write_config(cell)
         view.started(cell)
@@ -134,7 +137,7 @@ def _submit(cluster: Cluster, array: JobArray, view: GridView) -> dict[str, _Wat
 def _ended(
     watched: Mapping[str, _Watched], cluster: Cluster, living: Mapping[str, str] | None
 ) -> Generator[Outcome, None, None]:
-    """The outcomes of ended cells. ``living``: present jobs, by cell; None if the cluster gave no answer."""
+    """The outcomes of ended cells. ``living``: job ids by name of the cell's folder; None if the cluster is silent."""
     now_s = time.monotonic()
     for name, one in watched.items():
         is_done, has_left = RunDir(one.cell.run_dir).done.exists(), living is not None and name not in living

@@ -1,6 +1,6 @@
 """Runs cells as plain tasks of a running Ray cluster. The tasks end when the command ends.
 
-A child process talks to Ray (``harness/hosts/ray_tasks.py``), and ends with the command too.
+A child process connects to Ray (``harness/hosts/ray_tasks.py``), and ends with the command too.
 """
 
 import math
@@ -37,9 +37,9 @@ _LOOK_S = 0.5  # between two looks at the cells' progress
 
 
 class RayPool:
-    """Runs the cells of the grid in ``out`` as tasks of the Ray at ``jobs.ray_address``.
+    """Runs the cells of the grid in ``out`` as tasks of the Ray cluster at ``jobs.ray_address``.
 
-    Once a run is asked to stop, it has ``grace_s`` for its resume point.
+    A run that is asked to stop has ``grace_s`` seconds to write its resume point.
     """
 
     def __init__(self, out: Path, grace_s: float) -> None:
@@ -50,7 +50,10 @@ class RayPool:
         """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See CellPool.run."""
+        """See :meth:`CellPool.run`. Once ``stop`` is set, running tasks are asked to stop and get an outcome.
+
+        Raises ConfigError if the cells have several addresses, or the Ray cluster cannot be used or ends.
+        """
         addresses = {cell.config.jobs.ray_address for cell in cells}
         if len(addresses) > 1:
             raise ConfigError(f"jobs.ray_address: expected one value for all cells, got {' and '.join(addresses)}")
@@ -97,7 +100,7 @@ class RayPool:
 
 
 def _outcomes(cell: Cell, end: dict[str, Any], seconds: float) -> Iterator[Outcome]:
-    """The outcome of a cell whose task has ended; nothing if the task was cancelled before it began."""
+    """The outcome of a cell whose task has ended; none if the task was cancelled before it began."""
     if RunDir(cell.run_dir).done.exists():
         yield done_outcome(cell, seconds)
     elif end["code"] == 128 + signal.SIGINT:

@@ -1,1 +1,1 @@
-"""Estimates of the cost of a run, by closed forms and by simulation."""
+"""Estimates of the overhead and PLS of a run, by closed forms and by simulation."""

@@ -1,8 +1,8 @@
 """CPR's closed forms for a job: save intervals of full and partial recovery, their costs, and the cheaper one.
 
-And the spread of overhead and PLS over generated traces: simulated with a run's strategies and ledgers, on all cores.
+Also the spread of overhead and PLS over generated traces, simulated with the strategies and ledgers of a run.
 
-Symbols and formulas as in CPR section 4 (docs/CPR.md). All times are emulated: hours of the profile's cluster.
+Symbols and formulas are as in CPR section 4 (docs/CPR.md). All times are emulated hours of the profile's cluster.
 """
 
 import math
@@ -43,13 +43,13 @@ _TRACES_AT_ONCE = 500
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Built-in strategies that `--simulate` always covers. Most others are bounded by them: priority strategies choose as
-many rows as cpr_mfu, or fewer, and differential writes at most what full or partial does."""
+"""Built-in strategies that `--simulate` always covers. Most others cost no more than one of these: priority strategies
+choose as many rows as cpr_mfu, or fewer, and differential writes at most what full or partial does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Expected overhead of a job by bucket, emulated hours."""
+    """Expected overhead of a job by bucket, in emulated hours."""
 
     save_h: float
     load_h: float
@@ -63,7 +63,7 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One way of recovery (full or partial), its save interval and its expected overhead."""
+    """Full or partial recovery, with its save interval, expected overhead and expected PLS."""
 
     name: Literal["full", "partial"]
     interval_h: float
@@ -75,7 +75,8 @@ class Option:
 class Flips:
     """Break-even values of full against partial recovery: partial is cheaper above each value, all else equal.
 
-    ``num_ps_scaled``: number of PS ranks if the MTBF falls as 1/N; for the others the MTBF is constant. Not rounded.
+    ``num_ps_scaled``: number N of PS ranks if the MTBF is proportional to 1/N; in ``num_ps`` it is constant. Neither
+    number is rounded. A value is 0 if partial is always cheaper, infinite if it never is.
     """
 
     pls_target: float
@@ -86,7 +87,10 @@ class Flips:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerMemory:
-    """Memory of each tracker in addition to the tables, counted as in CPR."""
+    """Memory of one tracker or replica, in addition to the tables, counted as in CPR.
+
+    ``num_bytes``: of the whole model. ``frac``: of the bytes of the tables with their optimizer state.
+    """
 
     name: str
     num_bytes: int
@@ -95,7 +99,7 @@ class TrackerMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The recommendation for one job, with its numbers. ``decision``: the recovery of a cpr_* strategy."""
+    """The recommendation for one job, with its numbers. ``decision``: the recovery that cpr_* strategies choose."""
 
     costs: Costs
     full: Option
@@ -116,8 +120,8 @@ def advise(
 ) -> Advice:
     """The recommendation for a job whose tables have ``cardinalities`` rows of ``embedding_dim`` values.
 
-    ``row_width``: float32 numbers per row, optimizer state included. The mirror's share is that in ``options``, else
-    the default of ``cpr_mirror``.
+    ``row_width``: float32 numbers per row, optimizer state included. ``num_tracked``: number of tracked tables. The
+    mirror's share is the one in ``options``, else the default of ``cpr_mirror``.
     """
     share = getattr(options, "share", CprMirror.Options.model_fields["share"].default)
     counts_ranks = options.interval_counts_ranks
@@ -156,12 +160,13 @@ def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
 def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
     """The break-even values of full against partial recovery, by the rule by which cpr_* strategies decide.
 
-    If load and reschedule cost the same in both, partial recovery is cheaper if its saves cost less than the saves
-    and the lost computation of full recovery::
+    If load and reschedule cost the same in both, and training waits for saves, partial recovery is cheaper if its saves
+    cost less than the saves and the lost computation of full recovery::
 
         k O_save / (2 P N F) < sqrt(2 O_save / F)    that is    P N sqrt(F) / k > sqrt(O_save / 8)
 
-    with P the PLS target and F the MTBF. For other costs there is no closed form, so all values are found by bisection.
+    with P the PLS target and F the MTBF; k is 1 without ``counts_ranks``. For other costs there is no closed form, so
+    all values are found by bisection.
     """
 
     def is_partial(**changes: Any) -> bool:
@@ -179,7 +184,7 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
 
 
 def _break_even(holds: Callable[[float], bool]) -> float:
-    """The value above which ``holds`` is true, to the last digits; 0 below 1e-12, infinity above 1e12."""
+    """The value above which ``holds`` is true, to 14 digits; 0 if it is below 1e-12, infinity if it is above 1e12."""
     low, high = 1e-12, 1e12
     if holds(low):
         return 0.0
@@ -195,9 +200,10 @@ def _tracker_memory(  # noqa: PLR0917
 ) -> Iterator[TrackerMemory]:
     """The memory of each tracker and replica for tables of these sizes.
 
-    SCAR keeps a second copy of the D values of each tracked row, MFU 4 bytes per tracked row, SSU a fraction r of that.
-    Mass keeps 4 bytes per row of all tables. SSU's list and the counters of differential have one more bit per row.
-    ``buddy`` keeps a replica of all rows and their counters. The mirror of ``cpr_mirror`` is the trainer's (``share``).
+    SCAR keeps a second copy of the D values of each tracked row. MFU keeps 4 bytes per tracked row; mass and
+    differential keep 4 bytes per row of all tables. SSU keeps a fraction r of MFU's bytes. SSU and differential also
+    keep a bit per row of all tables. ``buddy`` keeps a replica of all rows, and a counter of 4 bytes per row. The
+    mirror of ``cpr_mirror``, at the trainer, keeps the fraction ``share`` of the tracked tables, and all other tables.
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
@@ -222,7 +228,7 @@ def _tracker_memory(  # noqa: PLR0917
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Statistics of many outcomes: mean with its standard error, median, 5th and 95th percentile."""
+    """Statistics of two or more outcomes: mean with its standard error, median, 5th and 95th percentile."""
 
     mean: float
     error: float
@@ -239,7 +245,10 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Overhead and PLS of one strategy under many traces. ``falls_back``: it chose full recovery."""
+    """Overhead and PLS of one strategy under many traces.
+
+    ``interval_h``: None if the strategy never saves. ``falls_back``: a cpr_* strategy chose full recovery.
+    """
 
     name: str
     interval_h: float | None
@@ -253,7 +262,10 @@ Outcomes = NDArray[np.float64]
 
 
 def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> Outcomes:
-    """Simulate one strategy under every schedule, with the strategy and ledgers of a run but without training."""
+    """Simulate one strategy under each schedule, with the strategy and ledgers of a run but without training.
+
+    A strategy without failures (``none``) is simulated under empty schedules.
+    """
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
     carried_out = schedules if strategy.injects_failures else [()] * len(schedules)
@@ -274,7 +286,7 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
 
 
 def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedFault, ...]:
-    """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` would make."""
+    """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` makes of it."""
     planned_kills: dict[tuple[int, float], dict[int, float]] = {}
     for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
@@ -286,7 +298,7 @@ def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tupl
 
 
 def _steps_at(hours_E: F64, job: Job) -> list[int]:
-    """The first boundary at or after each hour, exact also where rounding errors of floats could give the next one."""
+    """The first boundary at or after each hour, by exact arithmetic where floats could give another one."""
     costs = job.costs
     step_E = hours_E / costs.job_h * (costs.total_samples / job.batch_size)
     steps = np.ceil(step_E).astype(np.int64).tolist()
@@ -297,7 +309,7 @@ def _steps_at(hours_E: F64, job: Job) -> list[int]:
 
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
-    """The simulator's job for a run of ``config`` over tables of these cardinalities."""
+    """The simulator's job for a run of ``config``, with these ``costs``, over tables of these cardinalities."""
     placement = Placement(config.cluster.placement, tuple(cardinalities), costs.num_ps)
     model = footprint(config.model, config.trainer.optimizer, config.trainer.dense_optimizer)
     strategy = config.strategy
@@ -322,8 +334,9 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
 def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
     """Parameters of generated traces for a job with ``costs``.
 
-    ``model``: a law of the gaps, or ``fit:TRACE`` or ``empirical:TRACE``. A fractional mean of ranks per failure
-    becomes a mixture of the two nearest whole numbers.
+    ``model``: a law of the gaps, or ``fit:TRACE`` or ``empirical:TRACE``. ``shape``: see ``GeneratorSpec``. A
+    fractional mean of ranks per failure becomes a mixture of the two nearest whole numbers. Raises TraceError for an
+    unusable trace file or an invalid parameter.
     """
     learned = spec_of_model(model, {} if shape is None else {"shape": shape})
     law = {"model": model, "shape": shape}
@@ -342,10 +355,10 @@ def simulate_all(
     *,
     on_progress: Callable[[int, int], None],
 ) -> list[Spread]:
-    """Simulate all ``strategies`` under the same traces, in at most 8 processes.
+    """Simulate all ``strategies`` under the same traces, of which there must be at least 2, in at most 8 processes.
 
-    With the clock ``wall`` traces are ``WALL_LENGTH`` times as long as ``spec`` says; their beginnings are the same.
-    ``on_progress(done, total)`` counts traces.
+    With the clock ``wall``, traces are ``WALL_LENGTH`` times as long as ``spec`` says, since overhead makes the job
+    longer; the part up to that length is the same. ``on_progress(done, total)`` counts traces.
     """
     if job.clock == "wall":
         spec = spec.changed(length_h=WALL_LENGTH * spec.length_h)
@@ -371,7 +384,7 @@ def simulate_all(
 def _simulate_some(
     strategies: Sequence[StrategyOptions], job: Job, spec: GeneratorSpec, seed: int, traces: range
 ) -> Mapping[str, Outcomes]:
-    """Simulate the strategies under the traces numbered ``traces``. Returns outcomes by strategy's name."""
+    """The outcomes of each strategy, by name, under the traces with the numbers ``traces``."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
     schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
     return {options.name: outcomes(options, job, schedules) for options in strategies}

@@ -1,7 +1,8 @@
 """Simulation of a run without training: overhead and PLS of a schedule of failures, by the run's strategy and ledgers.
 
-A schedule takes about a hundred microseconds at any size of model: only boundaries where something is due are visited.
-With failures on the wall clock it takes milliseconds, since the overhead of each save and failure delays the next one.
+A schedule takes about a hundred microseconds for a model of any size: only boundaries where something is due are
+visited. With failures on the wall clock it takes milliseconds, since the overhead of each save and failure delays the
+next one.
 """
 
 from bisect import bisect_right
@@ -28,15 +29,15 @@ from harness.store.rows import ENCODINGS
 from harness.store.shard_files import ROW_ID_BYTES
 
 _FLOAT32_BYTES = 4
-_UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is computed exactly
+_UNSURE = 1e-9  # relative, far above the rounding of floats; closer values are compared exactly
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """The largest payload bytes of saves, over all ranks. Every save writes the dense network.
+    """The largest possible payload bytes of saves, summed over all ranks. Every save writes the dense network.
 
     ``width``: float32 numbers of a row, state of the optimizer included. ``dense``: bytes of the dense network.
-    ``shards``: bytes of each rank's rows, which recovery of that rank alone reads.
+    ``shards``: bytes of each rank's rows, which the recovery of that rank alone reads.
     """
 
     rows: RowCounts
@@ -45,7 +46,7 @@ class SaveSizes:
     shards: Mapping[Rank, int] = field(default_factory=dict)
 
     def of(self, kind: str) -> int:
-        """Bytes of a save of this kind when every tracker uses its whole budget, and every delta is as large as a base.
+        """Bytes of a save of this kind if every tracker uses its whole budget, and every delta is as large as a base.
 
         Raises ConfigError for a kind that does not exist.
         """
@@ -62,7 +63,9 @@ class SaveSizes:
 def save_sizes(
     placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float, share: float = 0.0
 ) -> SaveSizes:
-    """Sizes of saves if trackers choose ``r`` of each tracked table, the mirror holds ``share`` of it (docs/CPR.md)."""
+    """The sizes of saves. ``dense_bytes``: of the dense network. Fractions of a tracked table's rows on each shard:
+    ``r``, which a tracker chooses for one save, and ``share``, which the trainer's mirror holds (docs/CPR.md).
+    """
     tracked = tuple(tracked)
     shards = [placement.local_rows(k, table) for k in range(placement.num_ps) for table in tracked]
     mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
@@ -96,7 +99,7 @@ class Job:
 
 
 class Outcome(OverheadLedger):
-    """The cost of one schedule of failures: the ledger of its emulated run, and the PLS."""
+    """The cost of one schedule of failures: the overhead ledger of its emulated run, and ``pls``."""
 
     pls = 0.0
 
@@ -104,7 +107,7 @@ class Outcome(OverheadLedger):
 def saves_of(
     strategy: Strategy, *, batch_size: int, num_steps: int, total_samples: int
 ) -> Iterator[tuple[int, SavePlan]]:
-    """The step and plan of each save of a run without failures, in order.
+    """The step and plan of each save of a run without failures, in order, without the initial save.
 
     ``plan_save`` is called only at boundaries that ``next_save`` gives, since it returns None at all others.
     """
@@ -125,12 +128,13 @@ def saves_of(
 
 @dataclass(frozen=True, kw_only=True)
 class DueSaves:
-    """The saves of a run: their boundaries and bytes, those that close an interval, and the cost of all of them.
+    """The saves of a run: their boundaries and bytes, the boundaries that close an interval, and the cost of all saves.
 
-    Failures do not change the saves: decisions depend on ``Progress`` alone, so rerun steps get the same decisions.
-    ``charged``: the ledger with the cost of all saves; None if the cost depends on failures, or failures on the cost:
-    for saves in the background, which wait for each other, with the clock ``wall``, and with spares, which are ready
-    again at an hour of that clock.
+    Failures do not change the saves, since decisions depend on ``Progress`` alone: rerun steps get the same decisions.
+
+    ``charged``: the ledger with the cost of all saves. None if that cost depends on failures, or failures on the cost:
+    for saves in the background, which wait for each other; with the clock ``wall``; and with spares, which are ready
+    again at an hour of the wall clock.
     """
 
     steps: tuple[int, ...]
@@ -140,7 +144,7 @@ class DueSaves:
 
 
 def _last(steps: Sequence[int], at: int) -> int | None:
-    """The greatest of ascending ``steps`` that is at most ``at``, as a save precedes a kill there; None if none is."""
+    """The last of ascending ``steps`` up to and including ``at``, as a save precedes a kill; None without one."""
     index = bisect_right(steps, at)
     return steps[index - 1] if index else None
 
@@ -180,7 +184,7 @@ class _Run:
         self.job = job
         self.saves = saves
         self.overhead = Outcome(job.costs)
-        self._num_charged = 0  # saves that are charged one by one
+        self._num_charged = 0  # saves that have been charged
         if saves.charged:
             self.overhead = copy(saves.charged)
             self._num_charged = len(saves.steps)
@@ -192,10 +196,10 @@ class _Run:
         self._next_step = 0  # the first boundary at which a kill may strike
 
     def strikes(self, planned_kills: Sequence[PlannedFault]) -> Iterator[PlannedFault]:
-        """Yields the kills in order, with the boundaries at which the wall clock reaches their hours.
+        """The faults in order, each at the boundary at which the wall clock reaches its hour; for the clock ``wall``.
 
-        Kills after the job's end are left out. The caller must carry out each kill before it asks for the next one, as
-        the kill's overhead moves the clock.
+        Faults of one boundary are merged into one. Faults after the job's end are left out. The caller must charge each
+        one before it asks for the next, as its overhead moves the clock.
         """
         to_come = deque(planned_kills)
         while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
@@ -205,7 +209,7 @@ class _Run:
             yield merge_faults(step, due)
 
     def _strike_step(self, planned_kill: PlannedFault) -> int:
-        """The boundary at which the kill strikes. Charges the saves up to it, since they move the clock."""
+        """The boundary at which the fault strikes. The saves up to it are charged, since they move the clock."""
         saves, hour = self.saves.steps, planned_kill.hour
         while self._num_charged < len(saves):
             save = saves[self._num_charged]
@@ -217,7 +221,7 @@ class _Run:
         return max(self._reads(planned_kill), self._next_step)
 
     def _reads(self, planned_kill: PlannedFault) -> int:
-        """The boundary at which the wall clock reaches the kill's hour, given the overhead charged so far."""
+        """The boundary at which the wall clock reaches the fault's hour, by the overhead charged so far."""
         costs = self.job.costs
         return strike_step(
             planned_kill.hour,
@@ -229,14 +233,14 @@ class _Run:
         )
 
     def charge_saves_through(self, step: int) -> None:
-        """Charge the saves up to boundary ``step``, in order: each may wait for the one before."""
+        """Charge the saves up to boundary ``step`` in order, since each may wait for the one before."""
         for index in range(self._num_charged, bisect_right(self.saves.steps, step)):
             samples = self.saves.steps[index] * self.job.batch_size
             self.overhead.charge_save(self.saves.sizes[index], self.job.sizes.full, samples)
             self._num_charged = index + 1
 
     def slow_down(self, planned: PlannedFault) -> None:
-        """Charge a fault that slows ranks for some hours; it begins before the saves and kills of its boundary."""
+        """Charge a fault that slows ranks down for some hours. It begins before the saves and kills of its boundary."""
         self.charge_saves_through(planned.step - 1)
         self.overhead.charge_slowdown(planned.wait_h)
 
@@ -260,11 +264,13 @@ class _Run:
 def simulate(
     strategy: Strategy, job: Job, planned_faults: Sequence[PlannedFault], saves: DueSaves | None = None
 ) -> Outcome:
-    """The overhead and PLS of a run of ``job`` under ``strategy`` and ``planned_faults``, in order of steps and hours.
+    """The overhead and PLS of a run of ``job`` under ``strategy`` and ``planned_faults``.
 
-    Lost and slow ranks are charged. Failed writes are not, since only a rank knows how many bytes it writes again.
-    ``saves``: the result of ``due_saves`` for this strategy, which a caller with many schedules computes once; the
-    time of each schedule is then proportional to its number of kills.
+    Faults of one step must be in order of hours. Lost and slow ranks are charged. Failed writes are not, since only a
+    rank knows how many bytes it writes again.
+
+    ``saves``: the result of ``due_saves`` for this strategy; a caller with many schedules computes it once, and each
+    schedule then takes a time proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
     charged = [each for each in planned_faults if each.fault.loss or each.fault.lasts]

@@ -1,1 +1,1 @@
-"""wandb as a follower of runs: one process exports a run's ``events.jsonl``, while it goes on or later."""
+"""The export of runs to wandb: a separate process reads a run's ``events.jsonl``, while the run trains or later."""

@@ -1,15 +1,17 @@
 """The process that exports runs to wandb, one after another: ``python -m harness.wandb.export_process``.
 
-Input: two JSON objects a run, a line each. The first, an :class:`Export`, says what is to be exported. The process
-reads the run's events until the second object is there, which says how the run ended: ``is_ok``, and ``summary``,
+Input: two JSON objects for each run, each on a line. The first is an :class:`Export`, which says what to export. The
+process reads the run's events until the second arrives, which says how the run ended: ``is_ok``, and ``summary``,
 figures that are added to the run's summary.
-Output: JSON arrays ``[kind, text]``, a line each: ``opened`` with the address of the run's page (null offline),
-``offline`` with the reason why a run that should be online is not, ``logged`` when all events have been read, ``sent``
-when all is, with the address; or ``failed`` with the reason, which is the last line.
 
-Offline, it makes no network connection. Online, no call blocks longer than ``LIMITS_S`` on a server that does not
-answer. Where wandb-core, its child, does not answer, calls may block for good: the owner kills both. Verified for wandb
-0.31: wandb-core ends within 0.1 s of a SIGKILL of its owner.
+Output: JSON arrays ``[kind, text]``, each on a line: ``opened`` with the address of the run's page (null offline), or
+``offline`` with the reason why the first mode failed; ``logged`` when all events have been read; ``sent`` when
+everything is sent, with the address. A run without events has ``sent`` alone. After ``failed``, with the reason, no
+line follows for that run.
+
+Offline, the process makes no network connection. Online, no call blocks longer than ``LIMITS_S`` on a server that does
+not answer. If wandb-core, its child, does not answer, calls may block for ever, so the owner kills both. Verified for
+wandb 0.31: wandb-core ends within 0.1 s of a SIGKILL of its owner.
 """
 
 import json
@@ -51,9 +53,9 @@ class Export:
         facts: arguments of ``wandb.init``.
         events: the run's ``events.jsonl``.
         job_h: length of the emulated job.
-        modes: wandb's modes (online, offline) in order; the next one is tried if one fails.
-        folder: where wandb makes its folder ``wandb``.
-        limits_s: ``harness.wandb.server.LIMITS_S``.
+        modes: wandb's modes (online, offline) in the order in which they are tried until one works.
+        folder: the folder in which wandb makes its folder ``wandb``.
+        limits_s: new values of ``harness.wandb.server.LIMITS_S``.
     """
 
     facts: dict[str, Any]
@@ -66,7 +68,7 @@ class Export:
 
 def main() -> None:
     """Export the runs that the standard input names, until it ends."""
-    requests, answers = FileIO(0), FileIO(os.dup(1), "w")  # which wandb-core does not inherit
+    requests, answers = FileIO(0), FileIO(os.dup(1), "w")  # wandb-core does not inherit the copy
     os.dup2(2, 1)
 
     def tell(kind: str, text: str | None = None) -> None:
@@ -81,7 +83,7 @@ def main() -> None:
 
 
 def _export(export: Export, requests: FileIO, tell: Tell) -> None:
-    """Export one run. wandb writes nothing before the run has an event, nor if its folder has been moved by then."""
+    """Export one run. wandb starts at the run's first event, unless the run's folder has been moved by then."""
     LIMITS_S.update(export.limits_s)
     place = Place(Path(export.events))
     with open(export.events, "rb") as stream:
@@ -106,7 +108,10 @@ def _export(export: Export, requests: FileIO, tell: Tell) -> None:
 
 
 def _events(stream: IO[bytes], await_end: Callable[[], tuple[list[Any], ...]]) -> Iterator[Event]:
-    """The events of a run in training, in order, until ``await_end`` says that it has ended; whole lines only."""
+    """The events of a running run, in order, until ``await_end`` returns a first list that is not empty.
+
+    A line that is not yet complete waits for its rest.
+    """
     rest, is_over = b"", False
     while not is_over:
         is_over = bool(await_end()[0])
@@ -115,7 +120,7 @@ def _events(stream: IO[bytes], await_end: Callable[[], tuple[list[Any], ...]]) -
 
 
 def _open(export: Export, tell: Tell) -> Any:
-    """Start the wandb run in the first of ``export.modes`` that works. Raises WandbError if none does."""
+    """Start the wandb run in the first of ``export.modes`` that works. Raises WandbError if none works."""
     problems: list[str] = []
     for mode in export.modes:
         try:

@@ -1,7 +1,7 @@
-"""The export of runs to wandb by a separate process, which reads a run's events while it trains, or afterwards.
+"""The export of runs to wandb by a separate process, which reads a run's events while the run trains, or afterwards.
 
-No training step waits for wandb. Everything else waits at most ``DEADLINE_S``: then the process is killed, together
-with wandb-core, its child.
+No training step waits for wandb. The end of a run, and an upload, wait at most ``DEADLINE_S`` for an answer; then the
+process and wandb-core, its child, are killed.
 """
 
 import logging
@@ -30,9 +30,9 @@ from harness.wandb.server import LIMITS_S, WandbError, server_url
 _log = logging.getLogger(__name__)
 
 DEADLINE_S = 15.0
-"""Of an answer of wandb that something waits for."""
+"""Longest wait for an answer of the export process."""
 
-_SAID_AFTER_S = 3.0  # of waiting
+_SAID_AFTER_S = 3.0  # of waiting for the end, before it is logged
 _GRACE_S = 5.0  # for the process to end, when all is sent
 
 
@@ -52,7 +52,8 @@ class Exporter:
     def answer(self, within_s: float | None = None) -> tuple[str, str | None]:
         """The next message of the export process: its kind and its text (see ``export_process``).
 
-        Raises WandbError if the export has failed, the process has ended, or no message comes ``within_s``.
+        Raises WandbError if the export has failed, the process has ended, or no message comes ``within_s``; in the
+        last case the process is killed.
         """
         try:
             kind, text = self._child.answer(within_s) or ("failed", self._why)
@@ -64,19 +65,22 @@ class Exporter:
         return kind, text
 
     def await_sent(self) -> str | None:
-        """Wait until all of a finished run is sent; returns the URL of its page, None offline. Raises WandbError."""
+        """Wait until all of a finished run is sent; returns the address of its page, or None offline.
+
+        Raises WandbError as :meth:`answer`, also if the next message takes longer than ``DEADLINE_S``.
+        """
         while (answer := self.answer(DEADLINE_S))[0] != "sent":
             pass
         return answer[1]
 
     def kill(self, why: str = "") -> None:
-        """Kill the process and wandb-core; a no-op if it has ended."""
+        """Kill the process and wandb-core; a no-op if the process has ended. ``why``: the reason that errors name."""
         if self._child.wait(0.0) is None:
             self._why = why
         self._child.end()
 
     def close(self) -> None:
-        """End the idle export process and remove its temporary folders."""
+        """End the idle export process, by SIGKILL after ``_GRACE_S``, and remove its temporary folders."""
         self._child.close(_GRACE_S)
         for folder in Path(tempfile.gettempdir()).glob(f"wandb-{self._child.pid}-*"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,18 +100,20 @@ def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[s
 
 
 def end_of(run: RunDir, *, is_ok: bool, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The request that ends the export of a run; ``figures`` are added to the run's summary."""
+    """The request that ends the export of a run. ``figures``, and a failed run's reason, are added to its summary."""
     reason = run.reason()
     return {"is_ok": is_ok, "summary": {**({} if reason is None else {"failure": reason}), **figures}}
 
 
 @contextmanager
 def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
-    """Export a run to wandb, as ``config.wandb.mode`` says, while the block trains it. env.json must exist by then.
+    """Export a run to wandb, as ``config.wandb.mode`` says, while the block trains it. env.json must exist already.
 
-    A failure of wandb never stops the run: one line is logged. If the server does not answer, the export goes on
-    offline, and ``run.py sync`` sends it later. Raises ConfigError for mode ``online`` without an API key, StoreError
-    if env.json cannot be used.
+    At its end the block waits at most ``DEADLINE_S`` for the export. A failure of wandb never stops the run: one line
+    is logged. If the server does not answer, the export goes on offline, and ``run.py sync`` sends the run later.
+
+    Raises ConfigError for mode ``online`` with invalid wandb settings or without an API key, StoreError if env.json
+    cannot be used.
     """
     if config.wandb.mode == "disabled":
         yield
@@ -123,7 +129,7 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
 
 
 class _Follower(Thread):
-    """A thread that follows the export of a run in training: it logs the messages, and marks the run as sent."""
+    """A thread that reads the export process's messages on a running run, logs them, and marks the run as sent."""
 
     def __init__(self, run: RunDir, facts: RunFacts, server: str | None) -> None:
         super().__init__(name="wandb", daemon=True)
@@ -137,7 +143,7 @@ class _Follower(Thread):
         self.start()
 
     def run(self) -> None:
-        """Log the export process's messages until it has sent all."""
+        """Log the export process's messages until all is sent; then write the marker and end the process."""
         path = self._run_dir.path
         try:
             while (answer := self._exporter.answer())[0] != "sent":
@@ -156,14 +162,14 @@ class _Follower(Thread):
         self._exporter.close()
 
     def _mark(self, url: str | None) -> None:
-        """Write the marker ``sent.json``; a no-op for an offline run, which has no page (``url`` None)."""
+        """Write the marker ``sent.json``; a no-op for an offline run (``url`` None), or if the run's folder moved."""
         if self._server and url and self._place.is_own:
             with suppress(StoreError):  # it is sent again, to the same place
                 digest = digest_of_export(self._run_dir, self._facts, self._end)
                 mark_sent(self._run_dir, self._facts, digest=digest, server=self._server, url=url)
 
     def finish(self, *, is_ok: bool) -> None:
-        """Tell the export process that the run has ended, and wait at most ``DEADLINE_S`` until all is sent."""
+        """Tell the export process that the run has ended. Waits until all is sent; kills it after ``DEADLINE_S``."""
         self._state = "the run is complete" if is_ok else "the record is kept"
         self._end = end_of(self._run_dir, is_ok=is_ok, figures={})
         self._exporter.send(self._end)
@@ -183,7 +189,7 @@ Outcome = Literal["sent", "sent before", "not ended"]
 class Uploader:
     """Sends runs to one server. ``target``: values of the config's group ``wandb`` that replace the runs' own.
 
-    Raises ConfigError without an API key.
+    Raises ConfigError for invalid wandb settings or without an API key.
     """
 
     def __init__(self, target: Mapping[str, Any]) -> None:
@@ -194,13 +200,14 @@ class Uploader:
 
     @property
     def project_url(self) -> str | None:
-        """Address of the wandb project of the run that was sent last, now or before; None if there is none."""
+        """Address of the wandb project of the newest run that :meth:`send` sent or found sent; None without one."""
         return None if self._url is None else self._url.partition("/runs/")[0]
 
     def send(self, path: Path, figures: Mapping[str, Any]) -> Outcome:
-        """Send the run in ``path``, unless the server has it already; ``figures`` are added to its summary.
+        """Send the run in ``path``, unless it has not ended or the server has it already, and mark it as sent.
 
-        Raises StoreError if the record cannot be read, RunFailed if not all of it could be sent.
+        ``figures`` are added to its summary. Raises StoreError if the record cannot be read or the marker cannot be
+        written, RunFailed if not all of it could be sent.
         """
         run = RunDir(path)
         facts = read_facts(run, self._target)
@@ -223,6 +230,5 @@ class Uploader:
         return "sent"
 
     def close(self) -> None:
-        """End the export process."""
         if self._exporter is not None:
             self._exporter.close()

@@ -1,4 +1,4 @@
-"""The facts of a run that wandb gets before its first step; ``wandb/sent.json``: which server has what of a run."""
+"""What wandb gets of a run before its first step, and the marker ``wandb/sent.json`` of a run that a server has."""
 
 import hashlib
 import json
@@ -28,12 +28,11 @@ class RunFacts:
     config: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
         return asdict(self)
 
 
 def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
-    """The facts of a run; its wandb name is the name of its folder. Raises StoreError if env.json cannot be used."""
+    """The facts of a run, whose name in wandb is that of its folder. Raises StoreError if env.json cannot be used."""
     env = read_env(run.path)
     git: Mapping[str, Any] = env.get("git") or {}
     code: Mapping[str, Any] = env.get("code") or {}
@@ -61,10 +60,10 @@ def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
 
 
 def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
-    """The facts of a recorded run; None unless it is done or failed and has events.
+    """The facts of a recorded run; None unless it is done or failed, and its record has begun.
 
-    ``target``: values of the config's group ``wandb`` that replace the run's own. Raises StoreError for a record that
-    is damaged.
+    ``target``: values of the config's group ``wandb`` that replace the run's own. Raises StoreError if the record
+    cannot be read or is not what the run wrote.
     """
     if run.status not in ("done", "failed"):
         return None
@@ -74,9 +73,9 @@ def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
 
 
 def run_id(config_hash: str, engine: str, code: str | None = None) -> str:
-    """Id of a wandb run (16 hex digits): a run repeated with the same config, engine and code replaces the former one.
+    """Id of a wandb run (16 hex digits), the same for runs of equal config, engine and code, of which wandb keeps one.
 
-    ``code``: fingerprint of the code that decides the result; None if it is unknown.
+    ``code``: fingerprint of the code that determines the result; None if it is unknown.
     """
     key = " ".join([config_hash, engine, *([code] if code else [])])
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
@@ -86,13 +85,19 @@ _TYPES = {"server": str, "digest": str, "id": str, "url": str | None}
 
 
 def digest_of_export(run: RunDir, facts: RunFacts, end: dict[str, Any]) -> str:
-    """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``. Raises StoreError."""
+    """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``.
+
+    Raises StoreError if the events cannot be read.
+    """
     text = json.dumps([facts.to_json(), digest_of(run.events), end], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def mark_sent(run: RunDir, facts: RunFacts, *, digest: str, server: str, url: str | None) -> None:
-    """Write the marker: ``server`` has all of the run, on the page ``url``. Raises StoreError."""
+    """Write the marker ``sent.json``, which says that ``server`` has all of the run, on page ``url``.
+
+    Raises StoreError if it cannot be written.
+    """
     with store_errors(run.wandb, "written"):
         run.wandb.mkdir(exist_ok=True)
     marker = {"server": server, "digest": digest, "id": facts.id, "url": url}

@@ -1,7 +1,7 @@
-"""The wandb view of a run's events: rows of its history, and the summary.
+"""A run's events as wandb shows them: rows of its history, and the summary.
 
-Keys: ``samples`` and ``hours`` (emulated, overhead so far included) stand in every row and are the x axes. ``*_h`` are
-emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a panel group.
+Every row has the keys ``samples`` and ``hours`` (emulated, with the overhead so far), which are the x axes. ``*_h`` are
+emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a group of panels.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,7 @@ _TOTALS = (
     *(f"saves/{name}" for name in ("num_saves", "payload_bytes", "persisted_updates")),
     *(f"overhead/{bucket}_h" for bucket in BUCKETS),
 )
-"""Running sums."""
-
+"""Keys of running sums over the run."""
 
 _QUALITY = ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked")
 _EMULATED = ("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS))
@@ -49,7 +48,7 @@ class History:
         self._totals = dict.fromkeys(_TOTALS, 0.0)
         self._samples = 0
         self._last_eval_samples = -1
-        self._curve_samples: int | None = None  # of one evaluation
+        self._curve_samples: int | None = None  # samples evaluated in each evaluation of the curve
         self._unplanned: frozenset[str] = frozenset()  # ranks of the newest failure
         self._latencies_s: list[float] = []
 
@@ -70,7 +69,7 @@ class History:
     def summary(self, event: Event) -> Row:
         """The summary of a run from its Finished event, empty for any other event; an unknown figure is None.
 
-        ``*_h``: emulated hours, ``*_frac``: shares of the job, ``*_s``: measured seconds.
+        ``BUCKET_frac``: fractions of the emulated job's hours.
         """
         if not isinstance(event, Finished):
             return {}
@@ -109,7 +108,10 @@ class History:
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:
-        """Whether an evaluation joins the AUC curve: of as many samples as the first one, and later than the last."""
+        """Whether an evaluation is part of the AUC curve: on as many samples as the first one, and later than the last.
+
+        If so, it is the last one from now on.
+        """
         self._curve_samples = self._curve_samples or event.num_samples
         is_new = event.samples > self._last_eval_samples and event.num_samples == self._curve_samples
         if is_new:
@@ -130,7 +132,7 @@ class History:
 
 
 def _named(what: str, rank: str) -> dict[str, int | None]:
-    """``{"WHAT/rank": 3}`` for ps3, ``{"WHAT/trainer": 3}`` for trainer3; the number is None for a damaged name."""
+    """``{"WHAT/rank": 3}`` for ps3, ``{"WHAT/trainer": 3}`` for trainer3; the number is None for an invalid name."""
     key = f"{what}/{'trainer' if is_trainer(rank) else 'rank'}"
     try:
         return {key: rank_order(rank)[1]}
@@ -139,13 +141,13 @@ def _named(what: str, rank: str) -> dict[str, int | None]:
 
 
 def latency_s(event: Recovered) -> float | None:
-    """Measured seconds from a failure to the end of its recovery; None if they are not recorded."""
+    """Measured seconds from a failure to the end of its recovery; None if the event has none."""
     load_s, reschedule_s = (event.machine.get(name) for name in ("seconds", "reschedule_seconds"))
     return None if load_s is None or reschedule_s is None else load_s + reschedule_s
 
 
 def _increments(event: Event) -> dict[str, float]:
-    """What ``event`` adds to the running sums, by key; empty if it is no injected fault, save or recovery."""
+    """The amounts that ``event`` adds to the running sums, by key; empty if it is no fault, save or recovery."""
     match event:
         case Injected():
             num_kills = 0 if event.loss is None else 1

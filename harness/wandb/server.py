@@ -1,4 +1,4 @@
-"""wandb's server and API key, and whether its server answers. The only module that imports wandb."""
+"""The wandb server and its API key, and whether the server answers. Only this module imports wandb."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from harness.core.errors import ConfigError
 
 LIMITS_S = {"probe": 6.0, "init": 8.0, "finish": 12.0}
-"""Seconds for a server's first answer, for the start of a wandb run, and for the upload of what is left at its end."""
+"""Longest waits in seconds: for the server's first answer, the start of a wandb run, and the last upload at its end."""
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,10 @@ def one_line_errors() -> Iterator[None]:
 
 
 def within(limit_s: float, call: Callable[[], _T]) -> _T:
-    """The result of ``call``, run in a thread. Raises WandbError if it fails, or takes longer than ``limit_s``."""
+    """The result of ``call``, run in a thread. Raises WandbError if it fails, or takes longer than ``limit_s``.
+
+    A call that takes longer is not stopped.
+    """
     future: Future[_T] = Future()
 
     def work() -> None:
@@ -71,12 +74,12 @@ def import_wandb() -> ModuleType:
 
 
 def default_entity() -> str:
-    """The wandb entity (user or team) of the API key."""
+    """The wandb entity (user or team) of the API key, asked from the server. Raises errors of wandb."""
     return import_wandb().Api().default_entity
 
 
 def server_url() -> str:
-    """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own.
+    """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own. Connects to no server.
 
     Raises ConfigError if wandb's settings are invalid, or the API key for the server is missing or malformed.
     """
@@ -101,7 +104,7 @@ def server_url() -> str:
 
 
 def _mistakes(error: Exception) -> str:
-    """The mistakes in wandb's settings, without their values, since some are secret."""
+    """The mistakes in wandb's settings, in one line, without values, since some are secret."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
