@@ -11,7 +11,7 @@ class ListeningClock:
     their deadlines, so the clock advances by at most twice ``tick_s`` between two readings.
 
     Args:
-        tick_s: seconds between two readings by the thread that waits for messages.
+        tick_s: the longest time, in seconds, for which the thread that waits for messages leaves the clock unread.
         clock: seconds, monotonic.
     """
 
@@ -22,7 +22,7 @@ class ListeningClock:
         self._total_s = 0.0
 
     def read(self) -> float:
-        """Advance the clock by the time since the last reading, at most twice ``tick_s``, and return its seconds."""
+        """Advance the clock and return its seconds."""
         now_s = self._clock()
         self._total_s += min(now_s - self._read_s, 2 * self.tick_s)
         self._read_s = now_s

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class Succession:
     """The state from which new trainers start after a planned fault has killed all former trainers.
 
-    ``state``: the state of a trainer's objects, without caches, mirror and dense network. ``lost``: how each dead rank
-    died, in words. ``struck``: the facts of the failure that its charge depends on.
+    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``lost``: the dead ranks,
+    trainers and PS ranks, and how each died, in words. ``struck``: the facts of the failure that its charge depends on.
     """
 
     state: Any
@@ -32,8 +32,10 @@ class Succession:
 class Resumption:
     """What a starting trainer gets: the state that it continues from, if any, and where resume points are written.
 
-    ``root``: the folder of the resume points. ``next_number``: the number of the next point to write. The trainer
-    continues from ``point`` or from ``succession``; at the start of a run both are None.
+    ``root``: the folder of the resume points. ``next_number``: the number of the next point to write.
+
+    The trainer continues from ``succession`` or, if that is None, from ``point``. Both are None at the start of a run.
+    A trainer that replaces a dead one while others live uses neither: it gets its state from the others.
     """
 
     root: Path
@@ -45,7 +47,11 @@ class Resumption:
 class LateWrite(Future[FileRecord]):
     """The file of a save that another trainer writes, as seen by a trainer that may have to write it instead.
 
-    :meth:`result` is called only after that trainer has died. ``record``: of the file, if it is on disk already.
+    :meth:`result` may be called only if the other trainer has died.
+
+    Args:
+        write: writes the file. None if ``record`` is given.
+        record: the record of the file, if the other trainer has written it already.
     """
 
     def __init__(self, write: Callable[[], FileRecord] | None, record: FileRecord | None = None) -> None:
@@ -66,15 +72,18 @@ class Channel(Protocol):
     """The interface of a trainer's connection with the supervisor; one class for each engine."""
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the supervisor and wait for its result. Raises the HarnessError that it raises."""
+        """Call a method of the supervisor and wait for its result. Raises the HarnessError that the method raises."""
         ...
 
     def tell(self, name: str, **values: Any) -> None:
-        """Send a call of a method of the supervisor, to be carried out after all calls before; do not wait."""
+        """Have the supervisor call one of its methods, after all earlier calls. There is no result to wait for."""
         ...
 
     def advanced(self, step: int) -> None:
-        """Count a finished step or batch; ``step`` steps are finished. Sends nothing: the next heartbeat reports it."""
+        """Count one finished step or batch of an evaluation; ``step``: the number of steps finished so far.
+
+        Sends nothing: the next heartbeat reports it.
+        """
 
     def is_stopping(self) -> bool:
         """Whether the supervisor has said that the run is to stop. Does not wait."""
@@ -88,7 +97,8 @@ class Channel(Protocol):
 class Effects:
     """The effects of a trainer outside its own process: calls of the supervisor, files, notices, its clock.
 
-    A call of the supervisor is a method here and one of :class:`harness.cluster.supervisor.Supervisor`.
+    Each call of the supervisor is a method here and a method of the same name of
+    :class:`harness.cluster.supervisor.Supervisor`.
 
     Attributes:
         channel: the connection with the supervisor.
@@ -106,8 +116,9 @@ class Effects:
     def once(self, action: Callable[[], T]) -> T:
         """Carry out ``action`` in one trainer, and return its result, or raise its HarnessError, in all trainers.
 
-        To be used for every action with an effect outside this process or a result from there. Methods without it use
-        ``group.late_answer``, or change nothing outside: :meth:`advanced`, :meth:`begin_write`.
+        Every action that has an effect outside this process, or gets a result from outside, must go through this
+        method. The exceptions are questions that use ``group.late_answer``, :meth:`advanced`, which each trainer does
+        for itself, and :meth:`begin_write`, whose result is awaited through this method.
         """
         return self.group.once(action)
 
@@ -118,7 +129,7 @@ class Effects:
         self.once(lambda: self.channel.tell(name, **values))
 
     def record(self, event: Any) -> None:
-        """Append an event to the record, in the order of calls."""
+        """Append an event to the record. Events stand there in the order of these calls."""
         self._tell("record", event=event)
 
     def status(self, **values: Any) -> None:
@@ -126,11 +137,15 @@ class Effects:
         self._tell("status", **values)
 
     def advanced(self, step: int) -> None:
-        """Count one finished step, or batch of an evaluation, of this trainer; ``step`` steps are finished."""
+        """Count one finished step, or batch of an evaluation, of this trainer; see :meth:`Channel.advanced`."""
         self.channel.advanced(step)
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
-        """Begin to write a file of the trainer in the background. The caller waits for its record in :meth:`once`."""
+        """Begin to write a file of the trainers in the background, in the trainer that acts for all.
+
+        The caller waits for the file's record within :meth:`once`. If the trainer that acts dies before, the next one
+        writes the file then.
+        """
         return in_background("save", write) if self.group.acts else LateWrite(write)
 
     def commit(self, manifest: Manifest) -> None:
@@ -138,13 +153,14 @@ class Effects:
         self._call("commit", manifest)
 
     def resumption(self) -> Resumption:
-        """The facts about resume points with which this trainer starts."""
+        """The state that this trainer continues from, if any, and where resume points are written."""
         return self._call("resumption")
 
     def commit_point(self, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]) -> None:
         """Commit a :class:`harness.store.ResumePoint`, whose files are on disk, as of the events recorded so far.
 
-        Raises StoreError; the previous point then stays valid.
+        ``checkpoint``: the number of the newest checkpoint, which the store then keeps for the point; None if there is
+        none. Raises StoreError; the previous point then stays valid.
         """
         self._call("commit_point", number, step, checkpoint, files)
 
@@ -156,11 +172,19 @@ class Effects:
         seconds: Mapping[Rank, float] | None = None,
         state: Any = None,
     ) -> Struck:
-        """Have planned faults of one phase carried out, as one failure, and recorded. ``numbers``: of the faults.
+        """Have planned faults of one phase carried out, as one failure, and recorded.
 
-        The ranks that they strike are not returned. ``seconds``: how long writes took that failed, by rank, if the
-        ranks have carried out the fault themselves. ``state``: for :class:`Succession`, if the fault kills all
-        trainers. Raises RunFailed for a fault that damages a file where there is none.
+        The result does not tell which ranks were struck: the trainer detects their deaths by itself.
+
+        Args:
+            numbers: of the faults, among all planned ones.
+            seconds: by rank, how long its failed write took, if the faults are write failures, which the ranks carry
+                out themselves.
+            state: the ``state`` of a :class:`Succession`, if the faults kill all trainers.
+
+        Raises:
+            RunFailed: a fault could not be carried out, or is to damage a file where there is none.
+            NoTrainerLeft: no trainer lives that takes part.
         """
         return self._call("inject", step, samples, tuple(numbers), seconds, state)
 
@@ -169,15 +193,27 @@ class Effects:
         self._call("end_fault", number)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Have the ranks ``lost`` (rank to the transport's error) replaced. ``seconds``: from request to failure."""
+        """Have dead ranks replaced, and their loss recorded.
+
+        Args:
+            lost: by dead rank, the transport's error text.
+            seconds: from the request to its failure.
+
+        Raises:
+            RunFailed: a process could not be started or ended.
+            StoreError: the run's folder has been moved, or cannot be read.
+        """
         self._call("replace", dict(lost), step, samples, seconds)
 
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop. Does not wait for the supervisor."""
+        """Whether the run is asked to stop; answered late (``group.late_answer``). Does not wait for the supervisor."""
         return self.group.late_answer("is_stopping", self.channel.is_stopping)
 
     def take_spares(self) -> bool:
-        """Whether all missing spares have been connected since the last call. Does not wait for the supervisor."""
+        """Whether the supervisor has said, since the last yes, that all spares are connected; answered late.
+
+        Does not wait for the supervisor.
+        """
         return self.group.late_answer("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:

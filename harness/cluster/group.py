@@ -33,8 +33,8 @@ class Formation:
     """The number and members of one generation of the RPC world; can be pickled.
 
     Attributes:
-        members: in the order of their numbers: PS ranks, trainers, spares.
-        takeovers: PS rank to the spare that has taken its name since the generation was formed.
+        members: PS ranks, then trainers, then spares. The index of a member is its worker id in torch's RPC.
+        takeovers: by PS rank that has died, the member, once a spare, that has served under its name since.
     """
 
     generation: int
@@ -60,12 +60,11 @@ class Rendezvous:
 
     @property
     def missing(self) -> list[Rank]:
-        """The members that have not published their addresses yet."""
         return [member for member in self._formation.members if member not in self._addresses]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have published their addresses: the generation is formed."""
+        """Whether the generation is formed: all members have published their addresses, and it was not abandoned."""
         return not self._is_broken and not self.missing
 
     @property
@@ -79,9 +78,11 @@ class Rendezvous:
         return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
 
     def publish(self, rank: Rank, generation: int, address: tuple[bytes, object]) -> None:
-        """Store the address of ``rank``. All are sent after the last one; "broken" is, if the generation was abandoned.
+        """Store the address of ``rank``. After the last member's, send the addresses of all to every member.
 
-        ``address``: of its RPC agent and, of a trainer, the address at which other trainers connect.
+        If ``generation`` is a past one, or was abandoned, send "broken" to ``rank`` instead.
+
+        ``address``: the address of its RPC agent, and the address at which a trainer accepts others; None for others.
         """
         is_past = generation != self._formation.generation
         if not is_past:
@@ -92,7 +93,7 @@ class Rendezvous:
             self._answer("addresses", generation, self._addresses)
 
     def abandon(self) -> None:
-        """Give the generation up: members that wait for the addresses, now or later, are told "broken"."""
+        """Give the generation up. Members that have published their address, and those that do later, get "broken"."""
         self._is_broken = True
         self._answer("broken", self._formation.generation)
 
@@ -102,7 +103,7 @@ class Rendezvous:
 
 
 Meet = Callable[[bytes], Mapping[Rank, bytes]]
-"""Publishes the address of this process, and returns the addresses of all members. Raises WorldBroken."""
+"""Publishes the address of this process's RPC agent; waits for the addresses of all members. Raises WorldBroken."""
 
 
 class WorldBroken(HarnessError):
@@ -115,8 +116,8 @@ _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name,
 class ControlStore(Store):
     """The store methods that a TensorPipeAgent calls, for one generation.
 
-    An agent asks for the names and addresses of members. The names are known. The addresses come from ``meet``, which
-    publishes this member's own address, waits for those of all members, and raises WorldBroken.
+    An agent asks for the names and addresses of members. The names are known from the formation. ``meet`` publishes
+    this member's own address and returns all addresses.
     """
 
     def __init__(self, formation: Formation, meet: Meet) -> None:
@@ -126,12 +127,12 @@ class ControlStore(Store):
         self._meet = meet
 
     def set(self, key: str, value: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Keep this member's address for ``meet``; a no-op for a name."""
+        """Keep this member's address for ``meet``; a no-op for any other key."""
         if key.startswith(_ADDRESS):
             self._own = value
 
     def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``key``; for an address, waits until all are known."""
+        """The value of ``key``. The first request for an address waits until all are known, or raises WorldBroken."""
         if key not in self._known:
             assert key.startswith(_ADDRESS), key
             met = self._meet(self._own)
@@ -139,19 +140,19 @@ class ControlStore(Store):
         return self._known[key]
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Returns ``desired`` without a comparison: all members set the same ``rpcIsStaticGroup``."""
+        """Return ``desired`` without a comparison: all members set the same value of ``rpcIsStaticGroup``."""
         return desired
 
 
 def worker_name(rank: str, generation: int) -> str:
-    """Name of ``rank`` in a generation's world."""
     return f"{rank}:{generation}"
 
 
 def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig) -> Any:
     """Join the world of a generation as ``rank``; returns when the addresses of all members are known.
 
-    Returns objects that must be kept alive until :func:`leave`. Raises WorldBroken.
+    The result must be kept alive until :func:`leave`. Sets the environment variable TP_SOCKET_IFNAME to
+    ``options.interface``, if there is one. Raises WorldBroken.
     """
     if options.interface:
         os.environ["TP_SOCKET_IFNAME"] = options.interface

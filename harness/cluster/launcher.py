@@ -23,11 +23,11 @@ class RankContext:
     Attributes:
         rank: its name at the start; a spare may later take over the name of a dead rank.
         formation: the first generation to join; None for a process that waits for an order.
-        supervisor_pid: process of the rank's machine whose end must also end the rank.
+        supervisor_pid: the process on the rank's machine, supervisor or agent, whose end must also end the rank.
         port, authkey: of the supervisor's control channel, on ``options.host``.
-        dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
+        dead_after_s: seconds of silence after which another host counts as lost; None if all ranks are on one machine.
         entrance: to the private network of the ranks; None without one.
-        parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
+        parent_pid: the fork server that forks this process; None until the launcher sets it, and if its id is unknown.
     """
 
     rank: Rank
@@ -42,7 +42,7 @@ class RankContext:
 
 
 Main = Callable[[RankContext], None]
-"""Main function of a rank's process, called with its context. It can be pickled."""
+"""Main function of a rank's process. It can be pickled."""
 
 
 class RankProcess(Protocol):
@@ -85,9 +85,10 @@ class RankProcess(Protocol):
         ...
 
     def cut_off(self) -> None:
-        """Drop every packet of the process's TCP sockets from now on. A no-op if it has ended. Raises CannotCutOff.
+        """Drop every packet that arrives at the process's present TCP sockets. Raises CannotCutOff.
 
-        The process is stopped while its sockets are changed one after another, and then goes on.
+        The caller stops the process before (:meth:`pause`), so that it opens no socket meanwhile, and continues it
+        afterwards. A no-op if the process has ended.
         """
         ...
 
@@ -99,7 +100,8 @@ class RankProcess(Protocol):
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 
-        While its host is silent, wait until the host answers or counts as lost. Raises RunFailed as :attr:`exitcode`.
+        While its host is silent, the wait goes on until the host answers or counts as lost. Raises RunFailed if the
+        process has ended and its exit code cannot be known any more.
         """
         ...
 
@@ -120,8 +122,8 @@ class Launcher(Protocol):
     def end_hosts(self, hosts: Sequence[int]) -> None:
         """Kill all processes of the run on ``hosts``, indices into ``cluster.hosts``; wait until the hosts are lost.
 
-        A no-op where all processes are on this machine: the caller kills the ranks, and nothing else of a host is
-        there. Raises RunFailed.
+        By default a no-op, for a launcher that starts all processes here: its hosts are names, and the caller kills
+        their ranks itself. Raises RunFailed.
         """
 
     def spawn(self, context: RankContext, main: Main) -> RankProcess:
@@ -167,7 +169,6 @@ class ForkLauncher(Launcher):
         return ForkedProcess(process, self._server)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """The sentinels of the processes, and an object that is ready once the server has ended."""
         sentinels = [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
         return sentinels if self._server is None else [*sentinels, self._server]
 

@@ -25,12 +25,12 @@ TrainerAddress = tuple[str, int, bool]
 
 @dataclass(frozen=True)
 class ExchangeOutcome:
-    """The supervisor's message to all living trainers about the exchange in which others have died.
+    """The supervisor's message to the living trainers about the exchange in which another trainer has died.
 
     Attributes:
         living: numbers of the living trainers.
-        num_calls: the largest number of exchanges that one of them has completed.
-        values: by number, the encoded values of dead trainers in the last of these exchanges.
+        num_calls: how many exchanges the most advanced of them has completed.
+        values: by number of a dead trainer, its encoded value in the last of these exchanges.
     """
 
     living: tuple[int, ...]
@@ -43,10 +43,11 @@ class Stopped(Exception):
 
 
 class ControlLink:
-    """A rank's end of the control channel; a trainer's connection with the supervisor.
+    """A rank's end of the control channel. For a trainer it is the :class:`harness.cluster.effects.Channel`.
 
-    Used by the rank's main thread alone. It has no deadline for the supervisor, which may be stopped and continued;
-    reading fails once the supervisor has ended.
+    Used by the rank's main thread; a thread of its own sends heartbeats. It has no deadline for the supervisor, which
+    may be stopped and continued. Every method that waits for a message raises Stopped at the order to end, and EOFError
+    or OSError once the supervisor has ended.
     """
 
     def __init__(self, rank_context: RankContext) -> None:
@@ -86,12 +87,11 @@ class ControlLink:
             self._connection.send(message)
 
     def advanced(self, step: int) -> None:
-        """Count one more finished action, after ``step`` finished steps, for the next heartbeat."""
         self._step = step
         self._num_finished += 1
 
     def start_heartbeats(self, every_s: float) -> None:
-        """Report every ``every_s`` seconds, from a thread, that this process runs and what it has finished.
+        """Report every ``every_s`` seconds, from a thread, that this trainer runs and what it has finished.
 
         The message also says whether this trainer waits for another one, and so cannot finish anything.
         """
@@ -104,30 +104,33 @@ class ControlLink:
                 time.sleep(every_s)
 
     def order(self) -> tuple[Rank, Formation]:
-        """Wait without limit for the order to join a generation. Returns own rank and the formation. Raises Stopped."""
+        """Wait without limit for the order to join a generation. Returns this rank's name in it, and the formation."""
         order, self._order = self._order or self._await("join")[1:], None
         return order
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the supervisor and wait for its result."""
         return self._answer_to("call", name, args, self.number)
 
     def ask(self, name: str, *args: Any) -> Any:
-        """Call a method of the world and wait for its result."""
+        """Call a method of :class:`harness.cluster.world.World` and wait for its result. Raises its HarnessError."""
         return self._answer_to("ask", name, args)
 
     def tell(self, name: str, **values: Any) -> None:
-        """Send a call of a method of the supervisor, to be carried out after all calls before; do not wait."""
         self.send("tell", name, values, self.number)
 
     def number_calls(self, number: int) -> None:
-        """Number later calls, by the action they belong to; the supervisor carries out a call once for each number."""
+        """Give ``number`` to the calls of the next action; an action makes one call of the supervisor at most.
+
+        The supervisor carries out one call for each number. Another trainer that repeats the action gives it the same
+        number, and gets the first call's result.
+        """
         self.number = number
 
     def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
         """Ask for the outcome of the exchange under way, after ``num_calls`` completed ones.
 
-        ``values``: of dead trainers in the last completed one. Returns None if another trainer has died: ask again.
+        ``values``: by number of a dead trainer, its encoded value in the last completed exchange. Returns None if one
+        more trainer has died: ask again.
         """
         return self._answer_to("ask_outcome", num_calls, values)
 
@@ -146,30 +149,30 @@ class ControlLink:
         return formation
 
     def join(self, rank: Rank, formation: Formation) -> None:
-        """Leave the present world and join the next one as ``rank``. Raises WorldBroken."""
+        """Leave the present world, if any, and join the world of ``formation`` as ``rank``. Raises WorldBroken."""
         group.leave()
         meet = partial(self._meet, formation.generation)
         self._world = group.join(rank, formation, meet=meet, options=self.rank_context.options)
         give_up_silent_hosts(self.rank_context)
 
     def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
         self.hear()
         has_spares, self._has_spares = self._has_spares, False
         return has_spares
 
     def is_stopping(self) -> bool:
-        """Whether the supervisor has said that the run is to stop at a boundary. Does not wait."""
         self.hear()
         return self._is_stopping
 
     def hear(self) -> None:
-        """Handle the notices that have arrived. Between requests only the order to end (Stopped) can arrive besides."""
+        """Handle the notices that have arrived, without waiting. Raises Stopped at the order to end.
+
+        Any other message is dropped, so this must not be called while an answer of the supervisor is awaited.
+        """
         while self._poll.poll(0):
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
-        """See :data:`harness.cluster.group.Meet`."""
         self.send("publish", generation, (address, self.trainer_address()))
         while True:
             kind, *values = self._await("addresses", "broken", "join")
@@ -212,10 +215,10 @@ class ControlLink:
 
 
 def give_up_silent_hosts(rank_context: RankContext) -> None:
-    """Have requests to hosts that are cut off fail by a deadline; a no-op if all ranks are on one machine.
+    """Let requests to a host that is cut off fail after half of ``dead_after_s``; a no-op without other hosts.
 
-    The deadline is half of ``dead_after_s``, by which the supervisor counts a silent host as lost. It is set for
-    present connections, so call this again when this process has connected to another rank.
+    The supervisor counts a silent host as lost after the whole of ``dead_after_s``. The limit is set on the connections
+    that there are, so this must be called again after this process has connected to another rank.
     """
     if rank_context.dead_after_s is not None:
         give_up_all_after(rank_context.dead_after_s * LEASE_FRAC)
@@ -224,7 +227,8 @@ def give_up_silent_hosts(rank_context: RankContext) -> None:
 class Connections:
     """The control connections of all ranks. A connection that has ended is dropped.
 
-    A connection on which a message stalls halfway for ``timeout_s`` is dropped too; its rank is then in ``stuck``.
+    A connection on which a message makes no progress for ``timeout_s`` is dropped too. If the message was an incoming
+    one, its rank is then in ``stuck``.
     """
 
     def __init__(self, listener: socket.socket, authkey: bytes, timeout_s: float) -> None:
@@ -236,7 +240,6 @@ class Connections:
         self._ignored: set[Connection] = set()
 
     def __contains__(self, rank: Rank) -> bool:
-        """Whether ``rank`` is connected."""
         return rank in self._ranks.values()
 
     def waited(self) -> list[Any]:
@@ -244,7 +247,10 @@ class Connections:
         return [self._listener, self._handshakes.ended, *(self._ranks.keys() - self._ignored)]
 
     def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, Rank | None, control.Message]]:
-        """Accept new connections, and yield each connection in ``ready``, its rank if known, and its message."""
+        """Accept new connections, and yield a message of each connection in ``ready``.
+
+        A message comes with its connection, and with the rank, which is None before :meth:`admit`.
+        """
         connections = [*(self._ranks.keys() - self._ignored)]
         if self._listener in ready:
             with suppress(OSError):  # the caller has closed the connection
@@ -264,7 +270,6 @@ class Connections:
                     yield connection, self._ranks[connection], message
 
     def admit(self, connection: Connection, rank: Rank) -> None:
-        """Register ``connection`` as the connection of ``rank``."""
         self._ranks[connection] = rank
 
     def send(self, rank: Rank, *message: Any) -> None:
@@ -294,7 +299,6 @@ class Connections:
                 self.forget(connection)
 
     def _of(self, rank: Rank) -> list[Connection]:
-        """The connection of ``rank``, if there is one."""
         return [connection for connection, known in self._ranks.items() if known == rank]
 
     def forget(self, connection: Connection) -> None:

@@ -15,10 +15,10 @@ from harness.processes.stop import StopRequest
 
 
 class LocalRanks(Ranks):
-    """The ranks of engine ``local``: the server of each is an object in this process, and trainers are names.
+    """The ranks of engine ``local``: each PS rank's server is an object in this process; trainers are only names.
 
     Attributes:
-        dead_trainers: killed trainers that do not take part again yet; True if replaced.
+        dead_trainers: the killed trainers that do not take part again yet, and whether each has been replaced.
     """
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
@@ -30,7 +30,10 @@ class LocalRanks(Ranks):
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the shard and tracker of each rank, and abandon its save. A no-op for a rank that is dropped already."""
+        """Drop the server of each PS rank and abandon its pending save; count each trainer as dead.
+
+        A no-op for a rank that is dead already.
+        """
         self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
         self._replaced_at_once -= {*ranks}
         for rank in ranks:
@@ -43,20 +46,25 @@ class LocalRanks(Ranks):
         return sorted(dead) if len(dead) == self._num_trainers else []
 
     def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Count the trainers as alive. The next request still raises RankLost for them and shards lost with them."""
+        """Count the trainers as alive for :meth:`dead_trainers_after`.
+
+        The next request still raises RankLost for them, and for the PS ranks lost with them.
+        """
         self._replaced_at_once = {*filter(is_trainer, ranks)}
 
-    hang = cut_off = kill  # an object that no message reaches has no other effect than none
+    hang = cut_off = kill  # a rank that answers nothing differs in no result from a dead one
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """A no-op: nothing waits for a rank here."""
 
     def close(self) -> None:
-        """Drop all ranks."""
         self.kill(self.names)
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Create new servers with empty shards for ``ranks``. Trainers wait for ``admit``, unless all have died."""
+        """Make new servers, with empty shards, for the PS ranks in ``ranks``.
+
+        The trainers in it take part again after :meth:`LocalCluster.admit`, or at once if all trainers had died.
+        """
         if len(self.dead_trainers) == self._num_trainers:
             self.dead_trainers, self._replaced_at_once = {}, set()
         else:
@@ -103,7 +111,6 @@ class LocalCluster(Cluster):
         self._seeks_dead = False  # whether a fault has killed ranks, so that all are checked
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
-        """Serve the requests now, in this thread."""
         servers = self._ranks.servers
         replies = {
             rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
@@ -111,7 +118,6 @@ class LocalCluster(Cluster):
         return requests, replies
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
-        """Return the replies. Raises RankLost if a rank was dropped before or after the requests were served."""
         requests, replies = underway
         raise_failures(replies.values())
         asked, self._seeks_dead = self.ranks if self._seeks_dead else requests, False
@@ -136,5 +142,5 @@ class LocalCluster(Cluster):
         return any(self._ranks.dead_trainers.values())
 
     def admit(self, state: Callable[[], Any]) -> None:
-        """Mark replaced trainers as alive. ``state`` is not used: trainers have no state of their own here."""
+        """Count replaced trainers as alive. ``state`` is not called: trainers have no state of their own here."""
         self._ranks.dead_trainers = {rank: False for rank, is_in in self._ranks.dead_trainers.items() if not is_in}

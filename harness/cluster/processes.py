@@ -75,7 +75,10 @@ class DutyCycle:
 
 
 class Processes:
-    """The process of each rank and spare. The launcher is closed with them."""
+    """The process of each rank and spare. The launcher is closed with them.
+
+    A method that asks how a process ended raises RunFailed if its exit code cannot be known any more.
+    """
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
@@ -96,9 +99,9 @@ class Processes:
         return {rank: process.host for rank, process in self._by_rank.items() if process.host is not None}
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """The ranks that ended with a lost host, and why: ``ranks``, which did not answer, and all on the same hosts.
+        """All ranks and spares on the lost ones among the hosts of ``ranks``, which did not answer; and why each ended.
 
-        Ranks whose hosts are alive are left out, and so are ranks of other lost hosts.
+        Waits for a silent host until it answers or counts as lost.
         """
         hosts = self.hosts
         asked = [rank for rank in ranks if rank in hosts]
@@ -122,7 +125,7 @@ class Processes:
         return rank not in self._by_rank or self[rank].exitcode is not None
 
     def ends(self, rank: Rank) -> bool:
-        """Whether the process of ``rank`` has ended or ends in 0.1 s, as it does after its connections end."""
+        """Whether the process of ``rank`` ends within 0.1 s. Its connections may have ended a moment before."""
         self[rank].join(_DYING_S)
         return self.has_ended(rank)
 
@@ -132,7 +135,10 @@ class Processes:
         return self.launcher.watched(processes)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""
+        """Send SIGKILL to all of ``ranks``, then reap them. Returns, by rank, pid, signal, exit code and host, if any.
+
+        Raises RunFailed if a process has not ended ten seconds later.
+        """
         for rank in ranks:
             self._by_rank[rank].kill()
         return {rank: self._reap(rank) for rank in ranks}
@@ -146,7 +152,7 @@ class Processes:
         return {"pid": process.pid, "signal": int(signal.SIGKILL), "exitcode": process.exitcode, **host}
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""
+        """Stop all of ``ranks`` by SIGSTOP; returns each one's pid and signal. Raises RunFailed."""
         self._pause(ranks)
         return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
 
@@ -194,7 +200,7 @@ class Processes:
         self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Kill the members of ``ranks`` that still run, and reap all. Returns pid and action for each one killed."""
+        """Reap all of ``ranks``; kill those that do not end within 0.1 s. Returns pid and action of each one killed."""
         for rank in ranks:
             self[rank].join(_DYING_S)
         killed = self.kill([rank for rank in ranks if not self.has_ended(rank)])
@@ -205,7 +211,6 @@ class Processes:
         self._by_rank[new] = self._by_rank.pop(old)
 
     def forget(self, rank: Rank) -> None:
-        """Remove a process that has ended."""
         del self._by_rank[rank]
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ NO_ROWS = torch.empty(0, dtype=torch.int64)
 class Push:
     """Gradients of step ``step`` (counted from 1) for distinct rows; a push that is sent again is not applied again.
 
-    ``rows_N`` (int64) are local flat rows of the shard, ascending; ``grads_ND`` float32. ``counts_N`` (int32): samples
-    that touched each row; ``sampled_N`` (bool): whether one of them is in the sub-sample.
+    ``rows_N`` (int64) are local flat rows of the shard, ascending; ``grads_ND`` float32. ``counts_N`` (int32): how many
+    samples touched each row; ``sampled_N`` (bool): whether one of these samples is in the sub-sample.
     """
 
     step: int
@@ -41,13 +41,13 @@ class WriteBack:
     """Rows that the trainer updated, as of step ``step``; a message that is sent again is not applied again.
 
     ``rows_N`` (int64, distinct) now have ``values_ND`` (float32, (N, X)). ``counts_N`` (int32) are the updates of each
-    since the last message.
+    row since it was last written back.
 
     ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
     in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
     where it ``needs_touches``: ``(step, rows_N, counts_N)`` in order, for each step since the last message that updated
     rows of this shard, all these rows and how many samples touched each (int32). ``moved``, where it ``needs_norms``:
-    the same with the L2 norm of each row's change (float32). Empty otherwise.
+    the same with the L2 norm of each row's change (float32) in place of the count. Empty otherwise.
     """
 
     step: int
@@ -61,9 +61,9 @@ class WriteBack:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, X) or None.
+    """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows, possibly rows of the push).
 
-    The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter.
+    Reply: the rows looked up, float32 (N, X); None without a lookup. A lookup changes no tracker and no counter.
     ``replica``: a push to apply to the replica that this rank holds.
     """
 
@@ -74,7 +74,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Several:
-    """Several messages to one rank, served one at a time, in any order. Reply: the tuple of their replies."""
+    """Several messages to one rank, served one at a time, in any order. Reply: the tuple of their replies, in order."""
 
     exchanges: tuple[Exchange, ...]
 
@@ -92,8 +92,9 @@ class CountedRows:
 class OnShard:
     """Call ``function(shard, *arguments)``, of a module that each rank can import. Reply: its result.
 
-    ``restores``: the function sets every row, its count and the applied step, as Initialise does, and returns
-    :class:`Restored`; a pending save is abandoned before, and the tracker is reset. Else it changes nothing.
+    With ``restores`` the function sets every row, its count and the applied step, as Initialise does, and returns
+    :class:`Restored`. The rank abandons a pending save before the call, and resets its tracker after it. Without
+    ``restores`` the function must change nothing.
     """
 
     function: Callable[..., Any]
@@ -103,17 +104,20 @@ class OnShard:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialise:
-    """Set every row to its initial value; ``step`` steps count as applied. Reply: :class:`Restored`."""
+    """Set every row of the shard, and of a replica that the rank holds, to its initial value.
+
+    ``step`` steps count as applied. Reply: :class:`Restored`.
+    """
 
     step: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Read the newest saved version of every row, then take the trainer's ``newer`` rows. Reply: :class:`Restored`.
+    """Read the newest saved version of every row, then overwrite rows by the trainer's ``newer`` ones.
 
-    ``step`` steps count as applied. ``resets_states``: the optimizer's state columns of rows that are read are set to
-    their initial value.
+    ``records``: files of this shard, oldest first. ``step`` steps count as applied. ``resets_states``: the optimizer's
+    state columns of the rows read are set to their initial value. Reply: :class:`Restored`.
     """
 
     records: tuple[FileRecord, ...]
@@ -135,9 +139,9 @@ class CopyShard:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadShard:
-    """Request of one PS rank to another for rows ``first <= row < stop``. Reply: :class:`ShardRows`.
+    """Request of one PS rank to another for the local flat rows ``first <= row < stop``. Reply: :class:`ShardRows`.
 
-    ``is_replica``: of the replica that the other rank holds, not of the shard that it owns.
+    ``is_replica``: rows of the replica that the other rank holds, not of the shard that it owns.
     """
 
     is_replica: bool
@@ -147,7 +151,11 @@ class ReadShard:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRows:
-    """Reply to ReadShard: rows (float32, (N, X)), their counts of unsaved updates (int32) or None, applied step."""
+    """Reply to ReadShard: the rows (float32, (N, X)), and the facts of the whole shard that a copy needs.
+
+    ``pending_N``: the rows' counts of unsaved updates (int32); None if the shard does not count them. ``taken``: the
+    updates that its last save counted as saved.
+    """
 
     rows_NX: Tensor
     pending_N: Tensor | None
@@ -157,21 +165,22 @@ class ShardRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Reply to Initialise, Restore, LoadState and the copies: the number of rows that were set."""
+    """Reply to a request that sets every row of a shard: their number."""
 
     num_rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Save:
-    """Write the shard as of ``step`` into files numbered ``sequence``.
+    """Carry out ``plan`` on the shard as of ``step``: write its part of the save into files numbered ``sequence``.
 
-    ``records`` are its files in the last checkpoint. ``mirrored_N`` (int64, ascending): rows that the trainer's mirror
-    holds. ``faults``: numbers of planned faults by which the first write fails; a rank knows which are its own. Reply:
-    :class:`Written`.
+    ``records`` are the shard's files in the last checkpoint. ``mirrored_N`` (int64, ascending): rows that the trainer's
+    mirror holds. ``faults``: numbers of planned faults by which a first write fails; a rank knows which of them are its
+    own.
 
-    ``mode``: ``begin`` fixes the contents and writes them in the background, with reply None; ``finish`` waits for
-    these files. A rank that has begun nothing is then a replacement, and saves its rows as of now.
+    ``mode``: ``now`` writes before the reply, :class:`Written`. ``begin`` fixes the contents and writes them in the
+    background; its reply is None. ``finish`` waits for these files; its reply is :class:`Written`. A rank that is asked
+    to finish and has begun nothing is a replacement: it saves its rows as of now.
     """
 
     plan: SavePlan
@@ -201,10 +210,10 @@ class Written:
         persisted_updates, persisted_tracked: updates that this save persists, of all tables and of the tracked ones;
             None if the shard does not count updates.
         compacted: whether older files were merged into a new base.
-        waited_s: how long steps waited for a save in the background, seconds.
+        waited_s: how long steps waited for a save in the background.
         is_late: the rank replaces one that died during the save; its rows are as of its reply, not of the save's step.
         struck: numbers of the planned faults by which the first write failed; the rank then wrote its part again.
-        failed_s: from the begin of that write to its failure, seconds.
+        failed_s: from the start of that write to its failure.
     """
 
     records: tuple[FileRecord, ...]
@@ -221,9 +230,9 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteState:
-    """Write the state of this rank as of now, for resume point ``number`` in folder ``root``. Reply: its FileRecord.
+    """Write the state of this rank, as of now, for resume point ``number`` in folder ``root``. Changes nothing else.
 
-    No save is under way. Changes nothing else.
+    Reply: the file's FileRecord. Not to be sent while a save is under way.
     """
 
     root: Path
@@ -232,7 +241,7 @@ class WriteState:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadState:
-    """Take the state in ``file``, in folder ``root``: in place of Initialise. Reply: :class:`Restored`."""
+    """Load the rank's state from ``file`` in folder ``root``; sent in place of Initialise. Reply: :class:`Restored`."""
 
     root: Path
     file: FileRecord
@@ -269,15 +278,15 @@ class Failure:
 
 
 def no_op() -> None:
-    """Do nothing."""
+    """Do nothing. Called on a rank over RPC, it shows whether the rank answers."""
 
 
 class Cluster(Protocol):
     """The interface through which the trainer calls the PS ranks of a run.
 
     Attributes:
-        overlaps: whether requests are served while the caller works between :meth:`start` and :meth:`finish`. False:
-            ``start`` serves them itself. True: each rank needs a core of its own for it.
+        overlaps: whether requests are served while the caller works between :meth:`start` and :meth:`finish`. If not,
+            ``start`` serves them itself.
         ranks: all PS ranks, in order.
     """
 
@@ -296,8 +305,8 @@ class Cluster(Protocol):
         """Wait for requests that were started; the replies are sorted by rank.
 
         Raises:
-            RankLost: ranks are dead, PS ranks or other trainers; raised after all the others have answered, and carries
-                their replies.
+            RankLost: PS ranks or other trainers are dead. It is raised after all living ranks have answered, and
+                carries their replies, except if a living rank reports that it could not reach a dead one.
             HarnessError: a rank's code raised an exception.
         """
         ...
@@ -314,7 +323,7 @@ class Cluster(Protocol):
         """Connect with the replacements of ``lost``, which the supervisor has started (``Effects.replace``).
 
         Their shards hold nothing until they are restored or initialised. Trainers are admitted later (:meth:`admit`).
-        Raises RankLost if ranks died while a generation was being formed.
+        Raises RankLost if more ranks have died.
         """
         ...
 
@@ -326,7 +335,7 @@ class Cluster(Protocol):
     def admit(self, state: Callable[[], Any]) -> None:
         """Admit the trainers that replace dead ones: one trainer gives them ``state()``, from which they start.
 
-        No request may be in flight. A no-op if ranks die meanwhile: the next request detects it.
+        No request may be in flight. If ranks die meanwhile, no trainer is admitted, and the next request detects them.
         """
 
     def hand_over(self) -> Any:
@@ -334,19 +343,25 @@ class Cluster(Protocol):
         return None
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
-        """Load the state of a cluster that lost ``lost``, among them all trainers; the next request raises RankLost."""
+        """Load the result ``given`` of :meth:`hand_over` of a trainer that has died. The next request raises RankLost.
+
+        ``lost``: the dead ranks, among them all former trainers, and how each died.
+        """
 
     def enter(self) -> Any:
-        """The state that the others give this trainer in :meth:`admit`; None if it does not replace a dead one."""
+        """Wait until the other trainers :meth:`admit` this one; returns the state that they give it.
+
+        None, at once, if this trainer does not replace a dead one while others live.
+        """
         return None
 
 
 Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]
-"""A call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
+"""A call of the PS ranks that recovers from their deaths: ``FailoverClient.ask``."""
 
 
 def raise_failures(replies: Iterable[Reply]) -> None:
-    """Raise the first :class:`Failure` among ``replies``."""
+    """Raise the error of the first :class:`Failure` among ``replies``, also within the reply to :class:`Several`."""
     for reply in replies:
         for part in reply if isinstance(reply, tuple) else (reply,):
             if isinstance(part, Failure):

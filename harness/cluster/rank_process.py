@@ -31,7 +31,10 @@ _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
 
 class PsProcess:
-    """The process of a PS rank, or of a spare, which has no shard yet. RPC threads call its methods."""
+    """The process of a PS rank, or of a spare, which has no shard yet. RPC threads call its methods.
+
+    It serves one request at a time, except that :meth:`read` does not wait for :meth:`serve`.
+    """
 
     def __init__(self, spec: RankSpec, rank_context: RankContext) -> None:
         self._spec = spec
@@ -41,7 +44,7 @@ class PsProcess:
         self._served: tuple[int, Reply] = (0, None)  # number of the last numbered request, and its reply
 
     def follow_orders(self, link: ControlLink) -> None:
-        """Join one generation after another, in the main thread. Raises Stopped."""
+        """Join one generation after another, in the main thread, until the order to end: it raises Stopped."""
         torch.set_num_threads(1)
         formation = self._context.formation
         order = link.order() if formation is None else (self._context.rank, formation)
@@ -61,10 +64,13 @@ class PsProcess:
                 self._server = RankServer(self._spec, rank)
 
     def serve(self, request: Request, workers: Mapping[Rank, str] | None = None, number: int | None = None) -> Reply:
-        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs other ranks.
+        """Serve one request.
 
-        A ``number`` not above the last one marks a repetition, which gets the last reply: the trainer that sent the
-        request first has died.
+        Args:
+            workers: the ranks' names in the RPC world, with a request for which this rank asks other ranks.
+            number: of the request; None for a message of a step, which has its step, and if there is one trainer. If it
+                is not above the last number served, the request repeats one of a trainer that has died, and gets the
+                last reply.
         """
         assert self._server is not None, "not a PS rank"
         with self._serving:
@@ -78,12 +84,11 @@ class PsProcess:
             return reply
 
     def read(self, request: Request) -> Reply:
-        """Serve a read-only request of another rank, without waiting for :meth:`serve`: ranks may ask in a ring."""
+        """Serve a read-only request of another rank. It does not wait for :meth:`serve`, as ranks may ask in a ring."""
         assert self._server is not None, "not a PS rank"
         return self._server.handle(request)
 
     def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
-        """Send a request to another rank and wait. Raises RankLost."""
         timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
         try:
             reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
@@ -101,8 +106,8 @@ class PsProcess:
 def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
     """Carry out ``work`` in the process of a rank, until the order to stop or the end of the supervisor.
 
-    The network namespace is entered before the leash begins: the leash is a thread, and entering would undo what ties
-    this process to its parent.
+    The network namespace is entered before the leash begins. The leash is a thread, and a process with two threads
+    cannot enter; entering would also undo the kernel's order to kill this process with its parent.
     """
     ignore_interrupts()
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines

@@ -1,4 +1,4 @@
-"""The trainer's cluster on engine ``rpc``: it asks PS ranks over torch RPC, one message and one reply each."""
+"""The trainer's cluster on engine ``rpc``, which asks PS ranks over torch RPC."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -32,16 +32,17 @@ from harness.core.plans import Rank, is_ps, is_spare, is_trainer, rank_order, tr
 from harness.core.resumable import Resumable
 
 Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
-"""Calls in flight by rank, one or several. The future of a call that could not be sent has failed."""
+"""Calls in flight by rank; a tuple for a :class:`Several`. The future of a call that could not be sent has failed."""
 
 Underway = Callable[[], list["_Outcome"]]
-"""Requests in flight: a function that waits for the calls of all trainers."""
+"""Requests in flight: a function that waits for the calls of all trainers, and returns their outcomes by number."""
 
 
 class RpcCluster(Cluster, Resumable):
     """The cluster of engine ``rpc``: calls PS ranks over torch RPC.
 
-    A trainer that replaces a dead one is a member of no generation before :meth:`enter`.
+    The constructor joins the present generation, and raises RunFailed if that cannot be formed. A trainer that replaces
+    a dead one while others live joins none before :meth:`enter`.
     """
 
     overlaps = True
@@ -71,9 +72,10 @@ class RpcCluster(Cluster, Resumable):
             raise RunFailed(f"the first RPC world was not formed: {words}") from lost
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
-        """Send all requests at once, without waiting. Between two steps, first admits spares that have connected.
+        """Send all requests at once, without waiting for replies.
 
-        With several trainers, each sends the requests to its own share of the ranks, and gets all replies.
+        With several trainers, each sends the requests to its own share of the ranks, and gets all replies. If spares
+        have connected, a generation that includes them is formed first, before requests of a step with none in flight.
         """
         is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
         if self._options.spares and self._num_in_flight == 0 and is_step and self._effects.take_spares():
@@ -90,7 +92,10 @@ class RpcCluster(Cluster, Resumable):
         return self._outcomes("replies", send)
 
     def _outcomes(self, what: str, send: Callable[[int], Calls]) -> Underway:
-        """Send the calls of this trainer, and later those of a dead one, perhaps again. The result waits for all."""
+        """Send the calls of this trainer's share. The result waits for all trainers' calls.
+
+        If another trainer dies meanwhile, the acting trainer sends the calls of its share, perhaps a second time.
+        """
         own = self._group.index
         calls = send(own)
 
@@ -136,7 +141,7 @@ class RpcCluster(Cluster, Resumable):
         return [rank for rank in self.ranks[span.start : span.stop] if rank in ranks]
 
     def _send(self, rank: Rank, request: Request, number: int | None) -> Future[Any] | tuple[Future[Any], ...]:
-        """Send a request. By ``number`` a rank recognises a repetition; messages of a step have their step instead."""
+        """Send a request. A rank recognises a repetition by ``number``, or a message of a step by its step."""
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
@@ -158,7 +163,6 @@ class RpcCluster(Cluster, Resumable):
             return _failed(error)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
-        """Wait for all replies. Raises RankLost if ranks are dead."""
         self._num_in_flight -= 1
         replies, detail = self._replies(underway())
         detail |= self._dead_trainers(detail)
@@ -177,16 +181,16 @@ class RpcCluster(Cluster, Resumable):
         return replies
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
-        """The RankLost for ``detail`` and, if hosts of these ranks were lost, all other ranks there."""
+        """The RankLost for the ranks in ``detail`` and, if hosts of these were lost, all other PS ranks there."""
         lost = {**detail, **self._effects.once(lambda: self._link.ask("lost_with", [*detail]))}
         return RankLost(lost, replies, lost)
 
     def _outcome(self, calls: Calls, index: int) -> "_Outcome":
         """Wait for the calls of trainer ``index``: the replies, and the transport's error texts for dead ranks.
 
-        After a planned fault, ranks that were not asked since get a no-op call, so that all dead ranks are found. All
-        deadlines run at once, so any number of hanging ranks costs one. Without a world no rank is called: none is
-        formed while ranks are dead.
+        After a planned fault, ranks of its share that were not asked since get a no-op call, so that all dead ranks are
+        found. All deadlines run at once: several hanging ranks take no longer than one. While this process is in no
+        generation, as none can be formed while ranks are dead, it sends no such call.
         """
         num_losses, probes = self._num_losses, dict[Rank, Future[Any]]()
         if num_losses > self._num_found and self._generation >= 0:
@@ -213,7 +217,7 @@ class RpcCluster(Cluster, Resumable):
         return replies, detail
 
     def _dead_trainers(self, known: Container[Rank]) -> dict[Rank, str]:
-        """Trainers that have died and are not replaced, and how, without those in ``known``."""
+        """The trainers not in ``known`` that have died and are not replaced, and how each died."""
         dead = {trainer_rank(number): number for number in sorted(self._group.dead)}
         lost = {rank: number for rank, number in dead.items() if rank not in self._replaced and rank not in known}
         return {rank: self._link.dead.get(number, "") for rank, number in lost.items()}
@@ -223,7 +227,7 @@ class RpcCluster(Cluster, Resumable):
         self._was_in_flight = self._was_in_flight or self._num_in_flight > 0
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        """Let spares take over, or join a new world with the replacements."""
+        """Have spares take over the PS ranks, if the generation stays; else join the one with the replacements."""
         self._replaced.update(rank for rank in lost if is_trainer(rank) and rank not in self._predecessors)
         self._predecessors, self._known_lost = frozenset(), {}
         self._ended, spares = {}, dict[Rank, str]()
@@ -259,7 +263,7 @@ class RpcCluster(Cluster, Resumable):
         self._effects.once(lambda: self._link.ask("entered"))
 
     def hand_over(self) -> Any:
-        """The counters of requests and losses; by the former, PS ranks recognise a repeated request."""
+        """The counters of requests, by which PS ranks recognise a repeated request, and of planned losses."""
         return self.state()
 
     def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
@@ -267,7 +271,7 @@ class RpcCluster(Cluster, Resumable):
         self._known_lost, self._predecessors = lost, frozenset(filter(is_trainer, lost))
 
     def enter(self) -> Any:
-        """Wait, without limit, to be admitted; a spare trainer gets its number then."""
+        """Wait, without limit, to be admitted. A spare trainer gets its name and number then."""
         if not self._is_new:
             return None
         assert isinstance(self._group, SeveralTrainers), "there are others"
@@ -285,7 +289,7 @@ class RpcCluster(Cluster, Resumable):
         return state
 
     def _form_between_requests(self, formation: Formation) -> None:
-        """Join ``formation`` as :meth:`_form` does, but let the next request raise RankLost for PS ranks that died."""
+        """Join as :meth:`_form` does; if that raises RankLost, the next request raises it instead."""
         try:
             self._form(formation)
         except RankLost as lost:
@@ -294,7 +298,8 @@ class RpcCluster(Cluster, Resumable):
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of its successor if a spare dies before all have joined.
 
-        Raises RankLost, with dead trainers too, if PS ranks died before all had joined.
+        Raises RankLost, for dead trainers too, if PS ranks died before all had joined; RunFailed if it fails without a
+        death.
         """
         while formation.generation != self._generation:
             try:
@@ -323,7 +328,7 @@ class RpcCluster(Cluster, Resumable):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The replies and errors of one trainer's calls, as of ``num_losses`` planned faults that killed ranks."""
+    """The replies and error texts by rank of one trainer's calls, after ``num_losses`` faults meant to kill ranks."""
 
     replies: dict[Rank, Reply]
     detail: dict[Rank, str]
@@ -349,7 +354,7 @@ def _failed(error: RuntimeError) -> Future[Any]:
 
 
 def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-    """Wait for all calls; returns replies and the transport's error texts by rank. Several calls have a tuple.
+    """Wait for all calls; returns replies and the transport's error texts by rank. A tuple of calls has a tuple.
 
     A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
     pipe, connection refused, or no answer within the timeout.
@@ -368,5 +373,5 @@ def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
 
 
 def words_of(error: RuntimeError) -> str:
-    """The transport's error text, as one line of 200 characters at most."""
+    """The first line of the transport's error text, cut to 200 characters."""
     return str(error).splitlines()[0][:200]

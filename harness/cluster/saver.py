@@ -24,8 +24,11 @@ from harness.store import (
 
 
 class _Contents(NamedTuple):
-    """The contents of a save: ``parts`` of the shard, None for all of it, and the older files ``builds_on`` that a
-    restore reads before them; ``taken``: the updates that it persists."""
+    """The contents of a save.
+
+    ``parts``: of the shard; None for all of it. ``builds_on``: older files, which a restore reads before the new one.
+    ``taken``: the updates that the save persists.
+    """
 
     request: Save
     parts: tuple[Part, ...] | None
@@ -41,6 +44,8 @@ class Saver:
         tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
         buffer_bytes: memory that a save in the background may take, besides one byte a row.
         write_faults: by the number of a planned fault of this rank, the system's error (errno) that a write fails with.
+
+    A save raises StoreError if its files cannot be written: a save in the background, when it is finished.
     """
 
     shard: Shard
@@ -55,7 +60,7 @@ class Saver:
         self._no_op = self.shard.before_change
 
     def save(self, request: Save) -> Written | None:
-        """Carry out ``request``: write the shard as of now, begin to write it in the background, or wait for that."""
+        """Carry out ``request`` as its mode says; returns None for ``begin``."""
         if request.mode == "finish":
             return self._finish(request)
         step = self.shard.applied_step
@@ -63,7 +68,7 @@ class Saver:
         return self._write_now(request) if request.mode == "now" else self._begin(request)
 
     def abandon(self) -> None:
-        """Abandon the pending save, if there is one: its thread is ended and its files are removed."""
+        """Abandon the pending save, if there is one: wait for the end of its thread, and remove its files."""
         if self._pending is not None:
             request, rows, writing = self._pending
             rows.release()
@@ -102,7 +107,7 @@ class Saver:
         return self._write(self._take(request), RowSource(self.shard.rows_MD))
 
     def _take(self, request: Save) -> _Contents:
-        """Fix the contents of the save, and count its updates as saved."""
+        """Fix the contents of the save, and count its updates as saved. A pending save is abandoned before."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self.store.discard(request.sequence)

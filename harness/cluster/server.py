@@ -1,7 +1,7 @@
 """The code of a PS rank, on both engines: a server of requests on one shard, and the replica of another rank's shard.
 
-A replica gets the same pushes in the same order as its owner, so it has the same rows, state columns, counts of unsaved
-updates and applied step. A save takes counts from both. A tracker is not part of a replica.
+A replica gets the same pushes in the same order as the owner's shard, so it has the same rows, state columns, counts of
+unsaved updates and applied step. A save sets the counts of the saved rows to 0 in both. A replica has no tracker.
 """
 
 import traceback
@@ -47,7 +47,7 @@ from harness.store import ShardStore, read_state, save_kind, write_state
 from harness.store.format import bytes_of
 
 COPY_BYTES = 32 << 20
-"""Rows of a shard travel in messages of at most about this size."""
+"""A shard is copied in messages with rows of at most this size."""
 
 Reach = Callable[[Rank, Request], Reply]
 """Sends a request to another rank and waits for the reply. Raises RankLost if that rank is dead."""
@@ -57,7 +57,7 @@ Reach = Callable[[Rank, Request], Reply]
 class RankSpec:
     """The parameters of a PS rank; can be pickled.
 
-    ``write_faults``: by rank, by the number of a planned fault, the system's error (errno) that its write fails with.
+    ``write_faults``: by rank, by number of a planned fault, the system's error (errno) with which its write fails.
     """
 
     placement: Placement
@@ -76,7 +76,7 @@ class RankSpec:
 def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -> bool:
     """Apply what the trainer sent to a shard or its replica; False, and no change, if it was applied before.
 
-    ``norms_N``: receives the L2 norm of each row's change by gradients.
+    ``norms_N`` (float32), if given with a :class:`Push`, receives the L2 norm of each row's change.
     """
     if isinstance(push, WriteBack):
         return shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
@@ -102,7 +102,10 @@ class Replica(Resumable):
 
 
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
-    """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica."""
+    """Copy rows, counts and applied step into ``shard`` from the shard of rank ``source``.
+
+    ``is_replica``: from the replica that the rank holds instead. Raises RankLost, or the HarnessError of ``source``.
+    """
     num_rows, width = shard.rows_MD.shape
     step = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
     for first in range(0, max(1, num_rows), step):  # once at least
@@ -119,7 +122,7 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
 
 
 def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
-    """The rows of ``shard`` that another rank asks for; the shard is only read, so it may serve other requests."""
+    """The rows of ``shard`` that another rank asks for, as copies. Changes nothing."""
     part = slice(request.first, request.stop)
     return ShardRows(
         rows_NX=shard.rows_MD[part].clone(),  # of a slice, torch's rpc might send the whole shard
@@ -181,7 +184,6 @@ class RankServer(Resumable):
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """Abandon a pending save, so that no thread is left."""
         self._saver.abandon()
 
     def _serve(self, request: Request) -> Reply:
@@ -225,7 +227,7 @@ class RankServer(Resumable):
         return Restored(num_rows=len(self.shard.rows_MD))
 
     def _set_rows(self, request: OnShard | Initialise | Restore | CopyShard) -> Reply:
-        """Set every row; a pending save is abandoned before, and the tracker starts anew."""
+        """Set every row of the shard. Abandons a pending save before, and resets the tracker."""
         self._saver.abandon()
         reply, newer = self._restored, None
         match request:
@@ -280,5 +282,5 @@ class RankServer(Resumable):
 
 
 def digest_of_rows(shard: Shard) -> str:
-    """The xxh3 of all rows, 16 hex digits."""
+    """The xxh3 of all rows, state of the optimizer included, as 16 hex digits."""
     return xxhash.xxh3_64_hexdigest(bytes_of(shard.rows_MD))

@@ -22,21 +22,25 @@ class Ranks(Victims, Protocol):
     """The interface by which the supervisor injects faults into ranks and replaces dead ones."""
 
     def reached(self, step: int) -> None:
-        """Note that the run has finished ``step`` steps. By default a no-op."""
+        """Called when the run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Give the names of dead ranks to processes with empty shards, and connect these with the others.
+        """Replace dead ranks: PS ranks by ones with empty shards, trainers by ones that wait to be admitted.
 
-        ``step`` steps are finished. Returns the ``machine`` part of the regroup event.
+        A replacement has the name of the dead rank. ``step`` steps are finished. Returns the ``machine`` part of the
+        regroup event. Raises RunFailed.
         """
         ...
 
     def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """All trainers and their replacements, if the loss of ``ranks`` left no trainer that takes part; else empty."""
+        """The trainers and waiting replacements, if no trainer takes part after the loss of ``ranks``; else empty."""
         ...
 
     def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Start new processes, now, for ``ranks``: all trainers, and the PS ranks lost with them."""
+        """Replace all trainers, and PS ranks lost with them, at once, since no trainer is left to ask for it.
+
+        ``ranks``: all of these.
+        """
         ...
 
 
@@ -46,16 +50,19 @@ class Supervisor(Resumable):
 
     Args:
         planned_faults: each is carried out once; its number is its index.
-        seconds_per_hour: planned faults strike at the second of their hour, counted from the first step; None: when the
-            trainer asks for them (``inject``).
+        seconds_per_hour: real seconds for an hour of the trace. With it the supervisor carries out each planned fault
+            when its hour has come, counted from the first step. None: a fault is carried out when the trainer asks for
+            it (:meth:`inject`).
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         sink: appends an event to the record.
-        begins_with: the facts about resume points with which a trainer starts.
-        write_point: commits a resume point with this state of the supervisor, the first argument. Raises StoreError.
+        begins_with: the resume point that the run continues from, if any, and where new ones are written.
+        write_point: commits a resume point. Its arguments are the supervisor's state and those of :meth:`commit_point`.
+            Raises StoreError.
 
     Attributes:
-        generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
+        generation: number of times that ranks were replaced. It is not the generation of the RPC world: a takeover by a
+            spare forms none, and new spares form one.
         num_unplanned: number of ranks that died without a planned kill.
     """
 
@@ -96,11 +103,11 @@ class Supervisor(Resumable):
             self._hold(kind)
 
     def note_resumption(self, machine: Machine) -> None:
-        """Add ``machine``, facts about the processes of the resumed run, to the next event. Records no event itself."""
+        """Add ``machine``, facts about the processes of the resumed run, to the next event's ``machine`` part."""
         self._resumed.append(machine)
 
     def record(self, event: Event) -> None:
-        """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
+        """Append an event to the record, a Finished event with ``generation`` and ``num_unplanned`` filled in."""
         if isinstance(event, Finished):
             event = replace(event, generation=self.generation, num_unplanned=self.num_unplanned)
         if self._resumed:
@@ -110,11 +117,10 @@ class Supervisor(Resumable):
         self.sink(event)
 
     def commit(self, manifest: Manifest) -> None:
-        """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         self.store.commit(manifest)
 
     def status(self, **values: Any) -> None:
-        """Report the progress of the run to ``on_status``; see ``RunStatus``."""
+        """Pass the progress of the run on to ``on_status``. ``values``: fields of ``RunStatus`` that have changed."""
         if self._began_s is None and values.get("phase") == "train":
             self._began_s = self.clock()
         self.on_status(generation=self.generation, **values)
@@ -122,7 +128,6 @@ class Supervisor(Resumable):
             self.ranks.reached(values["step"])
 
     def resumption(self) -> Resumption:
-        """The state that a starting trainer continues from, and where it writes resume points."""
         assert self.begins_with is not None, "a run has resume points"
         return replace(self.begins_with, succession=self._succession)
 
@@ -132,7 +137,11 @@ class Supervisor(Resumable):
         self.write_point(self.state(), *written)
 
     def strike_by_second(self) -> float:
-        """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""
+        """Carry out the planned faults whose hour has come; returns the seconds until the next one.
+
+        Infinite without ``seconds_per_hour``, before the first step, and if no fault is to come. Raises as
+        :meth:`inject`.
+        """
         newest = self._newest
         past_s = self._past_s
         if self.seconds_per_hour is None or past_s is None or isinstance(newest, Finished | None):
@@ -155,7 +164,7 @@ class Supervisor(Resumable):
     ) -> Struck:
         """Carry out and record planned faults; see :meth:`harness.cluster.effects.Effects.inject`.
 
-        ``phase``: the phase to record; None: the planned one.
+        ``phase``: the phase that the events name; None: the planned one.
         """
         assert set(numbers).isdisjoint(self._carried_out), "a planned fault is carried out once"
         self._carried_out += numbers
@@ -192,7 +201,7 @@ class Supervisor(Resumable):
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
-        """Record what happened to one rank of the plan. The first rank's event has the hours of a lasting fault."""
+        """Record the fault of one rank. Of a lasting fault, only the first rank's event has the hours that it costs."""
         hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
             self._killed.add(rank)
@@ -215,14 +224,13 @@ class Supervisor(Resumable):
         )
 
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
-        """Ranks that a planned fault killed, and that are not among ``dead``, the ranks found dead since.
+        """The ranks lost by planned faults, and not replaced yet, that are not in ``dead``, the ranks found dead.
 
         Empty with ``trace.inject: wall``, where a kill may come after the search for dead ranks.
         """
         return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
     def end_fault(self, number: int) -> None:
-        """End the lasting fault with this number."""
         self._lasting.remove(number)
         self._hold(type(self.planned_faults[number].fault))
 

@@ -15,7 +15,7 @@ class TrainerWatch:
     """Finds the trainers, and the processes that wait to replace trainers, that miss a deadline.
 
     Args:
-        trainers: names of all.
+        trainers: names of all trainers of the run.
         progress_timeout_s: seconds within which a trainer must finish something; None: no deadline.
     """
 
@@ -42,23 +42,22 @@ class TrainerWatch:
         self._progress[trainer].hear("start")
 
     def hear(self, trainer: Rank, kind: str, *args: Any) -> None:
-        """Record a message of the trainer."""
         if kind == "hello":
             self._met.add(trainer)
         self._progress[trainer].hear(kind, *args)
 
     def silent_s(self, trainer: Rank) -> float:
-        """Seconds since the trainer's last message."""
         return self._clock.read() - self._progress[trainer].heard_s
 
     def has_ended(self, trainer: Rank) -> bool:
-        """Whether the trainer's process has ended and all its messages were read."""
+        """Whether the trainer's process has ended and its connection was read to the end."""
         return trainer not in self._connections and self._processes.has_ended(trainer)
 
     def problem(self, trainer: Rank, *, is_replacement: bool) -> str | None:
-        """The deadline that a running trainer has missed, in words; None if there is none.
+        """Why a trainer must be killed, in words: it has missed a deadline, or closed its connection. Else None.
 
-        ``is_replacement``: it is a member of no generation yet, so its deadline for connecting is checked here.
+        ``is_replacement``: it is a member of no generation yet, so its deadline for connecting is checked here. Raises
+        RunFailed if its process can be watched no more.
         """
         if trainer in self._connections:
             return self._progress[trainer].problem
@@ -84,7 +83,7 @@ class TrainerProgress:
 
     Attributes:
         heard_s: time of its last message, by the clock.
-        silence: the message about a trainer that sent nothing before its deadline.
+        silence: the words for a trainer that sent nothing before its deadline.
     """
 
     def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
@@ -95,7 +94,6 @@ class TrainerProgress:
         self.heard_s = self._advanced_s = 0.0
 
     def hear(self, kind: str, *args: Any) -> None:
-        """Record a message of the trainer."""
         self.heard_s = self._clock.read()
         if kind != "alive" or args != (*self._finished, False):
             self._advanced_s = self.heard_s
@@ -114,7 +112,7 @@ class TrainerProgress:
 
 
 class Replacements(Mapping[Rank, bool]):
-    """The processes that replace dead trainers and wait to take part: by name of the trainer, whether ready.
+    """The processes that replace dead trainers and wait to take part: by name of the trainer, whether it is ready.
 
     A spare trainer is a process started in advance: it has read the data and has all objects of a trainer, but no
     number. It replaces the next trainer that dies.
@@ -123,7 +121,7 @@ class Replacements(Mapping[Rank, bool]):
         spawn: starts a process under a name.
 
     Attributes:
-        is_entering: whether the trainers are admitting the replacements now.
+        is_entering: whether the trainers have begun to admit the replacements, and have not finished.
     """
 
     def __init__(
@@ -168,7 +166,10 @@ class Replacements(Mapping[Rank, bool]):
             self._spares[spare] = False
 
     def start(self, trainer: Rank) -> Rank | None:
-        """Replace a dead trainer by a spare trainer, whose name is returned, or else by a new process."""
+        """Replace a dead trainer by a connected spare trainer, or else by a new process.
+
+        Returns the name that the spare trainer had; None for a new process.
+        """
         there = [spare for spare in self._spares if spare in self._connections and not self._processes.has_ended(spare)]
         if not there:
             self._spawn(trainer)
@@ -181,7 +182,10 @@ class Replacements(Mapping[Rank, bool]):
         return spare
 
     def restart(self, trainer: Rank, how: str) -> Rank | None:
-        """As :meth:`start`, for a replacement that ended before it took part. Raises RunFailed after too many."""
+        """As :meth:`start`, for a replacement that ended before it took part. Raises RunFailed after too many in a row.
+
+        ``how``: how it ended, in words.
+        """
         self._num_restarts += 1
         if self._num_restarts > self._options.max_replacements_in_a_row:
             raise RunFailed(
@@ -194,7 +198,10 @@ class Replacements(Mapping[Rank, bool]):
         (self._spares if is_spare_trainer(rank) else self._ready)[rank] = True
 
     def begin(self) -> Rank | None:
-        """Begin the admission if all are ready and a trainer waits for them; returns that trainer, else None."""
+        """Begin the admission if all replacements are ready and a trainer waits for them.
+
+        Returns that trainer; None if the admission does not begin.
+        """
         if self._admitter is None or not self._ready or not all(self._ready.values()):
             return None
         admitter, self._admitter, self.is_entering = self._admitter, None, True
@@ -205,7 +212,7 @@ class Replacements(Mapping[Rank, bool]):
         self._admitter = admitter
 
     def lost(self, trainer: Rank) -> None:
-        """Record that a trainer has died. If it was the admitter, the trainer that acts in its place asks again."""
+        """Record that a trainer has died. If it waited for the replacements, the trainer that acts next waits anew."""
         if self._admitter == trainer:
             self._admitter = None
 
@@ -214,12 +221,12 @@ class Replacements(Mapping[Rank, bool]):
         self._ready, self.is_entering, self._num_restarts = {}, False, 0
 
     def give_up(self) -> None:
-        """Remove all replacements, but no spare trainer: every trainer that could admit them has died."""
+        """Remove all replacements, since every trainer that could admit them has died. Spare trainers stay."""
         self._ready, self.is_entering, self._admitter = {}, False, None
 
 
 Result = tuple[Any, HarnessError | None]
-"""What a call returned, or the error that it raised."""
+"""The value that a call returned, and the error that it raised instead, if any."""
 
 
 class NumberedCalls:
@@ -230,7 +237,7 @@ class NumberedCalls:
         self._result: Result = (None, None)
 
     def is_new(self, number: int | None) -> bool:
-        """Whether no earlier call had this number or a higher one; a call without a number is always new."""
+        """Register a call; whether no earlier one had this number or a higher one. A call without a number is new."""
         if number is None:
             return True
         is_new, self._last = number > self._last, max(number, self._last)
@@ -267,10 +274,7 @@ class ExchangeOutcomes:
         return self._finished.issuperset(trainers)
 
     def ask(self, trainer: Rank, num_calls: int, values: Mapping[int, bytes]) -> None:
-        """Record that a trainer waits for the outcome of an exchange.
-
-        ``num_calls``: the exchanges that it has completed. ``values``: of dead trainers in the last of these, encoded.
-        """
+        """Record that a trainer waits for the outcome; see :meth:`harness.cluster.link.ControlLink.ask_outcome`."""
         self._asking[trainer] = num_calls, values
 
     def ask_again(self) -> None:
@@ -280,7 +284,10 @@ class ExchangeOutcomes:
         self._asking.clear()
 
     def settle(self, trainers: Collection[Rank]) -> None:
-        """Send the outcome once all ``trainers`` at work have asked for it. The most advanced one's values count."""
+        """Send the outcome to the ``trainers`` that have not finished, once all of these have asked for it.
+
+        ``trainers``: the living ones. The values of the trainer that has completed the most exchanges count.
+        """
         waiting = set(trainers) - self._finished
         if not self._asking or self._asking.keys() != waiting:
             return

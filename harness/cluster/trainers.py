@@ -13,12 +13,13 @@ T = TypeVar("T")
 
 
 class SeveralTrainers(TrainerGroup, Resumable):
-    """One trainer of several. Until the trainers are connected, each acts by itself.
+    """One trainer of several. Until the trainers are connected, each carries out the actions of :meth:`once` itself.
 
     The living trainer with the lowest number acts for the group. It also does the dead trainers' shares of all work.
 
     Args:
-        number_calls: called with the number of each action before it; a repetition by another trainer has that number.
+        number_calls: called before each action of :meth:`once` with the action's number. A trainer that repeats the
+            action of a dead one calls it with the same number.
     """
 
     _state = ("_num_actions", "_answers")
@@ -34,17 +35,16 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
     @property
     def index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of this trainer; of a spare trainer -1."""
+        """Number of this trainer; -1 for a spare trainer."""
         return self._exchange.index
 
     @property
     def acts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether this trainer is the one whose actions have effects outside its process."""
         return self.index == min(self._living)
 
     @property
     def dead(self) -> Set[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Numbers of trainers that have died, and that no other process has replaced yet."""
+        """Numbers of trainers that have died and whose replacements do not take part yet."""
         return set(range(self.size)) - self._living
 
     def _exchanged(self, what: str, value: Any) -> dict[int, Any]:
@@ -53,12 +53,12 @@ class SeveralTrainers(TrainerGroup, Resumable):
         return values
 
     def admit(self, state: Callable[[], Any]) -> None:
-        """Give the trainers that were connected last the group's state and ``state()``, made by the acting trainer."""
+        """Give the trainers that were connected last the group's state and ``state()``, both of the acting trainer."""
         given = (self.state(), state()) if self.acts else None
         self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.new_trainers)}
 
     def enter(self) -> Any:
-        """Load the group's state that another trainer gives in :meth:`admit`; returns the value of its ``state()``."""
+        """Load the group's state that the acting trainer gives in :meth:`admit`; returns its ``state()``."""
         given = next(filter(None, self._exchanged("admission", None).values()))
         self.load(given[0])
         return given[1]
@@ -129,7 +129,7 @@ class SeveralTrainers(TrainerGroup, Resumable):
 
 
 class _Late:
-    """Work of :meth:`TrainerGroup.share_later`, and its results once they were exchanged."""
+    """The work of one :meth:`TrainerGroup.share_later`, and its results once they were exchanged."""
 
     def __init__(self, work: Callable[[int], Any]) -> None:
         self.work = work

@@ -1,12 +1,13 @@
-"""The message of a training step between trainer and PS rank: one tensor there, one tensor back, nothing pickled.
+"""The message of a training step between trainer and PS rank: one tensor there, one tensor back, not pickled.
 
 A Python function called by torch's rpc has its arguments and its result pickled, and each of their tensors sent by
 itself; with an :class:`Exchange` of 580 rows to each of two ranks, and back, that takes 1.11 ms and 1.5 ms of
 processor. A TorchScript function with one tensor takes 0.70 and 1.0 (LOG, 2026-11-21), and takes the interpreter lock
 only to serve. The messages of every step are sent that way: gradients, lookups, or both. All others are pickled.
 
-Words are int64: a header of :data:`HEADER`, rows (N) and lookups (P) of a word each; counts (N), gradients (N, D) and
-whether sampled (N) follow without a gap, in 4, 4 and 1 bytes, up to a whole word.
+A message is an array of words, which are int64: first the header :data:`HEADER`, then rows (N) and lookups (P), a word
+each. Counts (N, int32), gradients (N, D, float32) and whether sampled (N, bool) follow without a gap, padded to a whole
+word. A push for a replica is a second message of this form behind the first.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ def is_plain(request: object) -> TypeGuard[Exchange]:
 
 
 def words_of(exchange: Exchange) -> Tensor:
-    """Encode a plain ``exchange`` as int64 words (W,), in new memory; a push for a replica comes last."""
+    """Encode an exchange for which :func:`is_plain` holds as int64 words (W,), in new memory."""
     if exchange.replica is not None:
         own = dataclasses.replace(exchange, replica=None)
         return torch.cat([words_of(own), words_of(Exchange(push=exchange.replica))])
@@ -110,17 +111,14 @@ def _num_words(num_rows: int, num_lookups: int, dim: int) -> int:
 
 
 def reply_tensor(reply: Reply) -> Tensor:
-    """The reply as one tensor: rows (N, D) unchanged; None or a :class:`Failure` as bytes (K,)."""
+    """The reply as one tensor: rows (N, X) unchanged; None or a :class:`Failure` as pickled bytes, uint8 (K,)."""
     if isinstance(reply, Tensor):
         return reply
     return torch.from_numpy(np.frombuffer(b"" if reply is None else pickle.dumps(reply), np.uint8).copy())
 
 
 def reply_of(value: Any) -> Reply:
-    """Decode a reply that :func:`reply_tensor` encoded.
-
-    A reply that torch has unpickled already is returned unchanged.
-    """
+    """Decode a reply that :func:`reply_tensor` encoded; any other reply, which torch has unpickled, stays as it is."""
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
     return pickle.loads(value.numpy().tobytes()) if len(value) else None
@@ -130,9 +128,9 @@ _Sent = TypeVar("_Sent", bound=Request | Push | WriteBack)
 
 
 def packed(message: _Sent) -> _Sent:
-    """``message`` with its slices of larger tensors copied, before it is pickled.
+    """``message``, to be pickled, with a copy of each tensor that is a slice of a larger one.
 
-    A rank's rows are a slice of those of all ranks. For a slice of more than half of a tensor, torch sends the whole
+    A rank's rows are a slice of the rows of all ranks. For a slice of more than half of a tensor, torch sends the whole
     tensor (``cloneSparseTensors`` of its rpc). With two ranks, one of them would always get the other's rows, too.
     """
     own = {name: _with_own_memory(value) for name, value in vars(message).items()}
@@ -150,7 +148,7 @@ _process: Any = None
 
 
 def serve_by(process: Any) -> None:
-    """Set the ``PsProcess`` whose methods :func:`on_rank` calls in this process."""
+    """Set the object, a ``PsProcess``, whose methods :func:`on_rank` calls in this process."""
     global _process  # noqa: PLW0603 - rpc names a function, which must find its rank by itself
     _process = process
 
@@ -173,7 +171,7 @@ _LIBRARY.impl("exchange", _exchange, "CPU")
 
 
 def serve_words(words: Tensor) -> Tensor:
-    """Serve a request made by :func:`words_of` on this rank; returns a reply made by :func:`reply_tensor`."""
+    """Serve, on the rank where it is called, a request of :func:`words_of`; returns a reply of :func:`reply_tensor`."""
     return torch.ops.harness.exchange(words)
 
 

@@ -38,7 +38,9 @@ class World:
         launcher: starts the processes. Closed with the world.
         ps, trainer: main functions of a PS rank, or a spare, and of a trainer rank.
         options: settings of the RPC world, the control channel and the spares.
-        may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
+        network: the private network of the ranks; None without one. Closed with the world.
+        may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`). Each is then checked when it
+            connects.
         progress_timeout_s: seconds within which a trainer must finish something; None: no deadline.
 
     Raises:
@@ -101,7 +103,6 @@ class World:
 
     @property
     def pids(self) -> dict[Rank, int]:
-        """Process id of each rank and spare."""
         return self._processes.pids
 
     def _machine(self) -> Machine:
@@ -110,9 +111,9 @@ class World:
         return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
     def start(self) -> Machine:
-        """Start all ranks and spares into generation 0. Returns processes and network for the record.
+        """Start all ranks and spares into generation 0, and spare trainers. Raises RunFailed.
 
-        Raises RunFailed.
+        Returns facts about processes and network for the ``machine`` part of an event.
         """
         spares = [*map(spare_name, range(self._num_spares))]
         self._begin_generation(spares, fresh=[*self.names, *spares])
@@ -134,7 +135,7 @@ class World:
         self._processes.spawn(context, self._trainer if runs_job else self._ps)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status.
+        """Kill and reap ``ranks`` as :meth:`Processes.kill` does, and drop their connections. Raises RunFailed.
 
         ``hosts``: kill all processes there too; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
         """
@@ -147,8 +148,8 @@ class World:
     def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Let no packet reach ``ranks`` any more; returns each one's pid. Raises RunFailed.
 
-        A rank that has just been started is cut off when it has connected: it opens its other sockets later, but is
-        not told the addresses of a generation, and so joins none.
+        A rank that has just been started is cut off as soon as it connects. It may open more sockets then, but gets no
+        addresses of other ranks, and so joins no generation.
         """
         connected = [rank for rank in ranks if rank in self._connections]
         self._processes.cut_off(connected)
@@ -157,11 +158,10 @@ class World:
         return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
     def formation(self) -> Formation:
-        """The present generation."""
         return self._formation
 
     def reached(self, step: int) -> None:
-        """Start new spares in place of used ones, once the run is past the step at which they were used."""
+        """Start new spares and spare trainers in place of used ones, at a step later than the one that used them."""
         if self._refill_after is not None and step > self._refill_after:
             self._refill_after = None
             for _ in range(self._options.spares - len(self._spares())):
@@ -183,12 +183,13 @@ class World:
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
 
-        If the present generation has a spare for each PS rank, these take over, and the generation stays. Otherwise a
-        new one begins, with all connected spares, new processes for the rest, and the survivors. Trainers get no order:
-        they ask for the formation, and join that. New trainers wait until the others admit them.
+        If the present generation has a spare for each dead PS rank, these spares take over, and the generation stays.
+        Otherwise a new generation begins, of the survivors, connected spares, and new processes where spares are too
+        few. Living trainers get no order to join it: they ask for the formation. Replacements of trainers wait until
+        the others admit them.
 
-        A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
-        serve one shard.
+        A rank that counts as lost but still runs, since it did not answer in time, is killed first: two processes must
+        never serve one shard.
         """
         lost, (at_once, self._replaced_at_once) = [*ranks], (self._replaced_at_once, {})
         old = {rank: at_once.get(rank) or self._processes[rank].pid for rank in lost}
@@ -225,7 +226,10 @@ class World:
         return [*self._replacements, *self._trainers] if {*self._trainers} <= {*ranks} else []
 
     def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Start new processes for ``ranks``, all trainers and the PS ranks lost with them, in a new generation."""
+        """Start new processes for ``ranks``, all trainers and the PS ranks lost with them, in a new generation.
+
+        Old processes that still run are killed. :meth:`replace` later starts no process for these ranks.
+        """
         self._processes.end(ranks)
         self._connections.drop(ranks)
         self._replaced_at_once = {rank: self.pids[rank] for rank in ranks}
@@ -238,7 +242,10 @@ class World:
         self._begin_generation(self._ready_spares(), fresh=ranks)
 
     def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
-        """Order all PS ranks, new trainers and ``spares`` to join the next generation; start the ``fresh`` into it."""
+        """Start processes for ``fresh`` in the next generation, and order the other PS ranks and ``spares`` to join it.
+
+        Trainers that wait to be admitted get the order too if they are members; the other trainers get none.
+        """
         members = (*self.names, *spares)
         self._formation = Formation(generation=self._formation.generation + 1, members=members, takeovers={})
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
@@ -250,17 +257,17 @@ class World:
         self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
-        """Begin a generation of all ranks and connected spares, unless the present one has just these members."""
+        """Begin a generation of all ranks and connected spares, unless the present one has exactly these members."""
         spares = self._ready_spares()
         if set(self._formation.members) != {*self.names, *spares}:
             self._begin_generation(spares)
         return self._formation
 
     def _look_after_members(self) -> None:
-        """Kill members that missed a deadline; abandon the generation being formed if one of its members has ended.
+        """Kill processes that missed a deadline; abandon the generation being formed if one of its members has ended.
 
-        Raises RunFailed if no trainer is left, or one died before all were connected. In a formed generation the death
-        of a PS rank is detected by a trainer whose request fails.
+        In a formed generation the death of a PS rank is detected by a trainer whose request fails. Raises RunFailed if
+        no trainer is left, a trainer died before the first generation was formed, or too many replacements ended.
         """
         trainers = [*self._trainers, *self._replacements]
         if not any(map(self._watch.has_ended, trainers)):
@@ -295,7 +302,7 @@ class World:
     def _end_admission(self) -> None:
         """Cancel the admission of new trainers after a member's death: kill them, and start others instead.
 
-        So a new trainer never waits for one that has died, nor do others wait for one that has no state yet.
+        So no new trainer waits for the state from a dead trainer, and no trainer waits for a new one without state.
         """
         self._replacements.is_entering = False
         if not self._rendezvous.is_complete:
@@ -307,7 +314,7 @@ class World:
             self._restart(rank)
 
     def entered(self) -> None:
-        """Count the replacements, which now have the others' state, as trainers. A no-op after ``_end_admission``."""
+        """Count the replacements as trainers: they have got the state. A no-op if their admission was cancelled."""
         if self._replacements.is_entering:
             self._trainers = sorted((*self._trainers, *self._replacements), key=rank_order)
             self._replacements.took_part()
@@ -315,7 +322,7 @@ class World:
                 self._tell_trainers("halt")  # the new ones were not told yet
 
     def dead(self) -> dict[Rank, str]:
-        """PS ranks whose process has ended, and how, in words."""
+        """The PS ranks whose processes have ended, and how, in words."""
         ended = [rank for rank in self.names if is_ps(rank) and self._processes.has_ended(rank)]
         hosts = self._processes.lost_with([rank for rank in ended if rank not in self._mute])
         return {
@@ -333,14 +340,11 @@ class World:
         return self._formation
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """The PS ranks that ended with a lost host, and why. ``ranks`` did not answer; only their hosts are considered.
-
-        Waits for a silent host until it answers or counts as lost.
-        """
+        """As :meth:`Processes.lost_with`, but without trainers and spares."""
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
     def _overdue(self) -> dict[Rank, str]:
-        """Members that missed a deadline, and which one, in words. A trainer is returned alone."""
+        """The ranks that missed a deadline, and which one, in words; one trainer alone if a trainer is among them."""
         for rank in (*self._trainers, *self._replacements):
             if why := self._watch.problem(rank, is_replacement=rank in self._replacements):
                 return {rank: why}
@@ -358,7 +362,7 @@ class World:
             self._connections.send(trainer, *message)
 
     def _give_up(self, overdue: Mapping[Rank, str]) -> None:
-        """Kill members that missed a deadline, and keep the reason."""
+        """Kill ranks that missed a deadline, and keep the reasons for the record."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():
             seconds = self._watch.silent_s(rank) if is_trainer(rank) else now_s - self._begun_s
@@ -375,11 +379,16 @@ class World:
     def serve(
         self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Serve the ranks until all trainers have finished. ``stop``: once it is set, the trainers are told to stop.
+        """Serve the ranks until all trainers have finished.
 
-        Calls of trainers are methods of ``supervisor`` or, if about generations, of this object. ``on_tick`` is called
-        between messages, and again before as many seconds as it returns have passed. Raises the error that the trainer
-        reported, and RunFailed if it died.
+        Args:
+            supervisor: the object whose methods trainers call; about generations they call methods of this object.
+            stop: once it is set, the trainers are told to stop.
+            on_tick: called between messages. It returns the seconds within which it must be called again.
+
+        Raises:
+            HarnessError: the error that a trainer reported, that a call without a result raised, or ``on_tick``.
+            RunFailed: no trainer is left, or processes cannot be started or watched any more.
         """
         while True:
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # called first, since it may end connections
@@ -430,7 +439,7 @@ class World:
         return False
 
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
-        """Register a connected rank. ``generation``: the one in which it starts; None: it waits for an order."""
+        """Register a process that has connected. ``generation``: the one that it joins first; None if it awaits one."""
         if self.pids.get(rank) != pid:
             self._connections.forget(connection)  # a late message of a process that has been replaced
             return
@@ -451,7 +460,7 @@ class World:
             self._connections.send(rank, "join", rank, self._formation)
 
     def _carry_out(self, rank: Rank, kind: str, method: Callable[..., Any], values: Any, number: int | None) -> None:
-        """Call a method of the supervisor. A "call" waits for its result, a "tell" does not."""
+        """Call a method of the supervisor for a trainer, which waits for the result of a "call", but of no "tell"."""
         if kind == "call":
             result = self._calls.result(number, lambda: _outcome(method, values))
             self._connections.send(rank, "result", *result)
@@ -473,7 +482,11 @@ class World:
         self._outcomes.ask_again()
 
     def close(self) -> None:
-        """Order every rank to stop; kill and reap ranks that run two seconds later, waiting replacements at once."""
+        """End all processes, and close launcher, connections and network.
+
+        Each rank is ordered to stop, and killed if it runs two seconds later. Trainers that wait to be admitted are
+        killed at once.
+        """
         self.kill(self._replacements.waiting)
         for rank in self.pids:
             self._connections.send(rank, "stop")
@@ -486,7 +499,7 @@ class World:
 def _outcome(method: Callable[..., Any], args: tuple[Any, ...]) -> Result:
     """The result of a method, or the HarnessError that it raises, for the trainer that called it.
 
-    Raises NoTrainerLeft, since no trainer is left to receive it.
+    NoTrainerLeft is raised here instead, since no trainer is left to receive it.
     """
     try:
         return method(*args), None

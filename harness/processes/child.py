@@ -1,6 +1,6 @@
 """A child process that runs another program: its start, its input and output, and its end within a deadline.
 
-Ranks and cells are not started by it: they are forked (``harness/processes/forked.py``).
+Ranks are no such children: they are forked (``harness/processes/forked.py``).
 """
 
 import errno
@@ -19,11 +19,11 @@ from typing import IO, Any
 from harness.processes.pidfd import Pidfd
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder of this package."""
+"""The folder that holds the package ``harness``."""
 
 
 def search_path() -> str:
-    """The value of ``PYTHONPATH`` with which a program finds this package from any working folder."""
+    """A value of ``PYTHONPATH``, the present one included, with which a program finds ``harness`` from any folder."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
@@ -46,16 +46,20 @@ class Child:
     """A running command in a session of its own, where a Ctrl-C at the terminal does not reach it.
 
     The kernel kills it when the thread that made this object ends. No signal is blocked in it. Without a log its
-    standard input is a pipe (:meth:`send`), as is its output (:meth:`answer` or :meth:`lines`). :meth:`wait` and
-    :meth:`end` may be called from a signal handler or another thread, where ``Popen.wait`` could deadlock.
+    standard input is a pipe (:meth:`send`), as is its standard output (:meth:`answer` or :meth:`lines`). :meth:`wait`
+    and :meth:`end` may be called from a signal handler or another thread, where ``Popen.wait`` could deadlock.
 
     Args:
-        command: the program and its arguments. Raises OSError if there is no such program.
+        command: the program and its arguments.
         folder: its working folder; by default this process's.
-        log: a file to which its output and its errors are appended.
-        errors: of ``subprocess``: where the errors go if there is no log.
+        log: a file to which its standard output and standard error are appended. Its input is then empty.
+        errors: a constant of ``subprocess``: where its standard error goes if there is no log. By default into its
+            output.
         ignored: the signals that it ignores.
-        environment: all its variables; by default those of this process.
+        environment: all its environment variables; by default this process's.
+
+    Raises:
+        OSError: there is no such program, or it could not be started.
     """
 
     def __init__(
@@ -87,18 +91,20 @@ class Child:
         self._code: int | None = None
 
     def send(self, *values: Any) -> None:
-        """Write JSON values to its input, a line each; a no-op if the program has closed it."""
+        """Write JSON values to its input, a line each; a no-op if the input is closed."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # a pipe that is broken, or closed
             self._process.stdin.write(b"".join(json.dumps(value).encode() + b"\n" for value in values))
 
     def fileno(self) -> int:
-        """The file descriptor of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def answer(self, within_s: float | None = None) -> Any:
-        """The JSON value in its next line of output; None at the end of the output. Raises TimeoutError."""
+        """The JSON value in its next line of output; None at the end of the output.
+
+        Raises TimeoutError if nothing comes within ``within_s`` (None: no limit), ValueError if the line is no JSON.
+        """
         assert self._process.stdout is not None
         if not select.select([self], [], [], within_s)[0]:
             raise TimeoutError(f"no answer within {within_s:g} s")
@@ -110,7 +116,10 @@ class Child:
         return os.fdopen(os.dup(self.fileno()), errors="replace")
 
     def wait(self, within_s: float | None = None) -> int | None:
-        """The exit code, or minus the number of the signal that ended it; None if it runs longer than ``within_s``."""
+        """The exit code, or minus the number of the signal that ended it; None if it runs longer than ``within_s``.
+
+        ``within_s`` None: wait without limit.
+        """
         if self._code is None and self._handle.has_ended(within_s):
             code = self._handle.exit_code
             self._code = self._code if code is None else code  # None: :meth:`end`, which keeps it first, has reaped it
@@ -120,7 +129,7 @@ class Child:
         self._handle.send(number)
 
     def end(self, within_s: float = 0.0) -> int:
-        """Wait for its end; after ``within_s`` kill it and its children. Returns the exit code as :meth:`wait`."""
+        """Wait for its end; after ``within_s`` kill it and its own children. Returns the exit code as :meth:`wait`."""
         if self.wait(within_s) is None:
             children = [*Path(f"/proc/{self.pid}/task").glob("*/children")]
             with suppress(OSError):  # it has ended meanwhile

@@ -1,19 +1,24 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
 It outlives the generations of the RPC world. It carries the rendezvous of the next generation, the orders to join it or
-to stop, and the calls that a trainer makes to the supervisor. ``spares`` tells a trainer that all spares are connected.
-A rank that loses the connection ends.
+to stop, and the calls that a trainer makes to the supervisor. A rank that loses the connection ends. Trainers connect
+with one another, and agents of hosts with the supervisor, by the same functions.
 
 Messages are tuples, the kind first:
 
-    rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, address)
-                         ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
-                         ("alive", step, number, waits) from a trainer, at regular intervals: the number of finished
-                         steps, the number of all finished actions, and whether it waits for another trainer
-    supervisor -> rank   ("join", rank, formation)   ("stop",)                           ("spares",)
-                         ("halt",) to a trainer: stop at the next boundary, with a resume point
-                         ("addresses", generation, {rank: address})      ("broken", generation)
-                         ("result", value, error)
+    rank -> supervisor      ("hello", rank, pid, generation)    ("publish", generation, address)
+    trainer -> supervisor   ("call", method, args, number)      ("tell", method, values, number)
+                            ("ask", method, args), of the world
+                            ("ask_outcome", num_calls, values): of an exchange in which a trainer has died
+                            ("ready",) to be admitted           ("admit",): wait until all replacements are ready
+                            ("finished",)                       ("failed", error)
+                            ("alive", step, number, waits), at regular intervals: the number of finished steps, the
+                            number of all finished actions, and whether it waits for another trainer
+    supervisor -> rank      ("join", rank, formation)           ("stop",)
+                            ("addresses", generation, {rank: address})                  ("broken", generation)
+    supervisor -> trainer   ("result", value, error)            ("trainer_died", number, how)
+                            ("spares",): all spares are connected
+                            ("halt",): stop at the next boundary, with a resume point
 """
 
 import errno
@@ -38,14 +43,15 @@ _log = logging.getLogger(__name__)
 Message = tuple[Any, ...]
 
 HANDSHAKE_S = 10.0
-"""Within this time a connection must have authenticated."""
+"""Seconds within which a new connection must have authenticated."""
 _MOST_PENDING = 256  # handshakes at a time, of connections that have not shown the key
 _MOST_NAMED = 3  # addresses in a line
 _KNOCK_S = 0.05  # between two knocks of a rank
 LEASE_FRAC = 0.5
-"""Of ``cluster.dead_after_s``: a host ends its ranks after so long without the supervisor; a connection is given up.
+"""The part of ``cluster.dead_after_s`` after which a host without its supervisor ends its ranks, and after which a
+connection of a rank that nobody answers is given up.
 
-The supervisor starts replacements after the whole. Ranks of a host that is cut off have ended by then.
+The supervisor starts replacements after the whole of it. Ranks of a host that is cut off have ended by then.
 """
 _SIOCGIFCONF = 0x8912  # linux/sockios.h
 _IFREQ = struct.Struct("16s2x2x4s16x")  # linux/if.h on 64-bit machines: name, family, port, IPv4 address
@@ -64,7 +70,10 @@ class Handshakes:
     """Handshakes of new connections, each in a thread of its own and with a deadline.
 
     A client that sends nothing delays neither the supervisor nor a rank. If too many handshakes are under way, the
-    oldest connection that has not shown the key is closed. ``ended`` is readable once a connection has authenticated.
+    oldest connection that has not shown the key is closed.
+
+    Attributes:
+        ended: an object to wait for. It is readable while :meth:`take` has connections to return.
     """
 
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
@@ -76,7 +85,10 @@ class Handshakes:
         self.ended, self._notice = Pipe(duplex=False)
 
     def begin(self, listener: socket.socket) -> None:
-        """Accept a connection and begin its handshake; if too many are under way, close the oldest. Raises OSError."""
+        """Accept a connection and begin its handshake; if too many are under way, close the oldest.
+
+        Raises OSError if no connection could be accepted.
+        """
         try:
             sock, address = listener.accept()
         except OSError as error:
@@ -154,7 +166,7 @@ def _hang_up(sock: socket.socket) -> None:
 
 
 def limit(connection: Connection, timeout_s: float) -> None:
-    """Let sending or receiving fail with BlockingIOError if a begun message makes no progress for ``timeout_s``.
+    """Let sending and receiving fail with BlockingIOError if a begun message makes no progress for ``timeout_s``.
 
     Waiting for a message to begin, by ``wait`` or ``poll``, is not limited.
     """
@@ -166,9 +178,10 @@ def limit(connection: Connection, timeout_s: float) -> None:
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
-    """Connect a rank to the supervisor. Retries for ``timeout_s`` if it ends the handshake to make room.
+    """Connect to a listening process of the run, and authenticate both ways.
 
-    Raises AuthenticationError, EOFError, OSError.
+    Tries again for ``timeout_s`` if the other process ends the handshake, as it does to make room for others. Raises
+    AuthenticationError if the keys differ, EOFError or OSError if there is no connection.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -214,7 +227,7 @@ def give_up_all_after(seconds: float) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface of this machine that has the IP address ``address``; None if there is none."""
+    """The network interface of this machine with the IP address ``address``; None if none has it. Raises OSError."""
     if ":" in address:
         return _interface_of_6(socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex())
     wanted, buffer = socket.inet_aton(address), bytearray(_MOST_INTERFACES * _IFREQ.size)

@@ -15,7 +15,7 @@ from harness.processes import partition
 from harness.processes.pidfd import Pidfd
 
 END_S = 1.0
-"""Between the first sign of the end of a process and its end."""
+"""Longest time, in seconds, from the first sign of the end of a process to its end."""
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
 _TELL_S = 10.0  # for a fork server to report how a process ended
 _FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
@@ -25,6 +25,7 @@ class ForkServer(Pidfd):
     """A running fork server.
 
     Attributes:
+        has_answered: whether it has started a process.
         given_up: why :meth:`give_up` has killed it, in words; empty if it has not.
     """
 
@@ -41,7 +42,6 @@ class ForkServer(Pidfd):
         self.send(signal.SIGKILL)
 
     def failure(self) -> RunFailed:
-        """A RunFailed that says how the server ended."""
         end = f"was ended by {self.killed_by}" if self.killed_by else "has ended"
         return RunFailed(f"the fork server (pid {self.pid}) {self.given_up or end}")
 
@@ -56,7 +56,7 @@ _current: ForkServer | None = None
 
 
 def current() -> ForkServer | None:
-    """The fork server of this process; None before it starts, and if this Python version hides its process id."""
+    """The fork server of this process; None before it starts, and where Python's version hides its process id."""
     global _current  # noqa: PLW0603 - as multiprocessing's own, one for each process
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
     if pid is None:
@@ -70,8 +70,8 @@ def current() -> ForkServer | None:
 def start(process: BaseProcess, timeout_s: float) -> None:
     """Start ``process`` by the running fork server.
 
-    Raises RunFailed if the server does not answer within ``timeout_s`` (300 s for its first answer); it is then killed,
-    since a signal may have stopped it. Raises OSError or EOFError if it could not fork.
+    Raises RunFailed if the server does not answer within ``timeout_s`` (at least 300 s for its first answer), and kills
+    it then, since a signal may have stopped it. Raises OSError or EOFError if the server has ended or could not fork.
     """
     server = current()
     if server is None:
@@ -96,10 +96,10 @@ def start(process: BaseProcess, timeout_s: float) -> None:
 class ForkedProcess:
     """A process that a fork server forked on this machine.
 
-    Its end is detected by a pidfd, even after the server's end; the exit code is known only to the server, its parent.
+    Its end is detected by a pidfd, even after the server's end. The exit code is known only to the server, its parent.
 
     Args:
-        server: the fork server, its parent; None where this Python does not give its process id.
+        server: the fork server; None where Python's version hides its process id.
     """
 
     host: None = None
@@ -116,9 +116,9 @@ class ForkedProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, or minus the number of the signal that ended the process; None while it runs.
+        """Exit code, or minus the number of the signal that ended the process; None until the server has reported it.
 
-        Raises RunFailed if the server has ended: the exit code is then unknown.
+        Raises RunFailed if the server has ended before it reported: the exit code is then unknown.
         """
         if not self.has_ended():
             return None
@@ -129,7 +129,7 @@ class ForkedProcess:
 
     @property
     def sentinel(self) -> int:
-        """File descriptor that is readable once the server has reported the end of the process, or has ended itself."""
+        """File descriptor, readable once the server has reported the end of the process, or has ended itself."""
         return self._process.sentinel
 
     def kill(self) -> None:
@@ -148,16 +148,14 @@ class ForkedProcess:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no thread of the process runs: the process is stopped, or has ended."""
         return self.has_ended() or _states(self.pid, "task/*/stat") <= set("TtZX")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal holds the process stopped. False if it has ended, or a debugger holds it."""
+        """Whether a signal has stopped the process. False if it has ended, or a debugger has stopped it."""
         return not self.has_ended() and _states(self.pid, "stat") == {"T"}
 
     def cut_off(self) -> None:
-        """Cut the process, which must be stopped, off the network; a no-op if it has ended. Raises CannotCutOff."""
         if self._handle is not None:
             partition.cut_off(self._handle)
 
@@ -179,7 +177,6 @@ class ForkedProcess:
             raise self._server.failure()
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether the process ends within ``timeout_s``."""
         return self._handle is None or self._handle.has_ended(timeout_s)
 
 

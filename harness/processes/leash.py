@@ -46,7 +46,7 @@ _ENDING_S = 0.1  # between the end of a process's connections and its own
 
 
 class Leash:
-    """Ends this process when ``owner`` (``pid`` of :func:`hold_leash`) has ended. ``parent``: see there."""
+    """Ends this process when process ``owner`` has ended; kills ``parent`` before. See :func:`hold_leash`."""
 
     def __init__(self, owner: Pidfd, parent: Pidfd | None) -> None:
         self._owner, self._parent = owner, parent
@@ -54,8 +54,8 @@ class Leash:
     def follow(self, timeout_s: float | None = _ENDING_S) -> None:
         """End this process if the owner ends within ``timeout_s`` (None: whenever it ends).
 
-        Call it when a connection to the owner is found closed. Were all processes to end because of that, before their
-        leashes act, none would kill a stopped ``parent``.
+        To be called when a connection to the owner is found closed. If all processes of the owner just ended then, no
+        leash would be left to kill a stopped ``parent``.
         """
         if self._owner.has_ended(timeout_s):
             _end_orphan(self._parent)
@@ -69,7 +69,10 @@ def _end_orphan(parent: Pidfd | None) -> NoReturn:
 
 
 ENDS_WITH_PARENT_VARIABLE = "CPR_HARNESS_ENDS_WITH_PARENT"
-"""Set in a fork server that the main thread of its parent has started: it may call :func:`end_with_parent`."""
+"""An environment variable. It is set, and not empty, in a fork server that its parent's main thread has started.
+
+Such a server may call :func:`end_with_parent`, since that thread lives as long as the parent.
+"""
 
 
 def end_with_parent() -> None:
@@ -80,7 +83,7 @@ def end_with_parent() -> None:
 def continue_after_parent() -> None:
     """Let the kernel continue this process, if it is stopped, when the thread that forked it ends.
 
-    A stopped process cannot end by its leash. Continued, it ends if its owner has ended, else it goes on.
+    A stopped process cannot end by its leash. Once continued, it ends if its owner has ended, and else goes on.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
@@ -92,8 +95,8 @@ def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
     PR_SET_PDEATHSIG and ``daemon=True`` do not work. To be called first in a process that was started for ``pid``.
 
     ``parent``: the process (a fork server of ``pid``) whose main thread forked this one. The kernel kills this process
-    when ``parent`` ends, even while it is stopped; when ``pid`` ends, this process kills ``parent``, as a signal may
-    have stopped it.
+    when ``parent`` ends, even while this process is stopped. When ``pid`` ends, this process kills ``parent``, as a
+    signal may have stopped it.
     """
     held = None
     if parent is not None:

@@ -33,18 +33,18 @@ _REAP_S = 10.0  # between SIGKILL and the end of a process
 
 
 class NoPrivateNetwork(Exception):
-    """The system allows this user no network namespace; the message says why."""
+    """The system does not let this user make a network namespace; the message says why."""
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """Paths of the namespaces to enter. Valid in processes of this user while the supervisor lives; picklable."""
+    """The paths of the namespaces to enter. They are valid in processes of this user while the supervisor lives."""
 
     paths: tuple[str, ...]
 
     def enter(self) -> None:
         """Move this process into the namespace. To be called before it starts a thread. Raises OSError."""
-        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self.paths]  # from inside, no path is to be opened
+        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self.paths]  # inside the first, none can be opened
         for fd, path in zip(fds, self.paths, strict=True):
             try:
                 _check(_libc.setns(fd, 0), path)
@@ -53,7 +53,7 @@ class Entrance:
 
 
 class PrivateNetwork:
-    """A namespace, and a socket that listens in it.
+    """A network namespace, and a socket that listens in it at ``host`` and ``port``.
 
     Raises NoPrivateNetwork where the system allows none, RunFailed if it cannot be made for another reason.
     """
@@ -74,14 +74,14 @@ class PrivateNetwork:
         self.entrance = Entrance(tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._namespaces))
 
     def close(self) -> None:
-        """Close the namespaces, which end with the last process in them. The caller closes ``listener``."""
+        """Let go of the namespaces, which end with the last process in them. The caller closes ``listener``."""
         for fd in self._namespaces:
             with suppress(OSError):
                 os.close(fd)
 
 
 def _ask(host: str, port: int) -> tuple[str, list[int]]:
-    """Run :func:`make` in a new process. Returns the text and the file descriptors that it sends.
+    """Run :func:`make` in a new process, which ends before this returns. Returns the text and the descriptors it sends.
 
     Raises RunFailed if no answer comes in time, OSError or EOFError if the process could not be started.
     """
@@ -110,9 +110,10 @@ _MADE, _REFUSED, _FAILED = "made", "refused", "failed"
 
 
 def make(connection: Connection, host: str, port: int) -> None:
-    """Main function of the process that makes the network: enter new namespaces, listen there, and send both back.
+    """Main function of the process that makes the network: enters new namespaces, listens there, and sends the result.
 
-    The listening socket and the namespaces are sent as file descriptors. A no-op if the receiver has ended.
+    It sends "made" with file descriptors of the listening socket and the namespaces, or "refused" or "failed" with the
+    reason; nothing if the receiver has ended.
     """
     end_with_parent()
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:

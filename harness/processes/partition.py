@@ -34,9 +34,9 @@ class CannotCutOff(HarnessError):
 
 
 def cut_off(process: Pidfd) -> int:
-    """Cut all present TCP sockets of a process off the network. Returns their number. Raises CannotCutOff.
+    """Cut all present TCP sockets of a process off the network. Returns their number: 0 if it has ended.
 
-    0 for a process that has ended. To be called while the process is stopped, so that it opens no socket meanwhile.
+    To be called while the process is stopped, so that it opens no socket meanwhile. Raises CannotCutOff.
     """
     num_sockets = 0
     for sock in _tcp_sockets(process):
@@ -47,7 +47,7 @@ def cut_off(process: Pidfd) -> int:
 
 
 def problem(process: Pidfd) -> str | None:
-    """Why :func:`cut_off` would fail for a process that has a socket, in one line; None if it would not."""
+    """Why :func:`cut_off` would fail for a process that has a TCP socket, in one line; None if it would not."""
     try:
         with socket.socket() as own:
             _drop_all(own)

@@ -16,11 +16,10 @@ class Pidfd:
         weakref.finalize(self, os.close, self.fd)
 
     def fileno(self) -> int:
-        """The file descriptor, readable once the process has ended."""
         return self.fd
 
     def has_ended(self, timeout_s: float | None = 0.0) -> bool:
-        """Whether the process ends within ``timeout_s`` (None: wait for it)."""
+        """Whether the process has ended or ends within ``timeout_s`` (None: wait without limit)."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else 1e3 * max(0.0, timeout_s)))

@@ -33,10 +33,10 @@ _PRELOAD = ["torch", "harness.run.assemble"]
 def fork_server() -> ForkServerContext:
     """The multiprocessing context for starting processes; its fork server is running.
 
-    The server, and so every process it forks, finds this package whatever the working folder, dies with
-    this process, and has the signals of ``INTERRUPTS`` blocked: the process that the user started handles them.
+    The server dies with this process. The server and the processes that it forks find this package from any working
+    folder, and have the signals of ``INTERRUPTS`` blocked: the process that the user started handles them.
 
-    Raises RunFailed if it cannot be started.
+    Raises RunFailed if the server cannot be started.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.processes.leash_parent", "harness.config.preloaded_plugins", *_PRELOAD])
@@ -74,10 +74,10 @@ _MAIN_PARAMETERS = ("listener_fd", "alive_r", "preload", "main_path", "sys_path"
 
 
 def own_fork_server() -> bool:
-    """Call :func:`nest_fork_server` if that is safe. To be called before processes are started. True if it succeeded.
+    """Call :func:`nest_fork_server` if that is safe; returns whether it has made a fork server.
 
-    False, and a no-op, if this process lacks an import of the fork server, if another Python thread runs, or if there
-    is a fork server already.
+    False, and a no-op, if this process has not imported all that a fork server imports, if another Python thread runs,
+    or where :func:`nest_fork_server` does nothing.
     """
     has_all = all(module in sys.modules for module in _PRELOAD)
     return has_all and threading.active_count() == 1 and nest_fork_server()
@@ -87,12 +87,12 @@ def nest_fork_server() -> bool:
     """Fork a fork server from this process, whose imports are done.
 
     :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
-    server has this process's standard streams and no other open file, has ``INTERRUPTS`` blocked, and dies with this
+    server has this process's standard streams, no other open file of it, and ``INTERRUPTS`` blocked. It dies with this
     process. To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present
     state.
 
-    Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
-    starts a new one. This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.
+    Returns True. Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server already.
+    This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.
     """
     if not can_nest():
         return False
@@ -158,8 +158,11 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Set environment variables for a fork server started in the block: PYTHONPATH, as Python 3.11's server does not
-    inherit sys.path; the plugins to load; and whether the starting thread lives as long as this process."""
+    """Set environment variables for a fork server that is started within the block.
+
+    They are PYTHONPATH, as Python 3.11's server does not inherit sys.path; the plugins to load; and whether the thread
+    that starts it is the main one, which lives as long as this process.
+    """
     before = os.environ.copy()
     os.environ["PYTHONPATH"] = search_path()
     os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)

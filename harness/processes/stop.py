@@ -1,4 +1,4 @@
-"""The request that a run stop at its next boundary between two steps, which a signal handler sets."""
+"""A request, which a signal handler sets, that a run stop at its next boundary between two steps."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Assembles and carries out one run. The only module whose code depends on the engine."""
+"""Assembles and carries out one run. The only module that chooses the parts of an engine."""
 
 import logging
 import os
@@ -48,7 +48,7 @@ from harness.wandb.exporter import followed
 _log = logging.getLogger(__name__)
 
 MakeLauncher = Callable[[ClusterConfig, HostMap, Path], Launcher]
-"""Makes a launcher for ranks that are on these hosts, and write their files below a folder, which exists.
+"""Makes a launcher from the config, the host of each rank, and the existing folder of checkpoints.
 
 Raises ConfigError, RunFailed.
 """
@@ -62,7 +62,7 @@ LAUNCHERS: PartTable[MakeLauncher] = PartTable(
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """The progress of a run, for display."""
+    """The progress of a run, for display. ``loss``: of the last step recorded; None before the first."""
 
     step: int = 0
     num_steps: int = 0
@@ -72,7 +72,7 @@ class RunStatus:
 
 
 TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, Effects], None]
-"""The job of the trainer rank: :func:`harness.run.trainer.train`, or a test's replacement. It can be pickled."""
+"""The job of a trainer rank: :func:`harness.run.trainer.train`, or a test's replacement. It can be pickled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,12 @@ class Parts:
     """The replaceable parts of a run; tests and benchmarks replace some of them.
 
     Attributes:
-        train: the job of the trainer rank, on either engine.
+        train: the job of each trainer rank, on either engine.
         make_server: makes the server of a PS rank, on engine ``local``.
-        make_ranks: makes the ranks of engine ``local`` from their number, ``make_server`` and the number of trainers.
+        make_ranks: makes the ranks of engine ``local`` from the number of PS ranks, a function that makes the server of
+            a rank, and the number of trainers.
         launcher: starts the ranks of engine ``rpc``; None: the one named by ``cluster.launcher``.
-        ps_main: main function of a PS rank's process on engine ``rpc``, called with its spec and context.
+        ps_main: main function of a PS rank's process on engine ``rpc``.
         clock: the supervisor's, in seconds, monotonic.
     """
 
@@ -110,15 +111,21 @@ def run(
 ) -> Finished:
     """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
-    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest undamaged
-    resume point in ``run_dir``. If there is none, the folder is emptied and the run starts at step 0. ``stop``: once it
-    is set, the run leaves a resume point at the next boundary and ends.
+    On engine ``rpc`` this process becomes the supervisor. A finished run removes its resume points and, unless
+    ``store.keep_finished``, its checkpoints.
+
+    Args:
+        on_status: called when the progress changes.
+        resumes: whether the run goes on from the newest undamaged resume point in ``run_dir``. If there is none, the
+            folder is emptied of a former record, and the run starts at step 0.
+        stop: once it is set, the run leaves a resume point at the next possible boundary and ends.
 
     Raises:
         RunStopped: the run ended because ``stop`` was set.
         UserError: the config, the data, the trace, the disk or that resume point cannot be used.
         RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
-        trace did not name (unless ``trace.allow_unplanned``).
+            trace did not name (unless ``trace.allow_unplanned``).
+        RankFailed: the code of a rank raised an exception.
     """
     place, run_spec = Place(run_dir), RunSpec(config)
     run_spec.validate()
@@ -140,7 +147,7 @@ def run(
 
 @dataclass
 class _Run:
-    """One run with an open record. ``point``: its newest resume point, at first the one it is resumed from, if any."""
+    """One run with an open record. ``point``: its newest resume point, at first the one that it continues, if any."""
 
     spec: RunSpec
     recorder: Recorder
@@ -161,7 +168,10 @@ class _Run:
         )
 
     def carry_out(self) -> Finished:
-        """Carry out the run and end its record; returns its last event."""
+        """Carry out the run and end its record; returns its last event. Raises as :func:`run`.
+
+        If the result is invalid, the run's resume points are removed.
+        """
         if self.point is not None:
             self._store.rewind(self.point.checkpoint)
         try:
@@ -184,7 +194,7 @@ class _Run:
         return finished
 
     def report(self, **values: Any) -> None:
-        """Report the progress of the run: the fields of its status that have changed."""
+        """Report the progress of the run. ``values``: the fields of its status that have changed."""
         self._status = replace(self._status, **values)
         if self.on_status is not None:
             self.on_status(self._status)
@@ -225,14 +235,14 @@ class _Run:
         """The job of the trainer rank: a function that trains to the end.
 
         With ``trace.inject: boundary`` the job gets the times of the planned faults, and asks the supervisor at each
-        to carry it out. With ``wall`` it gets none, and the supervisor kills ranks at real seconds.
+        time to carry the fault out. With ``wall`` it gets none, and the supervisor strikes by the clock.
         """
         config = self.spec.config
         planned = self.spec.planned_faults if config.trace.inject == "boundary" else ()
         return partial(self.parts.train, config, self._store.root, tuple(each.time for each in planned))
 
     def _supervisor_of(self, ranks: Ranks, **machine: Any) -> Supervisor:
-        """The supervisor of ``ranks``, which has recorded ``started`` or loaded its state from the resume point."""
+        """The supervisor of ``ranks``. It has recorded the Started event, or loaded its state from the resume point."""
         spec, recorder, trace = self.spec, self.recorder, self.spec.config.trace
         supervisor = Supervisor(
             ranks=ranks,
@@ -255,7 +265,7 @@ class _Run:
         return supervisor
 
     def _resumption(self) -> Resumption:
-        """The facts about resume points for the trainer. Creates their folder if need be."""
+        """What a trainer starts with. Makes the folder of resume points if need be."""
         self.folder.prepare()
         self._pin(self.point)
         return Resumption(root=self.folder.root, next_number=self.folder.next_number(), point=self.point)
@@ -263,7 +273,7 @@ class _Run:
     def _commit_point(
         self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
     ) -> None:
-        """Commit a resume point as of the events recorded so far. Raises StoreError; the previous one stays valid."""
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the previous point stays valid."""
         point = ResumePoint(
             number=number,
             step=step,
@@ -286,9 +296,10 @@ class _Run:
 
 
 def prepare_fork_server() -> None:
-    """Start a fork server with all imports of this process, plugins included; later processes are forked from it.
+    """Fork a fork server from this process, with all its imports, plugins included; it forks all later processes.
 
-    It must be called before any thread starts. After that a call is a no-op, and each process imports everything anew.
+    To be called before any thread or process is started. Else no server is forked here, and processes are forked from
+    one that has imported everything again.
     """
     read_all_code()  # once, before an edit; every process inherits it
     own_fork_server()
@@ -300,7 +311,7 @@ def starts_processes(config: Config) -> bool:
 
 
 def _check_interface(cluster: ClusterConfig) -> None:
-    """Raise ConfigError for an interface that does not exist, or one other than ``lo`` without ``network: open``."""
+    """Raise ConfigError if the interface does not exist, or is not ``lo`` and the network is not ``open``."""
     if cluster.interface != "lo" and cluster.network != "open":
         raise ConfigError(
             f"cluster.interface: expected lo, got {cluster.interface}: others reach the ranks there, and RPC "
@@ -321,10 +332,12 @@ def make_world(
     *,
     may_cut: bool = False,
 ) -> World:
-    """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError.
+    """The ranks of a run on engine ``rpc``, not started yet. Raises ConfigError, RunFailed.
 
-    ``hosts``: which host each rank is on; None: as the config places them. ``may_cut``: ranks may have to be cut off
-    the network.
+    Args:
+        job: what each trainer rank runs.
+        hosts: which host each rank is on; None: as the config places them.
+        may_cut: whether ranks may have to be cut off the network.
     """
     hosts, cluster = host_map(config) if hosts is None else hosts, config.cluster
     launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.checkpoints)
@@ -345,7 +358,10 @@ def make_world(
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
-    """The private network of the ranks; None with ``network: open``, or if it is not required and cannot be had."""
+    """The private network of the ranks; None with ``network: open``, or with ``auto`` where the system allows none.
+
+    Raises ConfigError if it is required and the system allows none, RunFailed if it cannot be made for another reason.
+    """
     if cluster.network == "open":
         return None
     try:
@@ -364,7 +380,7 @@ def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
 
 
 def _problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
-    """Why the result of a run that has ended is invalid; None if it is valid."""
+    """Why the result of a run that has ended is invalid, in words; None if it is valid."""
     unfired, trace = supervisor.unfired, run_spec.config.trace
     if unfired and trace.inject == "wall":
         lines = ", ".join(str(strike.line) for kill in unfired for strike in kill.strikes.values())
@@ -383,7 +399,7 @@ def _problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
 
 
 def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterator[str]:
-    """One line for all kills at boundaries that did not happen, and one for each kill whose phase never came."""
+    """One line for all planned faults at boundaries that did not happen, and one for each whose phase never came."""
     if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
         yield (
             f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "

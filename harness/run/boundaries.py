@@ -20,9 +20,9 @@ class Boundaries(Resumable):
     Boundary k follows k finished steps.
 
     Args:
-        faults: all planned faults; the faults at boundaries ascend by step and hour.
-        progress: gives the present progress of the run.
-        overhead_h: gives the emulated hours of overhead charged so far.
+        faults: all planned faults; those that strike at boundaries are in order of step and hour.
+        progress: returns the present progress of the run.
+        overhead_h: returns the emulated hours of overhead charged so far.
     """
 
     _state = ("_num_taken", "_evaluated_step")
@@ -41,8 +41,8 @@ class Boundaries(Resumable):
     def is_due(self, step: int) -> bool:
         """Forecast whether a save, an evaluation, a planned fault or the end of the run is due at boundary ``step``.
 
-        The ranks must then hold the same state as without a cache. The forecast changes only at a boundary with a save
-        or, with the clock ``wall``, also where hours of overhead are charged: at a save, or in a recovery.
+        At such a boundary the ranks must hold the same state as without a cache. The forecast for later boundaries
+        changes only at a save or, with the clock ``wall``, also in a recovery, which charges hours of overhead.
         """
         return self.needs_all(step) or self.evaluates_at(step) or self.faults_at(step)
 
@@ -51,9 +51,10 @@ class Boundaries(Resumable):
         return step == self.run_spec.num_steps or self.saves_at(step)
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
-        """The strategy's decision at the present boundary; called once per boundary.
+        """The strategy's decision at the present boundary. To be called once per boundary.
 
-        Raises RunFailed for a save that :meth:`saves_at` had not ``announced``: later requests may have been sent.
+        ``announced``: whether :meth:`saves_at` forecast a save here. Raises RunFailed for a save that it did not
+        forecast, since requests of later steps may have been sent.
         """
         progress = self.progress()
         plan = self.run_spec.strategy.plan_save(progress)
@@ -65,7 +66,7 @@ class Boundaries(Resumable):
         return plan
 
     def faults_at(self, step: int) -> bool:
-        """Whether a planned fault is due at boundary ``step``. Each fault happens once, even if the step is repeated.
+        """Whether a planned fault strikes at boundary ``step``. It does so once, even if the step is repeated.
 
         With the clock ``wall``, a fault whose hour fell into charged overhead is due at the next boundary.
         """
@@ -75,14 +76,14 @@ class Boundaries(Resumable):
         return step < self.run_spec.num_steps and step in strikes
 
     def take_faults(self) -> list[int]:
-        """Return the numbers of the faults due at the present boundary; no later call returns them again."""
+        """The numbers of the faults that strike at the present boundary. No later call returns them again."""
         num_due = bisect_right(self._pending(), self.progress().step)
         due = self._at_boundaries[self._num_taken : self._num_taken + num_due]
         self._num_taken += num_due
         return [number for number, _ in due]
 
     def _pending(self) -> tuple[int, ...]:
-        """The boundaries of faults not taken yet, ascending. With the clock ``wall``, later overhead moves them."""
+        """The boundaries of faults not taken yet, ascending. With the clock ``wall``, charged overhead moves them."""
         is_wall = self.run_spec.config.trace.clock == "wall"
         return self._strikes(self._num_taken, self.overhead_h() if is_wall else 0.0)
 
@@ -103,7 +104,7 @@ class Boundaries(Resumable):
         )
 
     def evaluated(self, step: int) -> None:
-        """Record that the evaluation at boundary ``step`` was made; a repetition of the step does not repeat it."""
+        """Record that the evaluation at boundary ``step`` was made. It is not made again if the step is repeated."""
         self._evaluated_step = step
 
     def saves_at(self, step: int) -> bool:

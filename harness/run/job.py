@@ -36,7 +36,7 @@ from harness.run.step_log import StepLog
 
 @dataclass
 class Evaluator:
-    """Evaluates the dense network and the embedding rows at a boundary. Changes no tracker, no counter and no cache.
+    """Evaluates the model, dense network and embedding rows, at a boundary. Changes no tracker, counter or cache.
 
     ``on_batch`` is called after each batch.
     """
@@ -47,7 +47,7 @@ class Evaluator:
     on_batch: Callable[[], None]
 
     def __call__(self, progress: Progress, *, is_whole: bool) -> Quality:
-        """Quality on the whole set, with that of its parts, or on its first samples for the curve.
+        """Quality on all evaluation samples and on groups of them or, if not ``is_whole``, on the curve's samples.
 
         Raises RolledBack if a full recovery took place meanwhile.
         """
@@ -71,7 +71,7 @@ class Evaluator:
 
 
 class Job:
-    """The objects of the trainer rank, in the order of their dependencies: ledgers and failover, then the model."""
+    """The objects of a trainer rank, made in the order of their dependencies: ledgers and failover, then the model."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Job:
         self.resume_points = self._make_resume_points()
 
     def progress(self) -> Progress:
-        """The present position of the run."""
+        """The present position of the run. Its save is the one under way or, if none is, the newest checkpoint."""
         batch_size, save = self.run_spec.config.trainer.batch_size, self.checkpoints.saving or self.checkpoints.newest
         return Progress(
             step=self.steps.step,
@@ -138,7 +138,6 @@ class Job:
         )
 
     def _make_client(self) -> EmbeddingClient:
-        """The embedding client that ``cache.mode`` names."""
         run_spec, config = self.run_spec, self.run_spec.config
         spec = ClientSpec(
             failover=self.failover,

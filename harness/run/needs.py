@@ -12,20 +12,20 @@ from harness.planning.simulate import saves_of
 from harness.run.spec import RunSpec
 
 PROCESS_BYTES = 0.5e9
-"""Memory of a run besides its tables: the interpreter, torch, compiled loops; without pages of the data's file, which
-the system drops when it needs memory."""
+"""Memory of a run besides its tables: the interpreter, torch, compiled loops. Pages of the data's file are left out,
+since the system drops them when it needs memory."""
 RANK_BYTES = 0.1e9
-"""Memory of a rank's process besides its shard."""
+"""Memory of a process of a PS or trainer rank, besides its shard."""
 STEP_S = 0.2e-3
 """Seconds of a step besides the products of the dense network."""
 FLOP_PER_S = 220e9
-"""Of the dense network's products, on one core."""
+"""Floating-point operations per second of the dense network's products, on one core."""
 MESSAGE_S = 0.35e-3
-"""Seconds of a step for each PS rank, on engine `rpc` without a cache."""
+"""Seconds that a step takes longer for each PS rank, on engine `rpc` without a cache."""
 ROWS_PER_S = 3e7
-"""Embedding rows that are set to initial values."""
+"""Embedding rows that are set to initial values per second."""
 DISK_BYTES_PER_S = 1e9
-"""Written by saves."""
+"""Bytes that saves write per second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,13 @@ class Needs:
     """Needs of one run.
 
     Attributes:
-        memory_bytes, least_memory_bytes: of all its processes, at most; of the model alone.
-        written_bytes: by all its saves, at most.
-        disk_bytes, least_disk_bytes: at once, at most, with a resume point; of full saves alone.
-        kept_bytes: at most, when it is finished.
-        seconds: roughly, alone on its cores.
+        memory_bytes: memory of all its processes, an upper bound.
+        least_memory_bytes: memory of the model and the counts of updates, a lower bound.
+        written_bytes: written by all its saves, an upper bound.
+        disk_bytes: on disk at one time, checkpoints and resume points, an upper bound.
+        least_disk_bytes: on disk at one time, full saves alone, a lower bound.
+        kept_bytes: of checkpoints when the run is finished, an upper bound.
+        seconds: rough, for a run alone on its cores.
     """
 
     memory_bytes: float

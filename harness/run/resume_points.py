@@ -38,9 +38,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class ResumePoints:
-    """Writes the resume points of a run and loads the one that the run is resumed from; used by each trainer.
+    """Writes the resume points of a run and loads the one that the run is resumed from. Each trainer has one object.
 
-    A trainer that replaces a dead one loads the state of another trainer in the same way.
+    A trainer that replaces a dead one loads the state of another trainer by it (:meth:`enter`, :meth:`succeed`).
 
     Args:
         parts: the trainer's objects with a state, by name.
@@ -62,11 +62,14 @@ class ResumePoints:
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
-        """Measured seconds: ``seconds`` that the run was at work, over all its starts, and wrote resume points."""
+        """Measured times of the run over all its starts: ``seconds`` in all, ``resume_seconds`` for resume points."""
         return {"seconds": self.effects.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:
-        """Load the resume point into trainer and PS ranks; False if there is none. Raises StoreError, RunFailed."""
+        """Load the resume point into trainer and PS ranks; False if there is none.
+
+        Raises StoreError if a file cannot be read or used, RunFailed if a rank died meanwhile.
+        """
         root, point = self._resumption.root, self._resumption.point
         if point is None:
             return False
@@ -86,15 +89,16 @@ class ResumePoints:
         self._written_s = state["measured_s"]["resume_seconds"]
 
     def admit_trainers(self, progress: Progress) -> None:
-        """Give trainers that replace dead ones their state, between two steps. Raises RolledBack after a full recovery.
+        """Admit the trainers that replace dead ones, between two steps: give them this trainer's state.
 
-        Waits for the messages in flight, so it must not be called while a planned fault depends on them.
+        Waits for the messages in flight, so it must not be called while a planned fault depends on them. Raises
+        RolledBack if a full recovery took place meanwhile.
         """
         self.client.settle(progress)
         self.failover.cluster.admit(lambda: (self._state(), self._number, self.checkpointer.under_way()))
 
     def enter(self) -> bool:
-        """Load the state that the other trainers give a replacement; False if this trainer is none."""
+        """Wait to be admitted, and load the state that the other trainers give; False if this is no replacement."""
         given = self.failover.cluster.enter()
         if given is None:
             return False
@@ -104,7 +108,10 @@ class ResumePoints:
         return True
 
     def hand_over(self) -> Any:
-        """The state that new trainers start from if all die now: without caches, mirror and dense network."""
+        """The state that new trainers start from (:meth:`succeed`) if all die now. Empties the caches and the mirror.
+
+        It is without caches, mirror and dense network.
+        """
         self.client.reset()
         for kind in self.failover.recoveries:
             kind.lose_trainers()
@@ -113,7 +120,7 @@ class ResumePoints:
         return state, self._number, self.failover.cluster.hand_over()
 
     def succeed(self) -> bool:
-        """Load the state of :meth:`hand_over` if all former trainers were killed by plan; False if they were not."""
+        """Load the state of :meth:`hand_over` if a planned fault killed all former trainers; False if none did."""
         succession = self._resumption.succession
         if succession is None:
             return False
@@ -127,7 +134,11 @@ class ResumePoints:
         """Write a point if one is due and no save is under way. ``saves``: whether a save follows at this boundary.
 
         To be called before all actions due at the boundary. Waits for the messages in flight, as
-        :meth:`admit_trainers` does. Raises RunStopped if the run is asked to stop, RolledBack after a full recovery.
+        :meth:`admit_trainers` does. A point that cannot be written is logged.
+
+        Raises:
+            RunStopped: the run is asked to stop, and the point was written, or could not be.
+            RolledBack: a full recovery took place meanwhile.
         """
         is_stopping = self.effects.is_stopping()
         if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
@@ -148,7 +159,10 @@ class ResumePoints:
         return self.effects.has_passed(self.every_s, self._last_s)
 
     def _write(self, progress: Progress) -> bool:
-        """Write and commit a point. Returns False if a rank is dead; the next step detects it. Raises StoreError."""
+        """Write and commit a point. Returns False, without one, if a rank is dead: the next step detects it.
+
+        Raises StoreError.
+        """
         began_s = self._last_s = self.effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
@@ -175,8 +189,12 @@ class ResumePoints:
 def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
     """The newest undamaged resume point of a run; a line is logged for each newer, damaged one.
 
-    If there is none, the run's folder is emptied and None returned. Raises PointKept if the point is undamaged but
-    unusable: a file cannot be read, or the code or the record has changed.
+    If there is none, the run's record is removed from its folder, and None returned.
+
+    Raises:
+        PointKept: the point is undamaged but unusable: a file cannot be read, or the config, the code, the environment
+            or the record is another one.
+        StoreError: the folder cannot be listed or emptied, or has been moved.
     """
     for path in folder.paths():
         try:
@@ -199,7 +217,7 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, pl
 
 
 def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> None:
-    """Raise StoreError unless ``point`` belongs to this config, code and record, Damaged if its checkpoint is."""
+    """Raise StoreError unless ``point`` belongs to this config, code and record, or Damaged if its checkpoint is so."""
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")

@@ -40,31 +40,31 @@ from harness.traces.schedule import planned_faults_of, trace_facts
 class RunSpec:
     """All constants of a run that follow from its config, data and trace.
 
-    Each constant is computed and checked at its first use. :meth:`validate` computes all of them.
+    Each constant is computed and checked when it is first used: it raises DataError, TraceError or ConfigError if what
+    it follows from cannot be used. :meth:`validate` computes all that may be refused.
     """
 
     given: Config
 
     @cached_property
     def config(self) -> Config:
-        """The config with backend ``auto`` and profile ``from_trace`` resolved. Raises TraceError, ConfigError."""
+        """The config with backend ``auto`` and profile ``from_trace`` resolved."""
         return with_profile_of_trace(
             with_backend(self.given, choose_backend(self.given.trainer, self.given.model.name))
         )
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The click logs. Raises DataError."""
         return Dataset.open(Path(self.config.data.path), split=self.config.data.split, seed=self.config.seed)
 
     @cached_property
     def shape(self) -> Shape:
-        """What a model takes of each sample. Raises DataError."""
+        """The numbers of dense features and of tables."""
         return Shape(self.dataset.num_dense, self.dataset.num_tables)
 
     @cached_property
     def model(self) -> ModelOptions:
-        """The options of the model. Raises ConfigError if they do not fit each other or the data."""
+        """The options of the model, with all defaults filled in. They fit each other and the data."""
         self.config.model.check(self.shape)
         return self.config.model.filled()
 
@@ -76,7 +76,7 @@ class RunSpec:
 
     @cached_property
     def num_steps(self) -> int:
-        """Whole batches of one epoch."""
+        """Number of whole batches in one epoch, at least 1."""
         samples = min(self.dataset.num_train, self.config.data.max_train_samples or self.dataset.num_train)
         steps = samples // self.config.trainer.batch_size
         if steps < 1:
@@ -88,18 +88,18 @@ class RunSpec:
 
     @property
     def total_samples(self) -> int:
-        """S_total."""
+        """Number of samples that the run trains on: S_total of the CPR paper."""
         return self.num_steps * self.config.trainer.batch_size
 
     @cached_property
     def num_eval_samples(self) -> int:
-        """Number of samples of the whole evaluation set."""
+        """Number of samples of a whole evaluation: those of ``eval.split``, at most ``eval.max_samples``."""
         available = self.dataset.num_eval(self.config.eval.split)
         return min(available, self.config.eval.max_samples or available)
 
     @cached_property
     def num_curve_samples(self) -> int:
-        """Number of samples of an evaluation of the curve. By default the curve costs 2 to 4 % of the training."""
+        """Number of samples of each evaluation of the curve. By default the curve takes 2 to 4 % of the run's time."""
         wanted = self.config.eval.curve_samples or min(max(self.total_samples // 200, 256), 16_384)
         return min(wanted, self.num_eval_samples)
 
@@ -126,17 +126,16 @@ class RunSpec:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The strategy, with its interval chosen."""
         return make_strategy(self.config.strategy, self.costs)
 
     @cached_property
     def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Planned faults; none for a strategy without failures. Raises TraceError if the trace does not fit the run."""
+        """The planned faults; none for a strategy without failures."""
         planned_faults = planned_faults_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
         return planned_faults if self.strategy.injects_failures else ()
 
     def hosts_after(self, carried_out: Iterable[int]) -> HostMap:
-        """The host of each rank after the planned faults with these numbers."""
+        """The host of each rank after the planned faults with the numbers ``carried_out``."""
         hosts = host_map(self.config)
         for number in sorted(carried_out):
             for host in self.planned_faults[number].hosts:
@@ -145,7 +144,10 @@ class RunSpec:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether shards count unsaved updates. False without saves, where all updates sent are unsaved."""
+        """Whether shards count unsaved updates for the update-weighted PLS. A tracker may have them counted besides.
+
+        False for a strategy that never saves: all updates sent are unsaved then.
+        """
         return self.config.metrics.update_pls and self.strategy.saves_initially
 
     @cached_property
@@ -171,7 +173,7 @@ class RunSpec:
     def facts(self) -> dict[str, Any]:
         """Facts about the click log and the trace for env.json, as plain JSON types.
 
-        ``synthetic`` is None for real logs, ``trace`` without a trace. Raises TraceError.
+        ``synthetic`` is None for real logs, ``trace`` is None without a trace.
         """
         meta = self.dataset.meta
         data = {
@@ -184,22 +186,22 @@ class RunSpec:
 
     @property
     def num_rows(self) -> int:
-        """Embedding rows of all tables."""
+        """Number of embedding rows of all tables."""
         return sum(self.dataset.cardinalities)
 
     @property
     def bytes_full(self) -> int:
-        """Payload of a full save: every row and the dense network, with the state of their optimizers."""
+        """Payload bytes of a full save: every row and the dense network, with the state of their optimizers."""
         return self.footprint.num_bytes(self.num_rows)
 
     @property
     def row_bytes(self) -> int:
-        """Payload of one row in a full save, state of the optimizer included."""
+        """Payload bytes of one row in a full save, state of the optimizer included."""
         return 4 * self.footprint.row_width
 
     @cached_property
     def rank_rows(self) -> list[int]:
-        """Embedding rows of each PS rank."""
+        """Number of embedding rows of each PS rank, by number of the rank."""
         return [self.placement.num_rows(k) for k in range(self.config.num_ps)]
 
     @property
@@ -214,7 +216,7 @@ class RunSpec:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Bytes of tracker and replica in the PS rank that needs most; None if the tracker's are unknown."""
+        """Bytes of tracker and replica in the PS rank that needs most; None if the tracker's size is unknown."""
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.model.row_values)
         if num_bytes is None or not self.keeps_replicas:
             return num_bytes
@@ -223,7 +225,10 @@ class RunSpec:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All settings that affect results and events, by group of keys. Without the engine, which affects none."""
+        """All settings that affect results and events, by group of keys. The engine is left out, as it affects none.
+
+        Paths of data and trace are replaced by digests of their content.
+        """
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
@@ -235,7 +240,6 @@ class RunSpec:
 
     @cached_property
     def result_hash(self) -> str:
-        """Hash (16 hex digits) of :attr:`identity`."""
         return hash_of(self.identity)
 
     def validate(self) -> None:
@@ -253,7 +257,7 @@ class RunSpec:
 
     @property
     def loses_all_trainers(self) -> bool:
-        """Whether a planned fault ends all trainers at once."""
+        """Whether a planned fault kills all trainers."""
         return any(each.takes_trainers for each in self.planned_faults)
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
@@ -274,7 +278,6 @@ class RunSpec:
         )
 
     def started(self, machine: Machine) -> Started:
-        """The Started event, the first one of the record."""
         config, interval = self.config, self.strategy.interval
         return Started(
             step=0,
@@ -312,12 +315,11 @@ def hash_of(identity: Mapping[str, Any]) -> str:
 
 
 def with_backend(config: Config, backend: BackendName) -> Config:
-    """``config`` with ``trainer.backend`` set."""
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"backend": backend})})
 
 
 def cell_hash(config: Config) -> str:
-    """``CONFIG-CODE``, the name of a result: 10 hex digits for result hash and engine, 8 for the code's fingerprint.
+    """``CONFIG-CODE``, the end of a result's name: 10 hex digits for result hash and engine, 8 for the code.
 
     Raises UserError if the data or the trace cannot be read: the hash includes their content.
     """
@@ -327,9 +329,9 @@ def cell_hash(config: Config) -> str:
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells with a result of the backend that ``auto`` does not choose here; None without such cells.
+    """A line about cells that have a result only of the backend that ``auto`` does not choose on this machine.
 
-    Raises UserError if the data or the trace cannot be read.
+    None if there is no such cell. Raises UserError if the data or the trace cannot be read.
     """
     found: list[tuple[Path, BackendName, BackendName]] = []
     for cell in cells:
@@ -371,7 +373,7 @@ def check(config: Config) -> list[str]:
 
 
 def _write_faults(planned: Iterable[PlannedFault]) -> dict[Rank, dict[int, int]]:
-    """The planned failures of writes: by rank, by number of the planned fault, the system's error (errno)."""
+    """The planned failures of writes, as :class:`RankSpec` has them."""
     faults: dict[Rank, dict[int, int]] = {}
     for number, each in enumerate(planned):
         for rank, strike in each.strikes.items():

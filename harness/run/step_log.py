@@ -11,9 +11,10 @@ from harness.core.resumable import Resumable
 
 @dataclass(eq=False)
 class StepLog(Resumable):
-    """The number of finished steps, and the loss of every step ever run, also of steps that a rollback undid.
+    """The number of finished steps, and the loss of every step that was ever finished, before a rollback too.
 
     Args:
+        num_steps: of the run.
         every_steps: the largest number of steps that one event covers.
         repeats_exactly: whether a repeated step must have the loss of its first run. If not, its last loss counts.
     """
@@ -58,7 +59,7 @@ class StepLog(Resumable):
             self.flush()
 
     def flush(self) -> None:
-        """Record an event for the steps finished since the last call."""
+        """Record an event for the steps finished since the last call, and report progress. A no-op without any."""
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]
@@ -77,11 +78,11 @@ class StepLog(Resumable):
         self._recorded, self._began_s = self.step, now_s
 
     def roll_back(self, step: int) -> None:
-        """Set the number of finished steps back to ``step``."""
+        """Set the number of finished steps back to ``step``. All losses stay, for comparison with repeated steps."""
         self._rerun_until = len(self.losses)
         self.step = self._recorded = step
 
     def mean_of_last_tenth(self) -> float:
-        """Mean loss over the last tenth of the steps."""
+        """Mean loss over the last tenth of the steps, at least one."""
         last = self.losses[-max(1, len(self.losses) // 10) :]
         return sum(last) / len(last)

@@ -1,4 +1,4 @@
-"""The job of the trainer rank, on either engine, and its step loop.
+"""The job of a trainer rank, on either engine, and its step loop.
 
 A step: pull the rows of the batch -> forward, backward -> push gradients -> dense update. At the boundary after it, in
 this order, whatever is due: resume point, save, evaluate, faults. The embedding client decides how rows travel. Deaths
@@ -34,7 +34,16 @@ from harness.store.format import bytes_of
 
 
 def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
-    """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
+    """Train one epoch on the given cluster and record all events of the trainer, Finished the last.
+
+    On engine ``local``, this process goes on as the new trainers if a planned fault kills all trainers. Torch's number
+    of threads and use of deterministic algorithms are set for the run and restored afterwards.
+
+    Raises:
+        UserError: the config, the data or a resume point cannot be used.
+        RunStopped: the run was asked to stop.
+        RunFailed, RankFailed: the run has no result.
+    """
     run_spec = RunSpec(config)
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()  # on engine local, the caller's
     torch.set_num_threads(config.trainer.num_threads)
@@ -90,7 +99,7 @@ def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
 
 
 class Trainer:
-    """The step loop: trains one model over one epoch, with recovery from the deaths of ranks."""
+    """The step loop: trains one model over one epoch, and recovers from the deaths of ranks."""
 
     def __init__(self, job: Job) -> None:
         self._run_spec, self._effects = job.run_spec, job.effects
@@ -105,15 +114,15 @@ class Trainer:
         self._overlap = partial(job.network.step, is_alone=True) if job.overlaps else no_op
 
     def run(self) -> Finished:
-        """Run all steps, or all after the resume point, and return the last event.
+        """Run all steps that the trainer's state lacks, and return the last event, which is not recorded yet.
 
-        Raises RunStopped if the run is asked to stop before its end.
+        Raises as :func:`train`, and TrainersDied on engine ``local`` if a planned fault kills all trainers.
         """
         goes_on = self._resume_points.enter() or self._resume_points.succeed()
         return self._run(no_op if goes_on else self._prepare())
 
     def _prepare(self) -> Callable[[], None]:
-        """Set the ranks' rows to initial values, or load the resume point. Returns the action before the next step."""
+        """Set the ranks' rows to initial values, or load the resume point. Returns what to do before the next step."""
         is_resumed = self._resume_points.resume()
         self._effects.advanced(self._steps.step)
         self._effects.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
@@ -179,7 +188,7 @@ class Trainer:
         self._steps.flush_if_due()
 
     def _act(self, *, announced: bool) -> None:
-        """Do all actions due at the present boundary, where a resumed run begins. ``announced``: see ``plan_save``."""
+        """Do all actions due at the present boundary after its resume point. ``announced``: see ``plan_save``."""
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()
@@ -189,7 +198,7 @@ class Trainer:
     def _finish_boundary(self) -> None:
         """Evaluate and have planned faults carried out, where due at the present boundary and not done yet.
 
-        A rollback may end at the boundary where the death was detected, between its save and its evaluation.
+        A rollback goes on here, since it ends at the boundary of a save, after the save.
         """
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)

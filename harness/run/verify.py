@@ -1,4 +1,4 @@
-"""Checks that engines and data paths compute the same bits, by comparing the events of runs on each of them."""
+"""Checks that engines and data paths compute the same bits: runs the same config on each, and compares the events."""
 
 import shutil
 from collections.abc import Callable, Mapping, Set
@@ -32,8 +32,8 @@ OnRunStatus = Callable[[int, int, RunStatus], None]
 class Variant:
     """A setting to compare: config keys by group, and the engines to run it on.
 
-    ``is_exact``: results must equal, to the bit, a run on ``local`` without a cache. If not, only the engines are
-    compared with each other. ``moves_saves``: ``save`` events may stand later in the record.
+    ``is_exact``: its results must equal, to the bit, the results on ``local`` without a cache. If not, only its engines
+    are compared with each other. ``moves_saves``: ``save`` events may stand at other places in the record.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Variant:
 
 
 def variants_of(config: Config) -> tuple[Variant, ...]:
-    """The variants to run; the first has no cache, and the first engine of each is ``local``.
+    """The variants to run. The first has no cache, and the first engine of each is ``local``.
 
     The other ``save.mode`` is left out where the profile prices snapshots, since intervals and charges then depend on
     it, and with ``trace.clock: wall``, which excludes saves in the background. Bounded staleness is left out for a
-    strategy with a mirror, which needs exact rows, and where all trainers die: with them die updates not yet sent.
+    strategy with a mirror, which needs exact rows, and where all trainers die, since they lose updates not yet sent.
     """
     run_spec = RunSpec(config)
     staleness = config.cache.staleness or 1
@@ -86,17 +86,23 @@ def verify(
     on_status: OnRunStatus | None = None,
     run: Callable[..., object] = assemble.run,
 ) -> list[str]:
-    """Run ``config`` in all variants, on both engines, and return the first differences of their records.
+    """Run all variants of ``config``, each on its engines, and return the first differences of their records.
 
     The list is empty if all runs gave the same bits: losses, parameters, AUC, PLS and all events. Each difference, and
     the error of a run that failed, names the strategy, the engine and the keys of the variant.
 
-    The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save;
-    on the wall clock, overhead brings these two forward.
-    ``work_dir`` keeps the records of all runs under the strategy's name, and replaces records of an earlier call.
+    The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
+    With ``trace.clock: wall``, overhead charged before these two makes them strike at earlier steps.
 
-    ``on_status(number, num_runs, status)`` follows run ``number`` of ``num_runs``, counted from 1. ``run`` carries out
-    one run. Raises UserError, RunFailed.
+    Args:
+        work_dir: keeps the records of all runs, each in a folder named by strategy, engine and variant. Records of an
+            earlier call are replaced.
+        on_status: follows each run; its number is counted from 1.
+        run: carries out one run.
+
+    Raises:
+        UserError: the config, the data or the trace cannot be used; or there are fewer than two PS ranks, or no save.
+        RunFailed, RankFailed: a run failed.
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
@@ -144,11 +150,11 @@ def _named(cell: Config) -> str:
 def compare_records(
     run_dir: Path, other_dir: Path, *, ignored: Set[str] = frozenset(), moves_saves: bool = False
 ) -> list[str]:
-    """The first few differences between the events of two runs, one sentence each; ``machine`` parts are ignored.
+    """The first differences between the events of two runs, at most five, one line each.
 
-    Floats are compared with all their digits, so one flipped bit is a difference. ``ignored``: keys that are not
-    compared, such as the statistics of a cache and the config hash. ``moves_saves``: the order of ``save`` events
-    among the others is not compared.
+    ``machine`` parts are ignored. Floats are compared with all their digits, so one flipped bit is a difference.
+    ``ignored``: keys that are not compared, such as the statistics of a cache. ``moves_saves``: the places of ``save``
+    events among the others are not compared.
     """
     events = [_facts(run_dir), _facts(other_dir)]
     if moves_saves:
@@ -197,7 +203,10 @@ def _trace_around_a_save(config: Config) -> str:
 
 
 def _save_in_the_middle(config: Config) -> int:
-    """The boundary of a save in the middle of the run; for a strategy that never saves, of a save of ``partial``."""
+    """The boundary of a save in the middle of the run; for a strategy that never saves, of one that ``partial`` makes.
+
+    Raises ConfigError if there is no save after step 1.
+    """
     if RunSpec(config).strategy.interval.samples is None:
         config = config.model_copy(update={"strategy": options_of("partial")})
     run_spec = RunSpec(config)
