@@ -1,1 +1,1 @@
-"""Compiled loops over rows, records and batches. A test compares each with a plain implementation."""
+"""Compiled loops over rows, records and batches. Tests compare them with plain implementations."""

@@ -21,18 +21,20 @@ NODE = np.dtype(
     ],
     align=True,
 )
-"""A latent variable or a table.
+"""A latent variable or a table: a uniform number for each sample.
 
-``parent``: the latent variable that it follows with probability ``tie``, -1 for none, after the ``num_blocks`` equal
-parts of [0, 1) are put in the order of ``blocks_B[first_block:]``. Only of tables: the fraction of missing values, the
-first of its buckets, its number of ranks, keys of its streams, and the standard deviation of its ids' effects.
+With probability ``tie`` it is that of ``parent``, a latent variable (-1: none), after a permutation: of ``num_blocks``
+equal parts of [0, 1), part k moves to place ``blocks_B[first_block + k]``. Tables only: ``missing_frac``, the fraction
+of missing values; ``first_bucket``, the first of its buckets; ``num_ranks``; ``renewal_key`` and ``effect_key``, keys
+of streams; ``effect``, the standard deviation of the effects of its ids on the log-odds.
 """
 INTEGER = np.dtype(
     [("table", np.int64), *((name, np.float64) for name in ("load", "missing_frac", "effect"))], align=True
 )
-"""An integer: a normal variable, ``load`` times the normal of the sample's id in ``table``, and noise for the rest.
+"""An integer feature, as a normal variable: ``load`` times the normal of the sample's id in ``table``, plus noise.
 
-``effect`` times it is its effect on the log-odds.
+The noise brings the variance to 1. ``missing_frac``: the fraction of missing values. ``effect``: the factor of the
+normal variable in the log-odds.
 """
 GUIDE_SIZE = 4096
 """Entries of a table's guide, which says where the search for a bucket begins (Chen & Asau, 1974)."""
@@ -57,7 +59,7 @@ def _uniform(key: Any, number: Any) -> Any:
 def _normal(key: Any, number: Any) -> Any:
     """Word ``number`` of the stream ``key`` as a sum of four uniforms, scaled to mean 0 and variance 1.
 
-    It is near a standard normal, at most 3.46, and exact on every machine.
+    It is near a standard normal, its magnitude is at most 3.47, and it has the same bits on every machine.
     """
     bits = _word(key, number)
     total = (bits & _LOW) + ((bits >> _16) & _LOW) + ((bits >> _32) & _LOW) + (bits >> _48)
@@ -66,7 +68,7 @@ def _normal(key: Any, number: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _id_normal(tables_F: Any, f: Any, ids_F: Any, missing_F: Any) -> Any:
-    """The normal of a sample's id in table ``f``: a function of table and id. A missing value has one of its own."""
+    """The normal of a sample's id in table ``f``, which depends on table and id alone. Missing values have one too."""
     return _normal(tables_F[f].effect_key, uint64(0) if missing_F[f] else uint64(ids_F[f] + 1))
 
 
@@ -93,13 +95,13 @@ def draw_ids(  # noqa: PLR0917 - compiled functions take values by place
     out_ids_MF: Any,
     out_missing_MF: Any,
 ) -> Any:
-    """Ids of the samples ``start``, ``start + 1``, … of a file of ``total`` samples.
+    """Draw the ids of the samples ``start``, ``start + 1``, … of a file of ``total`` samples.
 
-    A node's uniform is that of its parent with the probability of its tie, else drawn anew. The quantile function of a
-    table takes its uniform to a missing value (id 0), or to a rank by buckets of equally likely ranks, which lie in
-    ``cumulative_K`` and ``first_rank_K`` table after table, with a last entry (1.0, ranks + 1) each. The id is the rank
-    counted from 0; from a time of its own on in a ``renewed_frac`` of the ranks above ``hot_ranks``, it is another id,
-    ``num_ranks`` higher.
+    Each node has a uniform number (see NODE; latent variables come first). The quantile function of a table maps it to
+    a missing value (id 0) or to a rank, by buckets of equally likely ranks. The buckets lie in ``cumulative_K`` and
+    ``first_rank_K``, table after table, each with a last entry (1.0, ranks + 1). The id is the rank minus 1. Of the
+    ranks above ``hot_ranks`` a fraction ``renewed_frac`` is renewed in the course of the file: from a time of its own
+    on, such a rank has an id that is ``num_ranks`` higher.
     """
     num_tables = out_ids_MF.shape[1]
     value_L = np.empty(num_latents)
@@ -140,9 +142,10 @@ def draw_ids(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for([numba.void(_nodes, float64, int64[:, ::1], boolean[:, ::1], float64[::1])])
 def add_effects(tables_F: Any, taper: Any, ids_MF: Any, missing_MF: Any, out_score_M: Any) -> Any:
-    """Add the effects of a sample's ids: a normal of table and id, times the table's standard deviation.
+    """Add the effects of each sample's ids on the log-odds to ``out_score_M``.
 
-    ``taper``: the effect of rank r shrinks as ``(1 + r / 100) ** -taper``. A missing value has an effect of its own.
+    An effect is a normal of table and id, times the table's standard deviation, times ``(1 + r / 100) ** -taper`` for
+    rank r, from 0. A missing value has a normal of its own and no taper.
     """
     for m in range(len(ids_MF)):
         for f in range(len(tables_F)):
@@ -174,10 +177,10 @@ def draw_integers(  # noqa: PLR0917 - as above
     out_missing_MI: Any,
     out_score_M: Any,
 ) -> Any:
-    """Draw the integers, still as signed log1p and not rounded, and the sum of their effects on the log-odds.
+    """Draw the integers, as signed log1p before rounding, and set ``out_score_M`` to their effects on the log-odds.
 
-    ``value_IQ`` is the quantile function of an integer at the normal's values ``knot_Q``, linear between them, constant
-    before the first.
+    ``value_IQ``: the values of each integer at the values ``knot_Q`` of its normal variable; linear between knots,
+    constant outside them. Whether a value is missing is drawn besides.
     """
     for m in range(len(out_score_M)):
         number = uint64(start + m) * uint64(_STRIDE)

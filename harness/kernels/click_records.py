@@ -25,8 +25,8 @@ def unpack(  # noqa: PLR0917 - compiled functions take values by place
 ) -> Any:
     """Split the records ``items_B`` into features, row ids and labels.
 
-    Returns the index of the first damaged record, which has a word at or above its limit, or one of the words
-    ``signed_S`` that is no finite float; -1 if there is none.
+    Returns the place in ``items_B`` of the first damaged record, -1 if there is none. In a damaged record a word is not
+    below its limit in ``limits_C`` (as uint32), or one of the words ``signed_S`` is no finite float.
     """
     num_dense, num_tables = out_dense_BI.shape[1], out_ids_BF.shape[1]
     dense_BI, labels_B = out_dense_BI.view(np.int32), out_labels_B.view(np.int32)
@@ -53,7 +53,11 @@ def unpack(  # noqa: PLR0917 - compiled functions take values by place
 
 
 SIZE = np.dtype([(name, np.int64) for name in ("seen", "in_batches", "reused", "batch_start")])
-"""Of a table: rows seen so far, their number summed over batches, accesses that came soon after another of the row."""
+"""Counts of a table.
+
+``seen``: rows accessed so far. ``in_batches``: distinct rows of a batch, summed over batches. ``reused``: accesses at
+most ``window`` samples after the previous access to the row.
+"""
 _sizes: Any = numba.from_dtype(SIZE)
 
 
@@ -78,11 +82,11 @@ def count(  # noqa: PLR0917 - compiled functions take values by place
     positives_N: Any,
     last_N: Any,
 ) -> Any:
-    """Count the accesses of the samples ``start``, ``start + 1``, … to one table; returns the rows seen so far.
+    """Count the accesses of the samples ``start``, ``start + 1``, … to one table. Returns the number of rows seen.
 
-    The rows of the first ``in_whole_batches`` samples are counted batch by batch. Changes ``sizes_F[table]``,
-    ``counts_N`` (accesses), ``positives_N`` (accesses of positive samples) and ``last_N`` (1 + the last sample that
-    accessed a row; 0: none).
+    ``in_batches`` counts the first ``in_whole_batches`` samples only. Changes ``sizes_F[table]``, ``counts_N``
+    (accesses), ``positives_N`` (accesses of positive samples) and ``last_N`` (1 + the last sample that accessed a row;
+    0: none).
     """
     size = sizes_F[table]
     for b in range(len(ids_B)):
@@ -101,7 +105,7 @@ def count(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for([numba.void(uint8[:, ::1], int64[:, :, :, ::1])])
 def count_pairs(codes_SF: Any, counts_FFCC: Any) -> Any:
-    """Add how often each two codes of two tables f < g meet in a sample to ``counts_FFCC``."""
+    """Add to ``counts_FFCC[f, g, i, j]``, f < g, the samples that have code i in table f and code j in table g."""
     num_tables = codes_SF.shape[1]
     for s in range(len(codes_SF)):
         for f in range(num_tables):

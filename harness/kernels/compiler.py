@@ -30,13 +30,13 @@ _CODE = (".nbi", ".nbc")  # Numba's index of a function, and its machine code
 _SEAL = ".digest"
 
 AHEAD = 16
-"""Rows or records to prefetch before they are needed. More of them in flight bring nothing."""
+"""How many rows or records ahead of their use loops prefetch. A larger number is no faster."""
 
 
 def compiled_for(signature: Any) -> Callable[[_F], _F]:
     """Compile a function for these types when its module is imported: no step waits for a compiler.
 
-    ``signature``: one of Numba's signatures, or a list of them. Where no folder can be written to, or a cached file is
+    ``signature``: one of Numba's signatures, or a list of them. If no folder can be written to, or a cached file is
     damaged, the function is compiled without a cache. The folder of a damaged file is emptied.
     """
     signatures = signature if isinstance(signature, list) else [signature]
@@ -95,7 +95,7 @@ def _digest(file: Path) -> str:
 
 
 def is_cold() -> bool:
-    """Whether the loops must be compiled when they are imported, which takes about 20 s."""
+    """Whether importing the loops compiles them, which takes about 20 s: the cache is empty, or there is none."""
     return CACHE_FOLDER is None or not any(CACHE_FOLDER.rglob("*.nbi"))
 
 

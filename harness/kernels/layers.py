@@ -4,7 +4,8 @@ The mathematics is that of :mod:`harness.model.torch_backend`. Matrix products a
 :mod:`harness.kernels.products`. Nothing outside them fuses a product with a sum or reorders a sum. So no result depends
 on the number of shares or threads.
 
-Arrays are passed as addresses and sizes, in records of two types, :data:`LAYER` and :data:`JOB`.
+Arrays are passed as addresses and sizes, in records of two types, :data:`LAYER` and :data:`JOB`. Bounds ``first`` to
+``last`` of samples or rows exclude ``last``.
 
 B batch, V vectors of a sample, A = B (V - 1) accesses, N distinct rows of a batch, D embedding dim, T the top's inputs.
 """
@@ -34,7 +35,7 @@ LAYER = np.dtype(
         )
     ]
 )
-"""A layer with its buffers for one batch size: addresses and sizes, in numbers."""
+"""A layer with its buffers for one batch size: addresses, and sizes in numbers of elements."""
 
 PARTS = ("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce")
 """Parts of a training step, in order. The first thread notes the time before the first and after each."""
@@ -73,7 +74,7 @@ def matrix(address: int, num_rows: int, width: int) -> Any:
 def share(total: int, part: int, num_parts: int, unit: int) -> Any:
     """The bounds (start, stop) of share ``part`` of ``total`` items.
 
-    A share is a whole number of units, except the last one, which may end in a partial unit.
+    Shares begin at multiples of ``unit`` items, so only the last one that is not empty may end within a unit.
     """
     units = (total + unit - 1) // unit
     return min(total, units * part // num_parts * unit), min(total, units * (part + 1) // num_parts * unit)
@@ -96,7 +97,7 @@ def _multiply(left_MK: Any, right_KN: Any, out_MN: Any, factor: float, adds: boo
 
 @inlined
 def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """y = relu(x̃ A) of samples ``first`` to ``last``."""
+    """Compute y = relu(x̃ A), or x̃ A in a layer without ReLU, of samples ``first`` to ``last``."""
     inputs = matrix(layer.inputs, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
     outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, 1.0, False)
@@ -109,7 +110,7 @@ def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """Turn dL/dy into dL/d(x̃ A), in place: 0 where the ReLU's output is 0."""
+    """Turn dL/dy into dL/d(x̃ A) in place: 0 where the ReLU's output is 0. A no-op in a layer without ReLU."""
     if layer.has_relu:
         outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
         grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
@@ -120,9 +121,9 @@ def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """Compute the gradient of a layer's inputs, dL/dx = g Aᵀ, of samples ``first`` up to but excluding ``last``.
+    """Compute the gradient of a layer's inputs, dL/dx = g Aᵀ, of samples ``first`` to ``last``.
 
-    g: ``output_grad``; A: the weights.
+    g: ``output_grad`` after :func:`mask`; A: here without the row of biases.
     """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in]
@@ -210,7 +211,7 @@ def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) ->
 
 @inlined
 def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
-    """The losses log(1 + exp(s a)) of some logits a, s = 1 - 2 y, and dL/da of the mean over B; in double precision."""
+    """Compute the losses log(1 + exp(s a)), s = 1 - 2 y, of logits a, and dL/da of their mean L over B, in float64."""
     logits_B1 = matrix(top.outputs, job.num_samples, top.outputs_width)
     grads_B1 = matrix(top.output_grad, job.num_samples, top.outputs_width)
     labels_B = carray(pointer(job.labels), job.num_samples, np.float32)
@@ -225,7 +226,7 @@ def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
 
 @inlined
 def coalesce(job: Any, first: int, last: int) -> None:
-    """The gradients of some rows: for each, the sum over its accesses in the order of the batch."""
+    """Compute the gradients of distinct rows ``first`` to ``last``: sums over accesses in the order of the batch."""
     dim, num_vectors, num_tables = job.dim, job.num_vectors, job.num_vectors - 1
     order_A = carray(pointer(job.order_A), job.num_samples * num_tables, np.int64)
     starts_N = carray(pointer(job.starts), job.num_rows, np.int64)

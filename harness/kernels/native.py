@@ -16,10 +16,10 @@ from numba.extending import intrinsic
 
 
 def link(symbols: Mapping[str, str], library: str | None) -> bool:
-    """Make C functions callable from compiled code: {name in compiled code: symbol in the library}.
+    """Make C functions callable from compiled code; False, and nothing linked, if the library or a symbol is missing.
 
-    ``library``: a path; None for what this process has loaded, the C library included. False, and nothing linked, if
-    the library or a symbol is missing. Names begin with ``harness_``, so that they clash with no library's.
+    ``symbols``: {name in compiled code: symbol in the library}. Names begin with ``harness_``, so that they clash with
+    no library's. ``library``: a path; None for what this process has loaded, the C library included.
     """
     try:
         handle = ctypes.CDLL(library)
@@ -47,7 +47,7 @@ _pointer = types.voidptr
 yield_core = types.ExternalFunction("harness_yield", types.int32())
 """Let the scheduler run another thread on this core."""
 sem_init = types.ExternalFunction("harness_sem_init", types.int32(_pointer, types.int32, types.uint32))
-"""Make a POSIX semaphore at an address; then 0, and its initial value."""
+"""Make a POSIX semaphore. Arguments: its address, 0 (only threads of this process share it), its initial value."""
 sem_post = types.ExternalFunction("harness_sem_post", types.int32(_pointer))
 sem_wait = types.ExternalFunction("harness_sem_wait", types.int32(_pointer))
 
@@ -58,7 +58,7 @@ def typed_intrinsic(function: Callable[..., Any]) -> Any:
 
 
 def _atomic(operation: str) -> Any:
-    """LLVM's atomic ``operation`` on the int64 at an address, sequentially consistent; returns the value before."""
+    """Intrinsic: LLVM's atomic ``operation`` on the int64 at an address, sequentially consistent; the value before."""
 
     def atomic(_context: Any, address: Any, value: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -86,7 +86,7 @@ def load(_context: Any, address: Any) -> Any:
 
 
 def _unaligned(num_bytes: int) -> Any:
-    """The little-endian number in ``num_bytes`` bytes at an address, which need not be a multiple of them; uint64."""
+    """Intrinsic: the little-endian number in ``num_bytes`` bytes at an address, aligned or not; uint64."""
 
     def load_them(_context: Any, address: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -115,7 +115,7 @@ def pointer(_context: Any, address: Any) -> Any:
 
 @typed_intrinsic
 def nanoseconds(_context: Any) -> Any:
-    """The reading of the monotonic clock, int64."""
+    """The reading of the monotonic clock in ns, int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)

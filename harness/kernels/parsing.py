@@ -65,7 +65,7 @@ def xxh64(address: Any, num_bytes: Any) -> Any:
 
 
 SKIPPED, LABEL, DENSE, CATEGORY = range(4)
-"""What a column of the file is."""
+"""Kinds of columns of a file."""
 
 EMPTY = 0xEF46DB3751D8E999
 """XXH64 of no bytes: the value of a missing category."""
@@ -95,7 +95,7 @@ def _digit(text_X: Any, x: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _exponent(text_X: Any, first: Any, end: Any) -> Any:
-    """The exponent that begins at ``first`` with an e or E, 0 if none does, and the position after it."""
+    """The exponent that begins at ``first`` with an e or E, and the position after it; 0 and ``first`` without one."""
     if first == end or (text_X[first] != _E and text_X[first] != _e):
         return 0, first
     x = first + 1
@@ -112,10 +112,10 @@ def _exponent(text_X: Any, first: Any, end: Any) -> Any:
 
 @numba.njit(nogil=True)
 def decimal(text_X: Any, first: Any, end: Any) -> Any:
-    """The decimal number in the bytes [first, end), and whether they are one that float32 can hold.
+    """The decimal number in the bytes [first, end), float64, and whether they are one within the range of float32.
 
-    It is the nearest double if it has up to 15 digits and its last one counts 10^-22 to 10^22; else a few units in the
-    last place of a double may be missing, which a float32 does not show.
+    The result is the nearest double for up to 15 digits of which the last stands for 10^-22 to 10^22. Otherwise it may
+    be a few units in the last place of a double away, which a float32 does not show.
     """
     x = first
     is_negative = x < end and text_X[x] == _MINUS
@@ -178,11 +178,11 @@ def decode_delimited(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compi
     out_dense_RI: Any,
     out_hashes_FR: Any,
 ) -> Any:
-    """Parse rows of ``harness.data.delimited``'s format. Returns how many are sound before the first malformed one.
+    """Parse rows of ``harness.data.delimited``'s format. Returns the index of the first malformed one, R without one.
 
-    ``text_X`` contains R newlines, the last one at its end. ``kinds_C``: what each column is. ``places_C``: its feature
-    or table. ``missing_M``: XXH64 of words that stand for a missing value, beside the empty one. Categories become the
-    XXH64 of their bytes. A missing dense value is 0, a missing category :data:`EMPTY`.
+    ``text_X`` contains R newlines, the last one at its end. ``kinds_C``: the kind of each column. ``places_C``: its
+    feature or table. ``missing_M``: XXH64 of words that stand for a missing value, besides the empty one. Categories
+    become the XXH64 of their bytes. A missing dense value is 0, a missing category :data:`EMPTY`.
     """
     address = text_X.ctypes.data
     num_columns = len(kinds_C)
@@ -244,6 +244,7 @@ def decode_criteo(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_
     """Parse rows of ``harness.data.criteo``'s format. Returns False if one of them is malformed.
 
     ``text_X`` contains R newlines, the last one at its end. ``max_digits``: the largest number of digits of an integer.
+    A missing integer or category is 0.
     """
     num_integers, num_categories = out_integers_RI.shape[1], out_categories_RF.shape[1]
     x = 0
@@ -290,11 +291,11 @@ def decode_criteo(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_
 def number_values(  # noqa: PLR0917 - compiled functions take values by place
     values_N: Any, start: int, slots_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """Replace the values from ``start`` on by ids, as ``harness.data.prepare`` defines them.
+    """Find the ids of the values from ``start`` on, as ``harness.data.prepare`` defines them; new values get new ids.
 
-    Returns the position after the last numbered value, and the number of distinct ids. ``slots_S`` is the hash table
-    from values to ids; it is updated in place. Numbering stops before a new value that would need more than
-    ``most_ids`` ids. ``most_ids`` must be less than the number of slots.
+    Returns the position after the last numbered value, and the number of distinct ids, ``num_ids`` of which existed
+    before. ``slots_S``, the hash table from values to ids, is updated in place. Numbering stops before a new value that
+    would need more than ``most_ids`` ids. ``most_ids`` must be less than the number of slots.
     """
     num_slots = uint64(len(slots_S))
     for n in range(start, len(values_N)):
@@ -318,7 +319,7 @@ def number_values(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for("void(uint64[::1], uint64[::1])")
 def move_values(slots_S: Any, out_slots_S: Any) -> None:
-    """Copy a hash table into an empty one with more slots."""
+    """Copy a hash table of :func:`number_values` into an empty one with more slots."""
     num_slots = uint64(len(out_slots_S))
     for slot in slots_S:
         if slot != 0:
@@ -334,7 +335,7 @@ def move_values(slots_S: Any, out_slots_S: Any) -> None:
 def number_words(  # noqa: PLR0917 - compiled functions take values by place
     words_N: Any, start: int, words_S: Any, ids_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """`:func:`number_values` for 64-bit words: ``words_S`` and ``ids_S`` (id + 1; 0: empty) are the table."""
+    """:func:`number_values` for 64-bit words, with a hash table of ``words_S`` and ``ids_S`` (id + 1; 0: empty)."""
     num_slots = uint64(len(words_S))
     for n in range(start, len(words_N)):
         if n + _AHEAD < len(words_N):
@@ -358,7 +359,7 @@ def number_words(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for("void(uint64[::1], int32[::1], uint64[::1], int32[::1])")
 def move_words(words_S: Any, ids_S: Any, out_words_S: Any, out_ids_S: Any) -> None:
-    """Copy a hash table into an empty one with more slots."""
+    """Copy a hash table of :func:`number_words` into an empty one with more slots."""
     num_slots = uint64(len(out_words_S))
     for s in range(len(words_S)):
         if ids_S[s] != 0:

@@ -34,10 +34,7 @@ _BYTES = 4  # of a float
 
 @dataclass(frozen=True)
 class Tile:
-    """The part of a result that stays in registers: ``num_rows`` rows of ``num_vectors`` vectors of ``lanes`` floats.
-
-    Numbers of a matrix lie ``row_step`` and ``column_step`` bytes apart, so an operand may be a transposed view.
-    """
+    """A part of a result that stays in registers: ``num_rows`` rows of ``num_vectors`` vectors of ``lanes`` floats."""
 
     lanes: int
     num_vectors: int
@@ -53,8 +50,8 @@ class Tile:
         """Compiled function: out <- left right or, if ``adds``, out <- out + factor left right, rounded once.
 
         Arguments: m, n, k (at least 1); address, row step and column step of left (m, k) and of right (k, n); address
-        and row step of out (m, n); factor; adds. Columns of out lie side by side, and of right either its rows' or its
-        columns' numbers.
+        and row step of out (m, n); factor; adds. A step is the distance in bytes of neighbouring rows or columns, so an
+        operand may be a transposed view. One of the steps of right must be 4; the column step of out is 4.
         """
         multiply_tile, copy_rows, copy_columns = self._multiply_tile(), self._copy_rows(), self._copy_columns()
         num_rows, width, lanes = self.num_rows, self.width, self.lanes
@@ -250,7 +247,7 @@ class Tile:
         return [_pointer(builder, builder.add(address, _I64(step)), self._vector) for step in steps]
 
     def _masks(self, builder: Any, num_columns: Any) -> list[Any]:
-        """For each vector of a tile's row: which lanes are below ``num_columns``."""
+        """For each vector of a tile's row a mask of the columns below ``num_columns``."""
         return [self._mask(builder, num_columns, vector * self.lanes) for vector in range(self.num_vectors)]
 
     def _mask(self, builder: Any, limit: Any, first: int) -> Any:
@@ -285,7 +282,7 @@ def _pointer(builder: Any, address: Any, type_: Any) -> Any:
 
 
 def _at_most(builder: Any, number: int, count: Any) -> Any:
-    """``number``, but at most the index of the last of ``count`` items."""
+    """``number`` or ``count - 1``, the lesser."""
     is_below = builder.icmp_signed("<", _I64(number), count)
     return builder.select(is_below, _I64(number), builder.sub(count, _I64(1)))
 
@@ -298,7 +295,7 @@ def _repeat(builder: Any, value: Any, vector: ir.VectorType) -> Any:
 
 
 TILES = {"512 bits": Tile(16, 2, 8), "256 bits": Tile(8, 2, 6)}
-"""By vector width. On an AMD EPYC (Zen 5), 8 rows beat 12, and 2 vectors beat 3 and 4."""
+"""Tiles by vector width. On an AMD EPYC (Zen 5), 8 rows beat 12, and 2 vectors beat 3 and 4."""
 
 multiply = TILES["512 bits" if _FEATURES.get("avx512f") else "256 bits"].multiply
 """The product of compiled code; see :attr:`Tile.multiply`."""

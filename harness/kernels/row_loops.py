@@ -29,7 +29,7 @@ def adagrad(value: Any, gradient: Any, total: Any, learning_rate: Any) -> Any:
 
 
 BETA_1, BETA_2, ADAM_EPS = 0.9, 0.999, 1e-8
-"""Of Adam: decays of the two moments, and what is added to the root of the second: the defaults of torch.optim.Adam."""
+"""Adam's decays of the two moments, and the number added to the root of the second: defaults of torch.optim.Adam."""
 
 _DECAY_1, _WEIGHT_1 = np.float32(BETA_1), np.float32(1 - BETA_1)
 _DECAY_2, _WEIGHT_2 = np.float32(BETA_2), np.float32(1 - BETA_2)
@@ -52,7 +52,7 @@ def second_moment(second: Any, gradient: Any) -> Any:
 def adam(value: Any, first: Any, second: Any, rate: Any, eps: Any) -> Any:
     """``value - rate * first / (sqrt(second) + eps)``, each operation rounded to float32.
 
-    ``first, second``: the moments, this gradient included. ``rate, eps``: of :func:`corrected`. Source:
+    ``first``, ``second``: the moments, this gradient included. ``rate``, ``eps``: those of :func:`corrected`. Source:
     Kingma, Ba, ICLR 2015, algorithm 1.
     """
     return value - rate * first / (np.sqrt(second) + eps)
@@ -83,9 +83,10 @@ def _power(base: Any, exponent: Any) -> Any:
 
 @numba.njit(nogil=True, error_model="numpy")
 def distance(left: Any, i: Any, right: Any, j: Any, dim: Any) -> Any:
-    """The L2 distance of row i from row j over the first ``dim`` columns, float32; infinite where it is NaN.
+    """The L2 distance of row i from row j over the first ``dim`` columns, float32; infinite if it would be NaN.
 
-    Squares are added up in four sums, of every fourth column: additions to a single sum would wait for each other.
+    Squares are added up in four sums, each of every fourth column, since additions to one sum would wait for each
+    other.
     """
     sum_0 = sum_1 = sum_2 = sum_3 = float32(0)
     fours = dim - dim % 4
@@ -130,10 +131,10 @@ _word = numba.njit(nogil=True)(word)
 
 @compiled_for(void(uint64, uint64, uint64, float32, int64, float32[:, ::1]))
 def draw_rows(key: int, first: int, stride: int, bound: float, dim: int, out_KX: Any) -> None:  # noqa: PLR0917
-    """Set the first ``dim`` columns of each row to U(-bound, bound).
+    """Set the first ``dim`` columns of each row to uniform numbers in [-bound, bound).
 
-    Row k is row ``first + k * stride`` of its table. The value of column d follows from the 24 highest bits of the word
-    of ``key`` whose number is that row * ``dim`` + d.
+    Row k of ``out_KX`` is row r = ``first + k * stride`` of its table. Its value in column d follows from the 24
+    highest bits of word ``r * dim + d`` of the stream ``key``.
     """
     for k in range(len(out_KX)):
         number = (uint64(k) * stride + first) * uint64(dim)
@@ -174,10 +175,10 @@ def sum_some_runs(  # noqa: PLR0917 - compiled functions take values by place
     ]
 )
 def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_vectors: int) -> Any:
-    """The sum of the values of each run of ``order_P``, added in its order: (N, D).
+    """The sum of the values of each run of accesses, added in the order of the run: (N, D).
 
     ``order_P`` holds numbers of accesses; run n begins at position ``starts_N[n]``, the first at 0. ``values_XD`` holds
-    V vectors for each sample, of which the last F, one for each table, belong to accesses: the value of access a is
+    V vectors for each sample, of which the last F, one for each table, belong to accesses. The value of access a is
     vector ``V - F + a % F`` of sample ``a // F``.
     """
     summed_ND = np.empty((len(starts_N), values_XD.shape[1]), values_XD.dtype)
@@ -189,15 +190,15 @@ NO_COUNTS, NO_NORMS = np.empty(0, np.int32), np.empty(0, np.float32)
 """For :func:`step_rows`, where updates are not counted or not measured."""
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, ADAM = range(4)
-"""Rules of an update: 0, 1, D and 2 D + 1 state columns."""
+"""Rules of an update, with 0, 1, D and 2 D + 1 columns of state."""
 
 
 @numba.njit(nogil=True, error_model="numpy")
 def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: Any) -> None:
     """Update one row in place, each operation rounded to float32. All updates of rows use this function.
 
-    Row-wise Adagrad has one sum a row, of the mean of the squared gradient over D, added up in the order of D, as in
-    FBGEMM (``rowwise_adagrad``) and torchrec. Adam has the number of a row's updates in its last column.
+    Row-wise Adagrad has one sum for each row, to which it adds the mean over D of the squared gradient, as FBGEMM
+    (``rowwise_adagrad``) and torchrec do. Adam has the number of a row's updates in the last column.
     """
     dim = len(gradient_D)
     if rule == SGD:
@@ -236,10 +237,10 @@ def step_rows(  # noqa: PLR0917 - compiled functions take values by place
     counts_N: Any,
     out_norms_N: Any,
 ) -> None:
-    """One optimizer step on distinct rows of a shard, in place.
+    """One optimizer step on the distinct rows ``rows_N`` of a shard, in place.
 
-    ``pending_M`` grows by ``counts_N``, and ``out_norms_N`` gets the L2 norm of each row's change, unless they are
-    empty. Rows lie far apart in memory, so they are prefetched.
+    ``pending_M`` grows at these rows by ``counts_N`` unless it is empty. ``out_norms_N`` gets the L2 norm of each row's
+    change unless it is empty. Rows lie far apart in memory, so they are prefetched.
     """
     num_rows, width = len(rows_N), rows_MX.shape[1]
     counts, measures = len(pending_M) > 0, len(out_norms_N) > 0
@@ -291,9 +292,9 @@ def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
 def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
     rule: int, out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float
 ) -> None:
-    """For keys in both ``keys_H`` and ``keys_N`` (ascending), set the row of ``out_rows_HX`` to row N after one step.
+    """For each key in both lists, set its row of ``out_rows_HX`` to its row of ``rows_NX`` after one optimizer step.
 
-    The same bits as :func:`step_rows`.
+    ``keys_H`` and ``keys_N`` ascend. The bits are those of :func:`step_rows`.
     """
     n = 0
     for h in range(len(keys_H)):

@@ -22,8 +22,8 @@ LISTS = np.dtype(
 """The lists of one shard: addresses and sizes, so that a call has few arguments to unpack.
 
 ``tables``: ``num_tables`` of LIST, ascending by row. ``slots``: int32, the lists one after the other. ``is_member``: a
-bit for each row of the shard, in ``num_words`` of 64 bits. ``in_order``: 1 if a full list replaces its oldest member, 0
-if it replaces a random one.
+bit for each row of the shard, in ``num_words`` words. ``key``: of the stream that draws members to replace.
+``in_order``: 1 if a full list replaces its oldest member, 0 if it replaces a random one.
 """
 
 LIST = np.dtype(
@@ -31,8 +31,7 @@ LIST = np.dtype(
 )
 """A table's rows, ``first_row`` to ``last_row`` (exclusive), and its list: first slot, capacity, length.
 
-``oldest``: the place of the oldest member, from which on they are in order of age, around the end; 0 until the list is
-full.
+``oldest``: the place of the oldest member in a list that is replaced in order, a ring buffer; 0 until it is full.
 """
 
 
@@ -40,9 +39,9 @@ full.
 def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) -> None:
     """Add each sampled row that is not a member to the list of its table; in a full list it replaces a member.
 
-    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: making an array of a
-    tensor takes 0.6 us, as long as all the rest. Membership is as before this step. The member that is replaced follows
-    from ``key``, step and row, or is the oldest.
+    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses, since making an array of
+    a tensor takes 0.6 us, as long as all the rest. Whether a row is a member is decided before the step changes any
+    list. The member that is replaced is the oldest, or follows from ``key``, ``step`` and the row.
     """
     rows_N = carray(pointer(rows), num_rows, np.int64)
     sampled_N = carray(pointer(sampled), num_rows, np.bool_)
@@ -94,7 +93,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
 
 @compiled_for(void(int32[::1], uint64[::1]))
 def forget_members(rows_K: Any, is_member_W: Any) -> None:
-    """Clear the membership bits of ``rows``."""
+    """Clear the bits of ``rows_K`` in ``is_member_W``."""
     for k in range(len(rows_K)):
         row = int64(rows_K[k])
         is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))

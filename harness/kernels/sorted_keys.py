@@ -14,10 +14,10 @@ from harness.kernels.compiler import compiled_for
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
 def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
-    """The sort word of each access, (A,).
+    """A word for each access, (A,), by which accesses are sorted by row and then by their order in the batch.
 
-    The upper bits are the row's position in the rank-major order; the low ``num_bits`` bits are the access's number.
-    Row ``i`` of table f is at ``i // O + origins_OF[i % O, f]``.
+    The upper bits are the key of the row, its position in the rank-major order: ``i // O + origins_OF[i % O, f]`` for
+    row i of table f. The low ``num_bits`` bits are the number of the access.
     """
     num_samples, num_tables = ids_BF.shape
     num_owners = len(origins_OF)
@@ -39,8 +39,8 @@ def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
 def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any:
     """From sorted words of :func:`place`: keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N.
 
-    ``base_R`` (R + 1): the first key of each rank, and the end of the last one. ``rows_N`` are keys minus their rank's
-    base. The others are fields of :class:`harness.core.lookup.BatchPlan`.
+    ``base_R`` (R + 1): the first key of each rank, and the end of the last one. ``rows_N``: keys minus the first key of
+    their rank. The others are fields of :class:`harness.core.lookup.BatchPlan`.
     """
     num_accesses = len(words_A)
     num_tables = num_accesses // len(sampled_B)
@@ -89,10 +89,10 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
 
 @compiled_for("Tuple((int64[::1], int32[::1], int64[::1], int64[::1]))(int64[::1], int64, int32[::1])")
 def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
-    """The union of keys, from sorted words that hold a key, then the number of its access in ``num_bits`` bits.
+    """The union of keys, from sorted words: upper bits a key, low ``num_bits`` bits the number of its access.
 
-    Returns the distinct keys_U; counts_U, the sum of their accesses' counts; inverse_A, the key of each access; and
-    firsts_U, the first access of each key.
+    Returns keys_U, the distinct keys; counts_U, the sums of ``counts_A`` over their accesses; inverse_A, the place in
+    keys_U of each access's key; and firsts_U, the first access of each key.
     """
     number = (1 << num_bits) - 1
     num_keys = 0

@@ -1,14 +1,14 @@
 """A training step of DLRM as one program for a team of threads, compiled by Numba.
 
-Each thread takes a share of the samples through the whole network, forward and backward, and only then meets the others
-at a barrier, to add up the gradients of rows that samples of several shares read. Between two matrix products of a
-thread nothing else is called and no thread is woken, which would cost as much as the products: a batch has some twenty
-of them, 5 to 150 us each.
+Each thread takes a share of the samples through the whole network, forward and backward, and only then waits for the
+others at a barrier. Then the threads add up the gradients of rows, which samples of several shares may read. Between
+two matrix products a thread calls no other library and wakes no other thread, since that would cost as much as the
+products: a batch has some twenty of them, 5 to 150 us each.
 
-The calling thread posts a command, takes part in it as thread 0, and waits for the workers. The optimizer's step of the
-dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any thread claims the next one:
-workers while the caller does something else, the caller while it waits, or all of them before the next batch. Which
-thread does a task changes no bit.
+The calling thread posts a command, takes part in it as thread 0, and waits for the workers. An update, which is the
+optimizer's step of the dense parameters and the backward of the bottom MLP that only the step needs, is cut into tasks.
+Any thread claims the next one: workers while the caller does something else, the caller while it waits, or all of them
+before the next batch. Which thread does a task changes no bit.
 """
 
 from typing import Any
@@ -46,13 +46,15 @@ from harness.kernels.native import (
 )
 
 COMMANDS, ARRIVED, FINISHED, CLAIMED, BACK, DONE, ASLEEP = range(7)
-"""Counters, each on a cache line: commands posted; of the present command, threads that have reached its barrier and
-workers that have finished it; of the update, tasks claimed, tasks of the bottom's backward done, all tasks done; then
-of each thread whether it sleeps.
+"""Counters, each on a cache line.
+
+COMMANDS: commands posted. ARRIVED, FINISHED: threads at the barrier of the present command, workers that have finished
+it. CLAIMED, DONE, BACK: tasks of the update claimed, tasks done, and those of the bottom's backward among these.
+ASLEEP + k: whether thread k sleeps.
 """
 
 TRAIN, TRAIN_PART, MERGE, UPDATE, PREDICT, STOP = range(6)
-"""Commands. TRAIN is TRAIN_PART and MERGE at once."""
+"""Commands. TRAIN is TRAIN_PART, then MERGE."""
 
 _SPINS = 2000  # polls of a counter before the core is yielded
 
@@ -64,7 +66,6 @@ def num_counters(num_shares: int) -> int:
 
 @inlined
 def counter(job: Any, index: int) -> int:
-    """The address of counter ``index``."""
     return job.counters + 64 * index
 
 
@@ -83,7 +84,7 @@ def wait_for(address: int, value: int) -> None:
 
 @inlined
 def mark(job: Any, thread: int, index: int) -> None:
-    """Store the present time, in ns, in ``job.marks[index]``; a no-op on other threads than 0."""
+    """Store the present time in ns in ``job.marks[index]``; a no-op on other threads than 0."""
     if thread == 0:
         job.marks[index] = nanoseconds()
 
@@ -140,7 +141,7 @@ def _merge_share(job: Any, thread: int) -> None:
 
 @inlined
 def num_tasks(job: Any) -> int:
-    """Number of tasks of an update: the step of each layer, the bottom MLP's backward, ``num_shares`` each."""
+    """Number of tasks of an update: ``num_shares`` for the step of each layer, and for the bottom MLP's backward."""
     return (job.num_layers + 1) * job.num_shares
 
 
@@ -175,7 +176,6 @@ def run_tasks(job: Any) -> None:
 
 @inlined
 def execute(job: Any, command: int, thread: int) -> None:
-    """Execute one thread's part of a command."""
     if command == TRAIN:
         _train_share(job, thread)
         fetch_add(counter(job, ARRIVED), 1)
@@ -197,7 +197,7 @@ _SPIN_NS = 50_000  # an eager worker polls this long for a command before it sle
 
 @inlined
 def _post(job: Any, command: int) -> None:
-    """Start the workers on a command, after they have finished the previous one; wake sleeping workers."""
+    """Start the workers, which must have finished the previous command, on a command; wake sleeping workers."""
     job.command = command
     exchange(counter(job, ARRIVED), 0)
     exchange(counter(job, FINISHED), 0)
@@ -210,7 +210,7 @@ def _post(job: Any, command: int) -> None:
 
 @inlined
 def _join(job: Any) -> None:
-    """Wait until the workers have finished their command; take part in it if it is an update."""
+    """Wait until the workers have finished their command; if it is an update, take part in it."""
     if job.is_running:
         if job.command == UPDATE:
             run_tasks(job)
@@ -295,7 +295,7 @@ def predict(job_1: Any, dense_BI: Any, rows_NX: Any, inverse_A: Any) -> None:
 def update(job_1: Any, is_alone: bool) -> None:
     """Apply the pending step of the last batch, if there is one.
 
-    ``is_alone``: this thread computes it alone, unless the workers are running. Otherwise the team does.
+    ``is_alone``: this thread computes it alone, unless the workers have begun it. Otherwise the team does.
     """
     job = job_1[0]
     if is_alone and not job.is_running:
@@ -341,15 +341,13 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     last: int,
     is_eager: bool,
 ) -> float:
-    """Apply the pending step, then compute the mean loss and the row gradients of a batch.
+    """Apply the pending step, then compute the mean loss and the row gradients (``out_ND``) of a batch.
 
-    The step of this batch is pending afterwards.
+    Sets ``losses_B`` too. The step of this batch is pending afterwards. ``is_eager``: the workers begin it at once.
+    Otherwise they sleep, and leave their cores to other threads.
 
-    ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. If they are given, the buffers then hold what
-    the step reads of these samples, and no more: :func:`merge` must follow when all samples are there.
-
-    ``is_eager``: the workers begin the step of this batch at once. Otherwise they sleep, and leave their cores to other
-    threads.
+    ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. With a part of the samples only the buffers
+    of these are filled, and the result is 0.0. When the buffers have all samples, :func:`merge` must follow.
     """
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data
@@ -371,7 +369,7 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
 def merge(job_1: Any, losses_B: Any, is_eager: bool) -> float:
     """The mean loss and the row gradients of the batch whose samples are all in the buffers; its step is then pending.
 
-    The arrays are those of the last :func:`train`, and the bits equal those of a :func:`train` on all samples.
+    Reads and writes the arrays of the last :func:`train`. The bits equal those of a :func:`train` on all samples.
     """
     _command(job_1[0], MERGE)
     return _end_batch(job_1[0], losses_B, is_eager)

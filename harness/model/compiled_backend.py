@@ -142,7 +142,6 @@ class TeamPass:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """See :meth:`harness.model.dlrm.Backend.train`."""
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), self._dim))
         train = partial(

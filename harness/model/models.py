@@ -47,7 +47,6 @@ class ModelSize:
 
     @property
     def num_parameters(self) -> int:
-        """Number of the dense parameters."""
         layers = [*pairwise((self.shape.num_dense, *self.bottom_mlp)), *pairwise((self.top_inputs, *self.top_mlp))]
         return sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
 

@@ -96,7 +96,6 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
-    """The header of a generated trace: title, lengths, parameters as words, seed, and the command that makes it."""
     is_exact = spec.start == "equilibrium" or spec.model == "exponential"
     doubt = "" if is_exact else " at the rate of the long run, other than that of a fresh start"
     k = f"{spec.ranks_per_instant:.6g} ranks in each on average"

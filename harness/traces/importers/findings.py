@@ -285,7 +285,6 @@ def _name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""A node's name."""
 Number = Annotated[float, BeforeValidator(_number)]
 """A finite number, or its text."""
 Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
