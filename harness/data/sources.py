@@ -140,14 +140,14 @@ class Sidecar(BaseModel):
     synthetic: Synthetic
 
 
-def write_sidecar(log: Path, made: Synthetic) -> None:
-    """Write the sidecar of the complete ``log``. Raises DataError if a file cannot be read or written."""
-    source = fingerprint(log, lambda _: None)
-    content = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
+def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
+    """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError if that or the disk fails."""
+    source = fingerprint(content, lambda _: None)
+    sidecar = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
     path = log.with_name(log.name + SUFFIX)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(content.model_dump_json(indent=1) + "\n")
+        temporary.write_text(sidecar.model_dump_json(indent=1) + "\n")
         temporary.replace(path)  # whole at any time: another process may make the same log
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error

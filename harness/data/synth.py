@@ -74,7 +74,7 @@ def synth(
 
     Raises:
         DataError: ``out`` exists, an argument is out of range, ``like`` is no law, or the disk is full or fails.
-            ``out`` is then as it was, unless only the sidecar failed.
+            ``out`` is then as it was.
     """
     if rows < 1:
         raise DataError(f"--rows: expected at least 1 row to write, got {rows}")
@@ -96,21 +96,22 @@ def synth(
     whole, test = _Quality(), _Quality()
     split = split_rows(rows)
     sweep(out)
-    with replacing(out, "file") as temporary, _opened(temporary, out.suffix == ".gz") as file:
-        for start in range(0, rows, _CHUNK_ROWS):
-            end = min(start + _CHUNK_ROWS, rows)
-            samples = world.draw(start, end - start)
-            day_M = (samples.time_M * len(intercepts)).astype(np.int64)
-            logits = strength * samples.score_M + intercepts[day_M]
-            labels = world.label_uniforms(start, end - start) < 1 / (1 + np.exp(-logits))
-            file.write(_text(samples, labels))
-            whole.add(logits, labels)
-            bounds = split.num_train, split.first_validation
-            first, last = (min(max(bound - start, 0), end - start) for bound in bounds)
-            test.add(logits[first:last], labels[first:last])
-            if progress is not None:
-                progress(end, rows)
-    write_sidecar(out, made)
+    with replacing(out, "file") as temporary:
+        with _opened(temporary, out.suffix == ".gz") as file:
+            for start in range(0, rows, _CHUNK_ROWS):
+                end = min(start + _CHUNK_ROWS, rows)
+                samples = world.draw(start, end - start)
+                day_M = (samples.time_M * len(intercepts)).astype(np.int64)
+                logits = strength * samples.score_M + intercepts[day_M]
+                labels = world.label_uniforms(start, end - start) < 1 / (1 + np.exp(-logits))
+                file.write(_text(samples, labels))
+                whole.add(logits, labels)
+                bounds = split.num_train, split.first_validation
+                first, last = (min(max(bound - start, 0), end - start) for bound in bounds)
+                test.add(logits[first:last], labels[first:last])
+                if progress is not None:
+                    progress(end, rows)
+        write_sidecar(temporary, out, made)  # before the log has its name: the same command can be given again
     return SynthReport(
         num_rows=rows,
         like=like,

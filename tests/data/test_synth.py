@@ -14,6 +14,7 @@ from harness.data.facts import measure, read_facts
 from harness.data.law import read_law
 from harness.data.prepare import prepare
 from harness.data.records import Synthetic, read_meta
+from harness.data.sources import SUFFIX
 from harness.data.synth import synth
 
 LARGE_TABLES = (2, 3, 9, 11, 15, 20, 23, 25)
@@ -118,6 +119,10 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"^--{next(iter(option))}: "):
             synth(**{"rows": 10, "out": tmp_path / "a", "seed": 0, **option})
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"b{SUFFIX}").mkdir()  # in the place of the sidecar
+    with pytest.raises(DataError, match=r"b\.synth\.json: cannot be written"):
+        synth(10, tmp_path / "b", seed=0)
+    assert not (tmp_path / "b").exists(), "or the same command would be refused"
     (tmp_path / "train.txt").write_bytes(b"precious")
     with pytest.raises(DataError, match=r"train\.txt: exists"):
         synth(1_000, tmp_path / "train.txt", seed=0)
