@@ -36,10 +36,10 @@ PREDICT_SAMPLES = 1024
 class Backend(Protocol):
     """The arithmetic of the network. Results are new tensors on the CPU; no index is checked.
 
-    A backend is made from one matrix for each layer of the bottom and the top MLP, Wᵀ above b, and from Adagrad's sums
-    of squared gradients, likewise, the bottom's first; without sums, the optimizer is SGD. The caller shares these
-    matrices, and steps update them in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the
-    backend's own. ``group``: the trainers among which the samples of a batch are divided.
+    A backend is made from one matrix for each layer of the bottom and of the top MLP, Wᵀ above b, and from Adagrad's
+    sums of squared gradients, one matrix for each layer, the bottom's first. Without sums the optimizer is SGD. The
+    caller shares these matrices, and steps update them in place. ``is_eager``: a step may begin as soon as it is
+    pending, on the backend's own threads. ``group``: the trainers among which the samples of a batch are divided.
     """
 
     def train(
@@ -126,9 +126,9 @@ class DenseNetwork(Resumable):
         """Apply the pending step of the last :meth:`train`, if there is one.
 
         A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
-        Otherwise the next batch applies it at a lower cost. ``is_alone``: the step is computed on this thread only,
-        which leaves cores to other processes. A backend ignores ``is_alone`` if one thread would compute other bits, or
-        if its own threads have begun the step.
+        Otherwise the next batch applies it at a lower cost. A step cannot be taken back: to undo a batch, :meth:`load`
+        an earlier state. ``is_alone``: the step is computed on this thread only, which leaves cores to other processes.
+        A backend ignores it if one thread would compute other bits, or if its own threads have begun the step.
         """
         self._backend.step(is_alone=is_alone)
 

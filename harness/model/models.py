@@ -229,9 +229,9 @@ class Wide(nn.Module):
 
 
 class Layer(nn.Linear):
-    """A linear layer, then batch normalisation (``batch_norm``), a ReLU (``is_hidden``), and dropout (a probability).
+    """A linear layer, then, each if asked for, batch normalisation, a ReLU (``is_hidden``) and dropout.
 
-    Dropout is applied only if there are ``draws``.
+    ``dropout``: the probability that an output is dropped, if there are ``draws``.
     """
 
     def __init__(

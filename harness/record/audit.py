@@ -179,9 +179,9 @@ class _Auditor:
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
 
     def _check_repeated(self, event: Saved) -> None:
-        """Bytes written again need a failed write since the previous save; a rank has at most one, of its part once.
+        """Bytes written again need a failed write since the previous save; a rank has at most one of them.
 
-        So at most half of a save's bytes were written again.
+        ``payload_bytes`` includes both writes, so at most half of it was written again.
         """
         ranks, self._failed_writes = self._failed_writes, []
         if len(set(ranks)) < len(ranks):
@@ -354,7 +354,7 @@ class _Auditor:
         return profile["spare_o_res_h"]
 
     def _load_h(self, event: Recovered) -> float:
-        """Hours of a load: O_load, or with ``profile.load: by_bytes`` the part of it that the bytes are of a full save.
+        """Hours of a load: O_load, with ``profile.load: by_bytes`` times the bytes read, divided by a full save's.
 
         0 if only trainers died, unless the dense network was read or the profile has ``trainer_load``. Checks the
         number of bytes too.
@@ -431,7 +431,7 @@ class _Auditor:
         self._expect("train_loss", event.train_loss, sum(last) / len(last) if last else None)
 
     def _finish_resources(self, event: Finished) -> None:
-        """Check node-hours, if the result or the profile's number of trainers is given, and bytes sent, if they are."""
+        """Check node-hours, if the result has any or the profile a number of trainers; bytes sent, if it has any."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
             num_spares = sum(map(len, self._spares_h.values()))

@@ -116,7 +116,7 @@ def read_all_code() -> None:
 
 
 def _closure(roots: Sequence[str]) -> set[Path]:
-    """The files of ``roots``, of the modules of this repository that they import, directly or not, and of packages.
+    """The files of ``roots``, of this repository's modules that they import, directly or not, and of their packages.
 
     Imports of ``_NOT_FOLLOWED`` are left out.
     """

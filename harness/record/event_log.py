@@ -86,7 +86,7 @@ def _part(path: Path, start: int) -> bytes:
 
 
 def _whole_events(text: bytes) -> Iterator[dict[str, Any]]:
-    """The whole lines of ``text`` that are events."""
+    """The JSON objects in the whole lines of ``text``; other lines are left out."""
     for line in text.split(b"\n")[:-1]:
         try:
             event = json.loads(line)

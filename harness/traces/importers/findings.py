@@ -303,5 +303,5 @@ def date_seconds(value: Any, *, formats: Sequence[str], like: str) -> float:
 
 
 def shown(value: str) -> str:
-    """A text for a message, 60 characters at most."""
+    """``value`` quoted for a message, at most 60 characters."""
     return printable(repr(value), 60)
