@@ -34,7 +34,7 @@ class Formation:
 
     Attributes:
         members: PS ranks, then trainers, then spares. The index of a member is its worker id in torch's RPC.
-        takeovers: by PS rank that has died, the member, once a spare, that has served under its name since.
+        takeovers: for each PS rank that died after the generation was formed and that a spare replaced, the spare.
     """
 
     generation: int
@@ -107,7 +107,7 @@ Meet = Callable[[bytes], Mapping[Rank, bytes]]
 
 
 class WorldBroken(HarnessError):
-    """A generation could not be formed because a rank died. The supervisor orders the next one."""
+    """A generation could not be formed, usually because a rank died. Its members join the next one."""
 
 
 _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name, addrs/NAME its address

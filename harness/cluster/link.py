@@ -288,7 +288,6 @@ class Connections:
         self._ignored |= {connection for rank in ranks for connection in self._of(rank)}
 
     def rename(self, old: Rank, new: Rank) -> None:
-        """Register the connection of ``old`` as the connection of ``new``."""
         for connection in self._of(old):
             self._ranks[connection] = new
 

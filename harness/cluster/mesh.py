@@ -84,7 +84,7 @@ class Mesh:
             self.has_met = True
 
     def _peer_at(self, host: str, port: int) -> "_Peer":
-        """Connect to a trainer. If that fails, it counts as ended, except at the first meeting: an error is raised."""
+        """Connect to a trainer. One that cannot be reached counts as ended, or raises an error if this trainer is new."""
         try:
             connection = control.connect(host, port, self._authkey, self._timeout_s)
             connection.send(self.index)
@@ -274,7 +274,6 @@ def _encoded(value: Any) -> list[memoryview]:
 
 
 def _decoded(encoded: bytes) -> Any:
-    """The value that :func:`_encoded` encoded."""
     reading, rest = _receiving(), memoryview(encoded)
     try:
         space = next(reading)

@@ -112,7 +112,6 @@ class Processes:
         return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
 
     def on_lost_hosts(self) -> list[Rank]:
-        """The ranks and spares on hosts that were lost."""
         lost = self.launcher.lost_hosts()
         return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
 
@@ -207,7 +206,6 @@ class Processes:
         return {rank: {"pid": machine["pid"], "action": "killed"} for rank, machine in killed.items()}
 
     def rename(self, old: Rank, new: Rank) -> None:
-        """Register the process of ``old`` as the process of ``new``."""
         self._by_rank[new] = self._by_rank.pop(old)
 
     def forget(self, rank: Rank) -> None:

@@ -132,7 +132,6 @@ class Supervisor(Resumable):
         return replace(self.begins_with, succession=self._succession)
 
     def commit_point(self, *written: Any) -> None:
-        """See :meth:`harness.cluster.effects.Effects.commit_point`."""
         assert self.write_point is not None, "a run has resume points"
         self.write_point(self.state(), *written)
 
@@ -264,7 +263,6 @@ class Supervisor(Resumable):
 
     @property
     def unfired(self) -> list[PlannedFault]:
-        """The planned faults that have not been carried out."""
         return [self.planned_faults[number] for number in self._numbers_to_come]
 
     @property

@@ -270,7 +270,6 @@ class ExchangeOutcomes:
         self._finished.add(trainer)
 
     def have_finished(self, trainers: Collection[Rank]) -> bool:
-        """Whether all ``trainers`` have finished their jobs."""
         return self._finished.issuperset(trainers)
 
     def ask(self, trainer: Rank, num_calls: int, values: Mapping[int, bytes]) -> None:

@@ -177,7 +177,6 @@ class World:
         return [*filter(is_spare, self.pids)]
 
     def _ready_spares(self) -> list[Rank]:
-        """Spares that live and are connected."""
         return [spare for spare in self._spares() if spare in self._connections]
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
@@ -257,7 +256,7 @@ class World:
         self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
-        """Begin a generation of all ranks and connected spares, unless the present one has exactly these members."""
+        """Begin and return a generation of all ranks and connected spares; the present one if it has these members."""
         spares = self._ready_spares()
         if set(self._formation.members) != {*self.names, *spares}:
             self._begin_generation(spares)
@@ -335,7 +334,7 @@ class World:
         return {rank for rank in ranks if not self._processes.ends(rank)}
 
     def form_anew(self) -> Formation:
-        """Begin a generation of the same ranks and all connected spares."""
+        """Begin a generation of the same ranks and all connected spares, and return it."""
         self._begin_generation(self._ready_spares())
         return self._formation
 
@@ -468,7 +467,10 @@ class World:
             method(**values)
 
     def _lose_trainer(self, trainer: Rank) -> None:
-        """Remove a dead trainer and tell the others, which ask to replace it. Raises RunFailed if none is left."""
+        """Remove a dead trainer and tell the others, which ask to replace it.
+
+        Raises RunFailed if no trainer is left, or if the first generation is not formed yet.
+        """
         how = f"(pid {self.pids[trainer]}) {self._end_of(trainer, 'before its job was done')}"
         if why := self._processes.lost_with([trainer]).get(trainer):
             how = f"ended: {why}"

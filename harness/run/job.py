@@ -187,7 +187,6 @@ class Job:
 
 
 def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
-    """The ledgers of the run, with nothing charged yet."""
     metrics = run_spec.config.metrics
     shards = {rank: run_spec.row_bytes * rows for rank, rows in zip(cluster.ranks, run_spec.rank_rows, strict=True)}
     return Accounting(

@@ -59,7 +59,6 @@ class RunSpec:
 
     @cached_property
     def shape(self) -> Shape:
-        """The numbers of dense features and of tables."""
         return Shape(self.dataset.num_dense, self.dataset.num_tables)
 
     @cached_property
@@ -70,13 +69,12 @@ class RunSpec:
 
     @cached_property
     def footprint(self) -> Footprint:
-        """Sizes of the model, state of the optimizers included."""
         trainer = self.config.trainer
         return footprint(self.model, trainer.optimizer, trainer.dense_optimizer, self.shape)
 
     @cached_property
     def num_steps(self) -> int:
-        """Number of whole batches in one epoch, at least 1."""
+        """Number of whole batches in the training samples, at most ``data.max_train_samples`` of them; at least 1."""
         samples = min(self.dataset.num_train, self.config.data.max_train_samples or self.dataset.num_train)
         steps = samples // self.config.trainer.batch_size
         if steps < 1:
@@ -111,7 +109,6 @@ class RunSpec:
 
     @cached_property
     def placement(self) -> Placement:
-        """Which rank owns which row."""
         return Placement(self.config.cluster.placement, self.dataset.cardinalities, self.config.num_ps)
 
     @cached_property
@@ -121,7 +118,6 @@ class RunSpec:
 
     @cached_property
     def costs(self) -> Costs:
-        """The emulated cost constants of this run."""
         return job_costs(self.config, self.total_samples)
 
     @cached_property
@@ -211,7 +207,6 @@ class RunSpec:
 
     @property
     def tracker_spec(self) -> TrackerSpec:
-        """The parameters from which PS ranks build their trackers."""
         return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
 
     @property
@@ -257,11 +252,9 @@ class RunSpec:
 
     @property
     def loses_all_trainers(self) -> bool:
-        """Whether a planned fault kills all trainers."""
         return any(each.takes_trainers for each in self.planned_faults)
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
-        """The parameters from which PS ranks are built."""
         config = self.config
         return RankSpec(
             placement=self.placement,

@@ -43,7 +43,6 @@ class Variant:
     moves_saves: bool = False
 
     def of(self, config: Config, engine: EngineName, trace: TraceConfig) -> Config:
-        """``config`` with the variant's keys, on ``engine`` under ``trace``."""
         groups = {group: getattr(config, group).model_copy(update=dict(keys)) for group, keys in self.keys.items()}
         return config.model_copy(update={"engine": engine, "trace": trace, **groups})
 
