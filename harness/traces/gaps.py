@@ -6,9 +6,9 @@ are the same for instants at which any rank fails. Ranks that die at one instant
 between them would fit no family of distributions. Gaps include the time of repair.
 
 The first gap, from hour 0, is a whole one if the process started at hour 0. If the process has long been running, as in
-a window of a log, it is the rest of a gap that began earlier. Such gaps are longer than the average one, so a fit that
-counted them would be biased. ``first="left_out"`` therefore observes each process from its first failure on; a rank
-that never fails is then left out.
+a window of a log, it is only the rest of a gap that began earlier, and hour 0 falls into long gaps more often than into
+short ones. Counted as a whole gap it would bias a fit. ``first="left_out"`` therefore observes each process from its
+first failure on; a rank that never fails is then left out.
 
 Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I instants, R processes.
 """

@@ -63,7 +63,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     times of ``trace`` are drawn again.
 
     A gap lasts from failure to failure, and the last one is censored. The time before a first failure is left out,
-    since it is the rest of a gap. The MTBF is hours / instants and not the fitted mean, since that holds for any law.
+    since it is the rest of a gap. The MTBF is hours / instants, which holds for any law, and not the fitted mean.
 
     Raises TraceError: too few failures to learn from, gaps that no law fits, parameters that contradict each other, or
     as ``observe`` and ``gaps_of``.

@@ -121,7 +121,8 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 WALL_LENGTH = 4
-"""Length of a generated trace on the wall clock, in lengths of the job without overhead. It begins as the short one."""
+"""Length of a generated trace on the wall clock, in lengths of the job without overhead. It begins as the trace of the
+same seed by the clock of samples does."""
 _MOST_FIXED = 10_000
 _MOST_SHOWN = 60  # characters of a law
 _COUNT = re.compile(r"[0-9]{1,5}")
@@ -130,9 +131,9 @@ _COUNT = re.compile(r"[0-9]{1,5}")
 def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = False) -> Trace:
     """The trace that ``seed`` draws from ``law`` for a job with this profile and number of PS ranks.
 
-    ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer; a law ``fixed:`` or
-    ``at:`` has no failures after the job's length all the same. Raises ConfigError for an unknown law, TraceError for
-    bad parameters of a law or a trace that cannot be learned from.
+    ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Traces of the laws
+    ``fixed:`` and ``at:`` keep the job's length. Raises ConfigError for an unknown law, TraceError for bad parameters
+    of a law or a trace that cannot be learned from.
     """
     try:
         if law.startswith(("fixed:", "at:")):

@@ -254,7 +254,7 @@ class GeneratorSpec(Parameters):
 
     @property
     def expected_instants(self) -> float:
-        """The expected number of instants; for ``fresh`` an approximation by the rate of the long run."""
+        """The expected number of instants; for ``fresh`` that of the long run, exact for exponential gaps only."""
         return self.busy_h / self.instant_mtbf_h
 
     @property
