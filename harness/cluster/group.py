@@ -82,7 +82,7 @@ class Rendezvous:
 
         If ``generation`` is a past one, or was abandoned, send "broken" to ``rank`` instead.
 
-        ``address``: the address of its RPC agent, and the address at which a trainer accepts others; None for others.
+        ``address``: the address of its RPC agent, and the address at which a trainer accepts others (else None).
         """
         is_past = generation != self._formation.generation
         if not is_past:

@@ -110,7 +110,7 @@ class Launcher(Protocol):
     """Starts the processes of ranks. Used by one thread of the supervisor.
 
     Attributes:
-        dead_after_s: silence after which another host counts as lost; None if all processes are on this machine.
+        dead_after_s: seconds of silence after which another host is lost; None if all processes are on this machine.
     """
 
     dead_after_s: float | None = None

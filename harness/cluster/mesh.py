@@ -84,7 +84,7 @@ class Mesh:
             self.has_met = True
 
     def _peer_at(self, host: str, port: int) -> "_Peer":
-        """Connect to a trainer. One that cannot be reached counts as ended, or raises an error if this trainer is new."""
+        """Connect to a trainer. If that fails, it counts as ended; if this trainer is new, the error is raised."""
         try:
             connection = control.connect(host, port, self._authkey, self._timeout_s)
             connection.send(self.index)
@@ -184,7 +184,7 @@ class _Peer:
     """The connection with one other trainer, and the data still to be sent and received in an exchange.
 
     Args:
-        connection: closed here. None: the other trainer has ended.
+        connection: replaced by a socket of this object, and closed. None: the other trainer has ended.
     """
 
     def __init__(self, connection: Connection | None) -> None:
