@@ -80,10 +80,7 @@ class Channel(Protocol):
         ...
 
     def advanced(self, step: int) -> None:
-        """Count one finished step or batch of an evaluation; ``step``: the number of steps finished so far.
-
-        Sends nothing: the next heartbeat reports it.
-        """
+        """Count a finished step, or batch of an evaluation, for the next heartbeat. ``step``: steps finished so far."""
 
     def is_stopping(self) -> bool:
         """Whether the supervisor has said that the run is to stop. Does not wait."""
@@ -193,15 +190,10 @@ class Effects:
         self._call("end_fault", number)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Have dead ranks replaced, and their loss recorded.
+        """Have dead ranks replaced, and their loss recorded. ``seconds``: from the request to its failure.
 
-        Args:
-            lost: by dead rank, the transport's error text.
-            seconds: from the request to its failure.
-
-        Raises:
-            RunFailed: a process could not be started or ended.
-            StoreError: the run's folder has been moved, or cannot be read.
+        ``lost``: by dead rank, the transport's error text. Raises RunFailed if a process could not be started or ended,
+        StoreError if the run's folder has been moved or cannot be read.
         """
         self._call("replace", dict(lost), step, samples, seconds)
 
@@ -210,10 +202,7 @@ class Effects:
         return self.group.late_answer("is_stopping", self.channel.is_stopping)
 
     def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last yes, that all spares are connected; answered late.
-
-        Does not wait for the supervisor.
-        """
+        """Whether the supervisor has said, since the last yes, that all spares are connected; answered late."""
         return self.group.late_answer("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:

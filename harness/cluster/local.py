@@ -30,10 +30,7 @@ class LocalRanks(Ranks):
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the server of each PS rank and abandon its pending save; count each trainer as dead.
-
-        A no-op for a rank that is dead already.
-        """
+        """Drop the server of each PS rank and abandon its pending save; count each trainer as dead."""
         self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
         self._replaced_at_once -= {*ranks}
         for rank in ranks:

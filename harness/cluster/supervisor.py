@@ -37,10 +37,7 @@ class Ranks(Victims, Protocol):
         ...
 
     def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Replace all trainers, and PS ranks lost with them, at once, since no trainer is left to ask for it.
-
-        ``ranks``: all of these.
-        """
+        """Replace ``ranks`` at once: all trainers, and PS ranks lost with them. No trainer is left to ask for it."""
         ...
 
 
@@ -136,10 +133,9 @@ class Supervisor(Resumable):
         self.write_point(self.state(), *written)
 
     def strike_by_second(self) -> float:
-        """Carry out the planned faults whose hour has come; returns the seconds until the next one.
+        """Carry out the planned faults whose hour has come, as :meth:`inject`; returns the seconds until the next one.
 
-        Infinite without ``seconds_per_hour``, before the first step, and if no fault is to come. Raises as
-        :meth:`inject`.
+        Infinite without ``seconds_per_hour``, before the first step, and if no fault is to come.
         """
         newest = self._newest
         past_s = self._past_s

@@ -182,10 +182,7 @@ class Replacements(Mapping[Rank, bool]):
         return spare
 
     def restart(self, trainer: Rank, how: str) -> Rank | None:
-        """As :meth:`start`, for a replacement that ended before it took part. Raises RunFailed after too many in a row.
-
-        ``how``: how it ended, in words.
-        """
+        """As :meth:`start`, for a replacement that ended too early. Raises RunFailed after too many in a row."""
         self._num_restarts += 1
         if self._num_restarts > self._options.max_replacements_in_a_row:
             raise RunFailed(
@@ -198,10 +195,7 @@ class Replacements(Mapping[Rank, bool]):
         (self._spares if is_spare_trainer(rank) else self._ready)[rank] = True
 
     def begin(self) -> Rank | None:
-        """Begin the admission if all replacements are ready and a trainer waits for them.
-
-        Returns that trainer; None if the admission does not begin.
-        """
+        """Begin the admission if all replacements are ready and a trainer waits for them: returns it, else None."""
         if self._admitter is None or not self._ready or not all(self._ready.values()):
             return None
         admitter, self._admitter, self.is_entering = self._admitter, None, True

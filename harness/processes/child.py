@@ -116,10 +116,7 @@ class Child:
         return os.fdopen(os.dup(self.fileno()), errors="replace")
 
     def wait(self, within_s: float | None = None) -> int | None:
-        """The exit code, or minus the number of the signal that ended it; None if it runs longer than ``within_s``.
-
-        ``within_s`` None: wait without limit.
-        """
+        """The exit code, or minus the number of the signal that ended it; None if it runs longer than ``within_s``."""
         if self._code is None and self._handle.has_ended(within_s):
             code = self._handle.exit_code
             self._code = self._code if code is None else code  # None: :meth:`end`, which keeps it first, has reaped it

@@ -85,10 +85,7 @@ class Handshakes:
         self.ended, self._notice = Pipe(duplex=False)
 
     def begin(self, listener: socket.socket) -> None:
-        """Accept a connection and begin its handshake; if too many are under way, close the oldest.
-
-        Raises OSError if no connection could be accepted.
-        """
+        """Accept a connection and begin its handshake; if too many are under way, close the oldest. Raises OSError."""
         try:
             sock, address = listener.accept()
         except OSError as error:

@@ -108,9 +108,9 @@ class ResumePoints:
         return True
 
     def hand_over(self) -> Any:
-        """The state that new trainers start from (:meth:`succeed`) if all die now. Empties the caches and the mirror.
+        """The state that new trainers start from (:meth:`succeed`) if all die now.
 
-        It is without caches, mirror and dense network.
+        It is without dense network, caches and mirror. The call empties the caches and the mirror of this trainer.
         """
         self.client.reset()
         for kind in self.failover.recoveries:
@@ -159,10 +159,7 @@ class ResumePoints:
         return self.effects.has_passed(self.every_s, self._last_s)
 
     def _write(self, progress: Progress) -> bool:
-        """Write and commit a point. Returns False, without one, if a rank is dead: the next step detects it.
-
-        Raises StoreError.
-        """
+        """Write and commit a point; False if a rank is dead, which the next step detects. Raises StoreError."""
         began_s = self._last_s = self.effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
