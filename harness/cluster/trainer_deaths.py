@@ -182,7 +182,7 @@ class Replacements(Mapping[Rank, bool]):
         return spare
 
     def restart(self, trainer: Rank, how: str) -> Rank | None:
-        """As :meth:`start`, for a replacement that ended too early. Raises RunFailed after too many in a row."""
+        """As :meth:`start`, in place of a replacement that has ended. Raises RunFailed after too many in a row."""
         self._num_restarts += 1
         if self._num_restarts > self._options.max_replacements_in_a_row:
             raise RunFailed(
