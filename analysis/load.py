@@ -102,7 +102,7 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     ``status`` is one of ``STATUSES``. ``failure``: why a cell failed, is damaged or is a copy. ``disagreement``: a
     contradiction in its record (``harness.record.audit``). ``config_hash``: of everything that determines the result,
     except the code. ``code``: the fingerprint of the code that computed it. Only runs with a Finished event have
-    results. Missing values are NaN, or NA in columns of whole numbers and of text.
+    results. Missing values are NaN, or NA in columns of whole numbers.
 
     A run whose config.yaml cannot be used is a damaged row without seed, strategy and other settings. Raises StoreError
     if ``path`` is not a folder or contains no run.
@@ -229,10 +229,7 @@ def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
-    """Columns: the config's hash, the code's fingerprint, the time of the start (ISO 8601), and digests.
-
-    Empty without a Started event.
-    """
+    """Columns: config hash, code fingerprint, time of the start (ISO 8601), digests; empty without a Started event."""
     if log.started is None:
         return {}
     code = code_of(run.path)

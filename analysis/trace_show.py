@@ -71,7 +71,7 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
 
 
 def number(value: float | None) -> str:
-    """A number as text with three significant digits, or with all digits of its whole part below ten million.
+    """A number as text with three significant digits; from 1,000 to ten million rounded to a whole number.
 
     Numbers from 0.0001 to ten million have no exponent. Unknown (None or NaN) is a dash.
     """

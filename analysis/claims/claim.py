@@ -139,7 +139,6 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """The command that reproduces the claim."""
         return f"run.py reproduce {self.name if self.is_ours else self.path}"
 
     @property

@@ -128,9 +128,10 @@ class Study(Item):
 class Expected(Item):
     """The fields that all expectations share: ``paper``, the published number, and how a row is shown.
 
-    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced. ``also``: measures shown
-    in the row's remark, beside ``why``; of :class:`Within` only. ``digits``: digits after the point; :class:`Within`
-    uses those of the measure. ``calibrated``, ``identity``: agreement confirms nothing; :class:`Less` ignores these.
+    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced; :class:`Trend` ignores
+    it. ``also``: measures shown in the row's remark, beside ``why``; only :class:`Within` shows these. ``digits``:
+    digits after the point; :class:`Within` uses the measure's digits. ``calibrated``, ``identity``: agreement confirms
+    nothing; :class:`Less` ignores these.
     """
 
     at: Values | None = None
@@ -195,7 +196,8 @@ class Within(Expected):
     """Expects a measure in a range: its whole 95 % interval, or all rounds of a benchmark.
 
     ``best``: only the value of the key at which the measure is least, or most, is judged. ``provided``: a condition
-    that this value must meet. ``noise_below``: a round below it shows that the machine was busy, so nothing is judged.
+    that this value must meet; without ``best`` it is the value with most. ``noise_below``: a round below it shows that
+    the machine was busy, so nothing is judged.
     """
 
     within: Annotated[tuple[float, float], AfterValidator(_in_order)]

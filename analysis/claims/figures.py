@@ -116,8 +116,6 @@ def draw_panel(axes: "Axes", panel: Panel, results: Frame) -> None:
 
 @dataclass(frozen=True)
 class _Series:
-    """A series of points with a colour and a mark of its own in a panel."""
-
     label: str
     measure: Measure
     results: Frame

@@ -203,10 +203,7 @@ class Measure(Model):
         return 100 * (value / other - 1 if self.change == "more" else 1 - value / other)
 
     def mean(self, own: Frame, results: Frame) -> Estimate | None:
-        """The mean over ``own``, a part of ``results``; None without a value.
-
-        A result whose reference did not run is left out.
-        """
+        """The mean over ``own``, a part of ``results``, of results whose reference ran; None without a value."""
         values = self.values(own, results)
         if self.reference != _OF_NONE:
             return estimate(values)
@@ -232,8 +229,8 @@ class Measure(Model):
     def point(self, own: Frame, results: Frame) -> tuple[float, float, float] | None:
         """Middle, low end and high end of an error bar; None without a value.
 
-        Of runs: the mean and its 95 % interval, or three times the mean of one run. Of a benchmark's rounds: the
-        median, the least and the greatest value.
+        Of runs: the mean and the ends of its 95 % interval; all three are equal for one run. Of a benchmark's rounds:
+        the median, the least and the greatest value.
         """
         if "status" not in results:
             values = self.values(own, results)
@@ -242,10 +239,7 @@ class Measure(Model):
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
     def text(self, own: Frame, results: Frame) -> str:
-        """``words`` with the mean ± half of its interval, or with the rounds' median, least and greatest value.
-
-        Empty without a value.
-        """
+        """``words`` with mean ± half of the interval, or the rounds' median, least and greatest; empty without value."""
         if "status" not in results:
             values = self.values(own, results).to_list()
             return self.words.format(middle(values, self.digits)) if values else ""
@@ -265,7 +259,6 @@ class Measure(Model):
 
     @property
     def label(self) -> str:
-        """The name of an axis that shows this measure."""
         return self.axis or self.name
 
 

@@ -207,7 +207,6 @@ def _html_cells(row: Row) -> list[str]:
 
 
 def _marked(verdict: str) -> Html:
-    """A verdict as HTML, with the CSS class of its colour."""
     return Html(f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>')
 
 

@@ -235,10 +235,7 @@ _ASKED_FOR = "the generator's law was fitted to a sample of Criteo Kaggle"
 
 
 def accesses(results: Frame) -> list[Row]:
-    """Rows: the share of accesses that go to the most accessed rows.
-
-    Synthetic data are not judged, since their skew was chosen.
-    """
+    """Rows: the share of accesses of the most accessed rows. Synthetic data, whose skew was chosen, are not judged."""
     rows: list[Row] = []
     for each in results.to_dict("records"):
         if each["tables"] != "all" or each["frac"] not in _SHOWN_FRACS:

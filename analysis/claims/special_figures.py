@@ -92,10 +92,7 @@ def _marks(arms: Iterable[str]) -> dict[str, str]:
 
 
 def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
-    """The points (1/72 inch) by which to move each arm's mark, so that marks of equal cost are beside each other.
-
-    Costs are equal if three digits are.
-    """
+    """By how many points to move each arm's mark, so that marks of equal cost (to three digits) are side by side."""
     by_cost: dict[str, list[str]] = {}
     for name, cost in costs.items():
         by_cost.setdefault(f"{cost:.3g}", []).append(name)
@@ -128,7 +125,6 @@ def hours(axes: Sequence["Axes"], cells: Frame) -> None:
 
 
 def _legend_above(axes: "Axes") -> None:
-    """Add a legend above a panel, where it covers no data."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, fontsize=LETTERS, frameon=False)
 

@@ -281,7 +281,6 @@ def _pairs(line: Line) -> Frame:
 
 
 def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
-    """Emulated overhead as stacked bars of the four buckets, % of the job."""
     lines = [*others(block)][::-1]
     left = [0.0] * len(lines)
     for bucket in BUCKETS:
@@ -299,7 +298,6 @@ def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
 
 
 def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
-    """AUC difference to ``none`` against PLS, a point for each pair."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     for line in others(block):
         known = _pairs(line)

@@ -236,8 +236,8 @@ class Verdict:
     ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: shown to be above the margin;
     ``superior``: shown to be below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
     ``more_seeds``: number of further seeds that decide an open verdict with probability ``POWER``; None if unknown or
-    over ``MOST_SEEDS``. ``on_front``: no other strategy is at most equal in both overhead and loss and lower in one of
-    them (means over the seeds).
+    over ``MOST_SEEDS``. ``on_front``: no other strategy has an overhead and a loss that are both as low, and one of
+    them lower (means over the seeds).
     """
 
     line: Line

@@ -35,7 +35,6 @@ class Estimate:
 
     @property
     def negated(self) -> "Estimate":
-        """The estimate of the same values with the opposite sign."""
         return replace(self, mean=-self.mean)
 
     @property

@@ -20,10 +20,7 @@ _NUM_DRAWS = 2000
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims that tests allow on each loss, in order of the losses.
-
-    All claims of one kind are true with probability 1 - ``ALPHA`` at least.
-    """
+    """The claims that tests allow on each loss, in order. All of a kind are true with probability >= 1 - ``ALPHA``."""
 
     non_inferior: list[bool]
     """The loss is below the margin."""
@@ -34,10 +31,7 @@ class Claims:
 
 
 def claims_of(losses: Sequence[Estimate], margin: float) -> Claims:
-    """The claims that one-sided t-tests with Holm's correction allow, at a ``margin`` of at least 0.
-
-    A superior loss is also non-inferior.
-    """
+    """The claims by one-sided t-tests with Holm's correction. If ``margin`` >= 0, superior losses are non-inferior."""
     return Claims(
         non_inferior=holm([p_below(loss, margin) for loss in losses]),
         inferior=holm([p_above(loss, margin) for loss in losses]),
@@ -60,10 +54,7 @@ def p_below(value: Estimate, bound: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[bool]:
-    """Whether Holm's method rejects each hypothesis.
-
-    All rejections are right with probability 1 - ``ALPHA`` or more.
-    """
+    """Whether Holm's method rejects each hypothesis; all rejections are right with probability >= 1 - ``ALPHA``."""
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     rejected = [False] * len(p_values)
     for rank, place in enumerate(order):

@@ -133,7 +133,8 @@ def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
     """:func:`comparisons` as a frame, a row for each. Raises the same errors.
 
-    A difference has its mean under its column of ``METRICS``, and more under ``*_half_width`` and ``*_standard_error``.
+    A difference has its mean under the name of its column of ``load``, the rest under ``*_half_width`` and
+    ``*_standard_error``.
     """
     return _frame(comparisons(dirs))
 

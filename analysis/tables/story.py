@@ -101,7 +101,6 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
 
 
 def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
-    """The numbers of PS ranks, trainers (if several) and spares, as text."""
     trainers, spares, spare_trainers = (
         flat.get(f"cluster.{key}") or least
         for key, least in (("num_trainers", 1), ("spares", 0), ("spare_trainers", 0))

@@ -103,10 +103,7 @@ def _is_known(name: str, block: Block) -> bool:
 
 
 def _is_priced(name: str, block: Block) -> bool:
-    """Whether node-hours are known, and some strategy's mean of column ``name`` is not 0.
-
-    Node-hours are known if the profile has a number of trainers.
-    """
+    """Whether node-hours are known, as the profile has a number of trainers, and some mean of ``name`` is not 0."""
     return _is_known("node_h", block) and any(line.mean(name) for line in block.lines)
 
 

@@ -47,7 +47,7 @@ class JobFiles:
         self.log = folder / f"{run_dir.name}.log"
 
     def last_line(self) -> str:
-        """The last line in the last 4096 bytes of the log that is not blank; empty without one, or without a log."""
+        """The last line of the log that is not blank, of its last 4096 bytes; empty without one, or without a log."""
         try:
             text = read_file(self.log)[-4096:].decode(errors="replace")
         except StoreError:
@@ -134,10 +134,7 @@ def _alike(cell: Cell) -> tuple[str, int]:
 
 
 def command_of(cell: Cell, grace_s: float) -> tuple[str, ...]:
-    """The command that trains a cell from the file that :func:`write_config` writes.
-
-    ``grace_s``: seconds that it has to stop.
-    """
+    """The command that trains a cell from its file by :func:`write_config`. ``grace_s``: its time to stop, seconds."""
     return sys.executable, str(_PROGRAM), "train", str(JobFiles(cell.run_dir).config), "--grace", f"{grace_s:g}"
 
 

@@ -85,19 +85,13 @@ _TYPES = {"server": str, "digest": str, "id": str, "url": str | None}
 
 
 def digest_of_export(run: RunDir, facts: RunFacts, end: dict[str, Any]) -> str:
-    """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``.
-
-    Raises StoreError if the events cannot be read.
-    """
+    """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``. Raises StoreError."""
     text = json.dumps([facts.to_json(), digest_of(run.events), end], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def mark_sent(run: RunDir, facts: RunFacts, *, digest: str, server: str, url: str | None) -> None:
-    """Write the marker ``sent.json``, which says that ``server`` has all of the run, on page ``url``.
-
-    Raises StoreError if it cannot be written.
-    """
+    """Write ``sent.json``, the marker that ``server`` has all of the run, on page ``url``. Raises StoreError."""
     with store_errors(run.wandb, "written"):
         run.wandb.mkdir(exist_ok=True)
     marker = {"server": server, "digest": digest, "id": facts.id, "url": url}

@@ -79,7 +79,7 @@ def default_entity() -> str:
 
 
 def server_url() -> str:
-    """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own. Connects to no server.
+    """Address of the wandb server: WANDB_BASE_URL, else the one of `wandb login`, else wandb's own.
 
     Raises ConfigError if wandb's settings are invalid, or the API key for the server is missing or malformed.
     """
