@@ -239,7 +239,7 @@ class Measure(Model):
         return None if value is None else (value.mean, *(value.interval or (value.mean, value.mean)))
 
     def text(self, own: Frame, results: Frame) -> str:
-        """``words`` with mean ± half of the interval, or the rounds' median, least and greatest; empty without value."""
+        """``words`` with mean ± half of its interval, or the rounds' median, least and greatest; empty without any."""
         if "status" not in results:
             values = self.values(own, results).to_list()
             return self.words.format(middle(values, self.digits)) if values else ""
