@@ -156,9 +156,8 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
         experiments = [prepared(experiment) for experiment in experiments]
     cells = [cell for experiment in experiments for cell in experiment.cells]
     with ExitStack() as locks:
-        places: list[Place] = []
+        places = [locks.enter_context(claim_grid(experiment.out)) for experiment in experiments]
         for experiment in experiments:
-            places.append(locks.enter_context(claim_grid(experiment.out)))
             write_text(experiment.out / "grid.yaml", _HEADING + to_yaml(experiment.resolved))
         for cell in cells if afresh else ():
             discard_run(cell.run_dir, cell.hash)

@@ -17,12 +17,12 @@ import pytest
 
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
-from harness.core.errors import RunStopped, StoreError
+from harness.core.errors import RunStopped, StoreError, UserError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
-from harness.record.folder import has_resume_point
+from harness.record.folder import claim_grid, has_resume_point
 from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
@@ -199,6 +199,14 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
     ]
     moved.mkdir(exist_ok=True)  # so that no grid is moved again
     assert [grid(place)[0] for place in (moved, out)] == [0, 0]
+
+
+def test_a_folder_in_use_leaves_the_other_grids_as_they_were(tmp_path: Path) -> None:
+    """Law: where a command has several grids, each folder is locked before anything is written."""
+    grids = [Experiment(name, tmp_path / name, tuple(cells_of(tmp_path / name, 1)), {}) for name in "ab"]
+    with claim_grid(tmp_path / "b"), pytest.raises(UserError, match="is writing to it"):
+        run_commands.run_experiments(grids, LocalPool(run_well, 1))
+    assert not (tmp_path / "a" / "grid.yaml").exists()
 
 
 class Stopping(Journal):
