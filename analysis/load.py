@@ -26,11 +26,11 @@ Frame = Any
 """A pandas DataFrame. Its own annotations leave open what indexing returns."""
 
 CONTENTS = {"data.digest": "data_digest", "trace.digest": "trace_digest", "config.hash": "config_hash"}
-"""Columns that tell apart finished cells of equal settings; each with the column that has its whole digest.
+"""Columns that separate finished cells of equal settings, each with the name of the column of its whole digest.
 
 A frame has such a column, like a swept key, only if it has a value (``tell_apart``). ``data.digest``, ``trace.digest``:
-of cells whose data path, or trace name, stands for several contents. ``config.hash``: of cells that are equal in all
-other keys, but differ in config hash and results.
+set for cells whose data path, or trace name, is on record with several contents. ``config.hash``: set for cells that
+are equal in all other keys, but differ in config hash and results.
 """
 
 _NAMES = {"data.digest": "data", "trace.digest": "trace"}

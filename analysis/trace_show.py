@@ -130,7 +130,7 @@ def _doubts(level: Level) -> Iterator[str]:
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on the tenth of the ranks with most deaths, and on those of the worst five that died repeatedly."""
+    """Sentences on the tenth of the ranks with most deaths, and on the worst five ranks, if they died repeatedly."""
     num_R, p = stats.num_R, stats.p_alike
     if num_R is None:
         return

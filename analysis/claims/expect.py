@@ -227,10 +227,10 @@ class Within(Expected):
         return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
 
     def _best_row(self, scope: Scope, strategy: str | None, measure: Measure, found: Mapping[Any, Frame]) -> Row:
-        """The row of the best value of the key among those that are shown to meet the condition.
+        """The row of the best value of the key among the values that are shown to meet the condition.
 
-        If its measure is not in the range, but that of other values is, the remark names the nearest of these. The
-        verdict is then "cannot be told" if one of them may meet the condition, else "not reproduced".
+        If it is not reproduced, but better values are in the range, the remark names the last of these. The verdict is
+        then "cannot be told" if it was already, or if one of them may meet the condition; else "not reproduced".
         """
         kept = {value: self.provided is None or self.provided.holds(scope, own) for value, own in found.items()}
         points = {value: measure.point(own, scope.results) for value, own in found.items()}
@@ -253,7 +253,7 @@ class Within(Expected):
 
 
 class Less(Expected):
-    """Expects a measure of the strategies ``less`` to be below that of ``than``, paired by seed, at each value.
+    """Expects a measure to be less for the strategies ``less`` than for ``than``, paired by seed, at each value.
 
     A strategy without runs at a value of the key is compared by its runs without a value.
     """

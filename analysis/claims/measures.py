@@ -111,7 +111,7 @@ def _arrays(column: Any) -> Any:
 def check_columns(formula: str, columns: Iterable[str]) -> None:
     """Raise ConfigError if the formula uses a name that is none of ``columns``, or is not arithmetic on columns.
 
-    A name is also accepted if its part before the first dot is that of a column.
+    A name is also accepted if it has the same part before the first dot as a column.
     """
     known = {*columns}
     for name in _compiled(formula)[1]:

@@ -134,7 +134,7 @@ def tracker_part(cells: Frame) -> list[Row]:
 
 
 def _gain(text: str, own: Frame, others: Frame, measure: Measure, paper: str = UNPUBLISHED) -> list[Row]:
-    """A row with the paired gain: the measure of ``others`` minus that of ``own``. Empty without a common seed."""
+    """A row with the paired gain: the measure of ``others`` minus the measure of ``own``; [] without common seeds."""
     value = measure.difference(others, own)
     if value is None:
         return []

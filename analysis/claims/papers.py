@@ -95,7 +95,7 @@ def agreement(cells: Frame) -> list[Row]:
 
 
 def slopes(cells: Frame) -> list[Row]:
-    """Rows: each strategy's slope of AUC loss over PLS, and priority strategies' slopes less that of cpr_vanilla."""
+    """Rows: each strategy's slope of AUC loss over PLS, and priority strategies' slopes minus cpr_vanilla's."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows: list[Row] = []
@@ -263,9 +263,9 @@ def _share_verdict(each: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 
 def production(results: Frame) -> list[Row]:
-    """Rows: the mean and P90 of full recovery's overhead in simulated jobs, judged; those of other strategies.
+    """Rows: the mean and P90 of the overhead of each strategy in simulated jobs; judged for full recovery.
 
-    The costs of the jobs were chosen so that the mean is the published one.
+    The costs of the jobs were chosen so that full recovery's mean is the published one.
     """
     rows: list[Row] = []
     for length_h, own in results.groupby("length_h", sort=False) if len(results) else ():

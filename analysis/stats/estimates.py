@@ -52,8 +52,8 @@ class Estimate:
 class Components:
     """Variance components of paired differences: of seeds, of traces, and of the rest (:func:`components`).
 
-    The component of seeds (traces) is None if it cannot be told from the rest: no two pairs share a seed (trace), or
-    all pairs share one. ``squared_error``: squared standard error of the mean of all pairs. ``degrees``: degrees of
+    The component of seeds (traces) is None if it cannot be separated from the rest: no two pairs share a seed (trace),
+    or all pairs share one. ``squared_error``: squared standard error of the mean of all pairs. ``degrees``: degrees of
     freedom of the standard error.
     """
 
@@ -105,13 +105,14 @@ def components(pairs: Frame, column: str = "auc_difference") -> Components:
     Statist. 33: 273). The variance of the mean of N pairs is var(a) sum(n_s^2) / N^2 + var(b) sum(n_t^2) / N^2 +
     var(e) / N, where n_s and n_t pairs have a seed and a trace: the interaction e counts once.
 
-    The degrees of freedom are those of the t quantile that is the mean of the quantiles of the factors and of the rest,
-    weighted by their shares of the variance (Cochran 1964, Biometrics 20: 191). The quantile of both factors together
-    is halfway from theirs, so weighted, which is too wide, to that of Satterthwaite's degrees, which is too narrow
-    (docs/log/statistics.md).
+    The degrees of freedom are chosen so that the t quantile is the mean of the quantiles of the factors and of the
+    rest, weighted by their shares of the variance (Cochran 1964, Biometrics 20: 191). Two factors together have the
+    quantile halfway between such a weighted mean of their own quantiles, which is too wide, and the quantile by
+    Satterthwaite's degrees, which is too narrow (docs/log/statistics.md).
 
-    If pairs share a seed only or a trace only, as where seeds have traces of their own, the error is that of the mean
-    of its means, with their number less 1 as degrees of freedom: exact where each has as many pairs.
+    If pairs share only seeds or only traces, as when seeds have traces of their own, the mean of each seed (trace) is
+    one value: the error is the standard error of the mean of these means, with their number less 1 as degrees of
+    freedom. This is exact if each has the same number of pairs.
     """
     values, num = pairs[column].to_list(), len(pairs)
     groupings = [_by(pairs, key, column) for key in ("seed", "draw")]

@@ -128,7 +128,7 @@ def rounding_text(rounding: Rounding | None, measure: Measure = AUC) -> str:
 
 
 def without_replicates(cells: Frame) -> Frame:
-    """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no cell of another strategy has."""
+    """``cells`` without cells of ``none`` whose values of ``REPLICATE_KEYS`` no cell of another strategy has."""
     keys = [key for key in REPLICATE_KEYS if key in cells]
     is_other = cells["strategy"] != BASELINE
     if not keys or not is_other.any():

@@ -40,9 +40,10 @@ class Cluster(Protocol):
         ...
 
     def living(self, folder: Path) -> dict[str, str] | None:
-        """The ids of a grid's jobs that wait or run, by the name of the cell's folder, also those of earlier commands.
+        """The ids of a grid's jobs that wait or run, by the name of the cell's folder.
 
-        ``folder``: the grid's folder ``jobs``. None if the scheduler gives no answer.
+        Jobs of earlier commands count too. ``folder``: the grid's folder ``jobs``. None if the scheduler gives no
+        answer.
         """
         ...
 

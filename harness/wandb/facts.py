@@ -32,7 +32,7 @@ class RunFacts:
 
 
 def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
-    """The facts of a run, whose name in wandb is that of its folder. Raises StoreError if env.json cannot be used."""
+    """The facts of a run; its folder's name is its name in wandb. Raises StoreError if env.json cannot be used."""
     env = read_env(run.path)
     git: Mapping[str, Any] = env.get("git") or {}
     code: Mapping[str, Any] = env.get("code") or {}
