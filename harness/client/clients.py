@@ -1,4 +1,4 @@
-"""The embedding clients by ``cache.mode``. A new client is one class (``client.embedding_client``) and one entry."""
+"""The embedding clients by ``cache.mode``. A new client is a subclass of ``EmbeddingClient`` and an entry here."""
 
 from collections.abc import Callable
 

@@ -16,10 +16,12 @@ from harness.recovery.failover import StartedRequests
 class DirectClient(EmbeddingClient):
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
-    These rows lack the one update in between, which the trainer makes itself, by the same optimizer. Rows are never
-    looked up past a boundary. When a shard is restored alone, its rows looked up ahead are dropped, and unsaved
-    gradients of finished steps are lost. A message that is sent again holds a step that the ledger has not counted yet,
-    or one whose updates are lost, since the replacement does not apply it.
+    These rows lack the update of the step in between, which the trainer makes itself with the same optimizer. Rows are
+    not looked up ahead across a boundary. When shards are restored without a rollback, all rows that were looked up
+    ahead are dropped.
+
+    No lost updates need a correction then (:meth:`shards_restored`). A message that is sent again holds a step that the
+    ledger has not counted yet, or a step that the replacement does not apply again, so that its updates are lost.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -67,7 +69,7 @@ class DirectClient(EmbeddingClient):
             self._receive(progress)
 
     def settle(self, progress: Progress) -> None:
-        """Wait for the message in flight and drop rows looked up ahead; the next batch looks its rows up again."""
+        """Wait for the message in flight, and drop the rows looked up ahead. The next step looks up its rows anew."""
         self._receive(progress)
         self._next_NX = None
 
@@ -77,11 +79,14 @@ class DirectClient(EmbeddingClient):
         return {}
 
     def _ahead(self, step: int) -> tuple[Tensor, ...]:
-        """The rows of batch ``step``, if they may be looked up one batch ahead; empty at a boundary or the end."""
+        """By rank, the rows of batch ``step``, if they may be looked up ahead; empty at a boundary or the end."""
         return () if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1].rows
 
     def _receive(self, progress: Progress) -> Tensor | None:
-        """Wait for the last message. Returns the rows it looked up; None if there are none or a shard was restored."""
+        """Wait for the message in flight. Returns the rows that it looked up.
+
+        Returns None if it looked up no rows, or if a shard was restored meanwhile.
+        """
         started, self._started = self._started, None
         if started is None:
             return None

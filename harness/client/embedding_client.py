@@ -1,8 +1,7 @@
 """The base of the embedding clients, which the step loop uses; their batches, messages and traffic.
 
-A client gets two calls a step, ``pull`` and ``push``. ``is_boundary`` names the boundaries at which an action is due: a
-save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch number
-t (from 0), and the ``push`` that follows makes it t + 1.
+The step loop calls ``pull`` and then ``push`` in each step. ``progress.step`` counts finished steps. So it is t in both
+calls for batch number t, counted from 0, and the batch's gradients are those of step t + 1, counted from 1.
 
 N distinct rows of a batch, rank-major; S rows of a cache or of a batch; D embedding dim, X columns of a row: D values,
 then state of the optimizer.
@@ -31,14 +30,15 @@ from harness.recovery.failover import FailoverClient
 from harness.recovery.kinds import RunFacts
 
 Keys = NDArray[np.int64]
-"""Rows in the rank-major order of all rows (``Placement.rank_base_R``)."""
+"""Rows as places in the rank-major order of all rows (``Placement.rank_base_R``)."""
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """A batch, its plan, and its N rows: ``rows_SX[slots_N]``, or all of ``rows_SX`` in order; float32.
+    """A batch, its plan, and its N rows, float32.
 
-    With ``slots_N`` (int64), ``rows_SX`` is the memory of a cache, which the push of this batch changes.
+    The rows are ``rows_SX`` or, with ``slots_N`` (int64), ``rows_SX[slots_N]``. ``rows_SX`` is then the memory of a
+    cache, which the push of this batch changes.
     """
 
     batch: Batch
@@ -51,9 +51,10 @@ class Pulled:
 class ClientSpec:
     """The parameters of an embedding client.
 
-    ``is_boundary(step)``: whether a save, an evaluation, a kill or the end follows ``step`` finished steps, as planned
-    now. ``needs_all(step)``: whether a save or the end follows. The answers change only at boundaries, and with the
-    recovery of a rank that was killed there. ``tracker``: class of the ranks' tracker, which says what calls it needs.
+    ``is_boundary(step)``: whether a save, an evaluation, a planned fault or the end of the run is due after ``step``
+    finished steps, as forecast now. ``needs_all(step)``: whether a save or the end is due there. The forecasts change
+    only at boundaries, and in the recovery from a failure (``harness.run.boundaries``). ``tracker``: class of the
+    ranks' tracker, which says what calls it needs.
     """
 
     failover: FailoverClient
@@ -67,9 +68,10 @@ class ClientSpec:
 
 
 class EmbeddingClient(Resumable, ABC):
-    """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
+    """The trainer's client for embedding rows: it fetches rows from the PS ranks and sends them gradients.
 
-    A client without state between steps implements :meth:`pull` and :meth:`push` alone.
+    A client without state between steps implements :meth:`pull` and :meth:`push` alone. A method that takes
+    ``progress`` may send requests, and raises what ``FailoverClient.finish`` raises.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -83,45 +85,47 @@ class EmbeddingClient(Resumable, ABC):
 
     @abstractmethod
     def pull(self, progress: Progress) -> Pulled:
-        """Return the next batch with its rows, which do not change until the batch is pushed."""
+        """Return batch number ``progress.step`` with its rows, which do not change until the batch is pushed."""
 
     @abstractmethod
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Apply the gradients of the batch that was pulled last.
 
-        ``is_boundary``: a save, an evaluation, a kill or the end follows this step. Every rank has all updates when
-        this method returns, and no request is in flight. A client that is not exact guarantees this only before a save
-        and at the end. ``overlap`` is called once, while requests are in flight, if this call sends any; else never.
+        ``is_boundary``: whether a save, an evaluation, a planned fault or the end of the run is due after this step.
+        If so, no request is in flight when this method returns, and every rank has all updates. A client that is not
+        exact guarantees the latter only before a save and at the end. ``overlap`` is called once, while requests are in
+        flight, if this method sends any; otherwise it is not called.
         """
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch at a boundary, (N, X), for an evaluation. Changes no tracker, no counter and no cache."""
+        """The rows of any batch, (N, X), for an evaluation at a boundary. Changes no tracker, counter or cache."""
         return torch.cat(list(self._failover.ask(self._messages(rows=plan.rows), progress).values()))
 
     def reset(self) -> None:
-        """Drop all rows and updates held here, after a full recovery."""
+        """Drop all rows and updates that this client holds. Called after a full recovery."""
 
     def summary(self) -> dict[str, float] | None:
-        """Traffic of a cache, for the record; None without a cache."""
+        """Counts of the cache's traffic, for the Finished event; None without a cache."""
         return None
 
     def settle(self, progress: Progress) -> None:
         """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
 
-        Called before :meth:`state`. Raises RolledBack if a full recovery takes place meanwhile.
+        Called before :meth:`state`.
         """
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent to them.
+        """Discard the copies of rows of ``ranks``, and the updates not yet sent to these ranks.
 
-        Returns by rank the correction of lost updates, all and tracked: updates in the message under way that the
-        ledger has counted as sent, and that the replacement receives after all. Negative where fewer of them reach it
-        than the ledger will still count. A rank that is left out has none.
+        Called when the shards of ``ranks`` were restored without a rollback. Returns by rank the correction of lost
+        updates, of all and of tracked tables: updates that the ledger has counted as sent and that are not lost, since
+        the message in flight is sent again to the replacement. It is negative if more updates are lost that the ledger
+        has not counted yet. No correction is needed for a rank that is left out.
         """
         return {}
 
     def _messages(self, pushes: Sequence[Push | None] = (), rows: Sequence[Tensor | None] = ()) -> dict[Rank, Exchange]:
-        """A message to every rank, also with nothing to send, so that every death is detected."""
+        """A message to every rank, even if it has no content, so that every death is detected."""
         nothing = [None] * len(self._ranks)
         each = zip(self._ranks, pushes or nothing, rows or nothing, strict=True)
         return {rank: Exchange(push=push, pull_N=rows_N) for rank, push, rows_N in each}
@@ -130,8 +134,8 @@ class EmbeddingClient(Resumable, ABC):
 class Batches:
     """The training batches, each with the plan of its rows: a pure function of the step.
 
-    The last few are kept: a client asks for a batch ahead, while messages are in flight, and again when it trains on
-    it. ``sample_period``: samples whose global index is a multiple of it are the sub-sample that trackers may ask for.
+    The last four are cached, since a client asks for a batch ahead, while messages are in flight, and again when it
+    trains on it. ``sample_period``: the sub-sample for trackers is each sample whose global index is a multiple of it.
     """
 
     def __init__(self, dataset: Dataset, placement: Placement, *, batch_size: int, sample_period: int) -> None:
@@ -150,17 +154,17 @@ class Batches:
 
 
 def within(keys_N: Keys, first: int, last: int) -> slice:
-    """The slice of ascending ``keys_N`` with ``first <= key < last``, for example the keys of one rank."""
+    """The slice of ``keys_N``, which ascend, with ``first <= key < last``."""
     return slice(*np.searchsorted(keys_N, [first, last]))
 
 
 def local_rows(keys_N: Keys, first: int, last: int) -> Tensor:
-    """The local flat rows, int64, of the keys in ``keys_N`` of the rank with keys ``first <= key < last``."""
+    """The local flat rows, int64, that ``keys_N`` (ascending) has of the rank with keys ``first <= key < last``."""
     return torch.from_numpy(keys_N[within(keys_N, first, last)] - first)
 
 
 def make_pushes(touched: TouchedRows, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
-    """The push to each rank with the gradients of step ``step``, counted from 1."""
+    """The push to each rank, in rank order, with the gradients of step ``step``, counted from 1."""
     return [
         Push(
             step=step,
@@ -179,10 +183,11 @@ ID_BYTES, VALUE_BYTES, COUNT_BYTES, FLAG_BYTES = 8, 4, 4, 1
 
 @dataclass
 class Traffic:
-    """Rows and bytes moved between a cache and the PS ranks. ``dim``: values of a gradient; ``width``: of a row.
+    """Counts of rows and bytes moved between a cache and the PS ranks.
 
-    ``sent_bytes`` go to the ranks, ``received_bytes`` come from them. ``uncached_bytes``: the bytes without a cache,
-    with one deduplicated message a step and rank. ``peak_rows``: the most rows cached or in flight at one time.
+    ``dim``: values of a gradient. ``width``: columns of a row. ``sent_bytes`` go to the ranks, ``received_bytes`` come
+    from them. ``uncached_bytes``: both together as they would be without a cache, with one deduplicated message a step
+    and rank. ``peak_rows``: the most rows cached or in flight at one time.
     """
 
     dim: int
@@ -200,7 +205,7 @@ class Traffic:
         return VALUE_BYTES * self.width
 
     def access(self, num_rows: int) -> None:
-        """Count reads of distinct rows; without a cache each costs a lookup and the push of a gradient."""
+        """Count distinct rows that a batch reads. Without a cache each costs a lookup and the push of a gradient."""
         self.accessed_rows += num_rows
         moved_bytes = 2 * ID_BYTES + self.row_bytes + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES
         self.uncached_bytes += num_rows * moved_bytes
@@ -211,17 +216,17 @@ class Traffic:
         self.received_bytes += num_rows * self.row_bytes
 
     def write_back(self, num_rows: int) -> None:
-        """Count rows that are sent to the ranks, each with its number of updates."""
+        """Count rows that are sent to the ranks, each with its id and its number of updates."""
         self.written_rows += num_rows
         self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES)
 
     def push(self, num_rows: int) -> None:
-        """Count gradients of ``num_rows`` rows that are sent to the ranks; each has a count and a flag beside it."""
+        """Count gradients that are sent to the ranks, each with a row id, a number of updates and a flag."""
         self.written_rows += num_rows
         self.sent_bytes += num_rows * (ID_BYTES + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES)
 
     def peak(self, num_rows: int) -> None:
-        """Record that ``num_rows`` rows are cached or in flight, for ``peak_rows``."""
+        """Raise ``peak_rows`` to the number of rows that are cached or in flight now, if that is larger."""
         self.peak_rows = max(self.peak_rows, num_rows)
 
     def summary(self) -> dict[str, float]:

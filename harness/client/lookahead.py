@@ -2,8 +2,8 @@
 
 docs/ARCHITECTURE.md, "The lookahead cache", describes it. The client is exact: the cache updates a row as the optimizer
 of its PS rank would, and a batch always reads the newest version of a row. After the actions at a boundary every rank
-is sent a message, so that a kill is detected at its own boundary. Only then can the forecast of boundaries have
-changed. If it has within a planned window, all windows are planned anew.
+is sent a message, so that a kill is detected at its own boundary. The forecast of boundaries can change only there. If
+a planned window should now end elsewhere, the cache is emptied and all windows are planned anew.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, or rows to write back, S slots or rows that a step touched, K rows that a call
@@ -47,10 +47,10 @@ _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
 
 
 class RowCache(Resumable):
-    """Values of rows, newer than at their PS rank, and how many updates each has had.
+    """The cached rows, by slot: their newest values, and how many updates of each its PS rank lacks.
 
-    A row has one slot for as long as it is cached, so no value ever moves. ``dirty_S`` (int32) counts the updates that
-    its rank does not have; a row with any is dirty.
+    A row keeps its slot for as long as it is cached. ``dirty_S`` (int32): the number of updates that the row's rank
+    lacks; a row with any is dirty.
     """
 
     _state = ("values_SX", "dirty_S", "is_cached_S")
@@ -62,7 +62,7 @@ class RowCache(Resumable):
         self.is_cached_S = np.zeros(0, bool)
 
     def reserve(self, num_slots: int) -> None:
-        """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""
+        """Grow to at least ``num_slots`` slots, with some to spare; to more than ``max_rows`` only if needed."""
         if num_slots <= len(self.values_SX):
             return
         spacious = int(num_slots * _GROWTH)
@@ -71,31 +71,32 @@ class RowCache(Resumable):
             setattr(self, name, grown(getattr(self, name), size))
 
     def insert(self, slots_K: Slots, values_KX: Tensor) -> None:
-        """Insert rows as they were fetched from their rank; they are clean."""
+        """Insert rows that were fetched from their ranks. They must be clean."""
         row_loops.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
         self.is_cached_S[slots_K] = True
 
     def values(self, slots_K: Slots) -> Tensor:
-        """Present values of the rows, (K, X); a copy."""
+        """The present values of the rows, (K, X): a copy."""
         return torch.from_numpy(row_loops.take_rows(self.values_SX.numpy(), slots_K))
 
     def evict(self, slots_K: Slots) -> None:
-        """Drop rows, and with them all updates that their rank lacks."""
+        """Drop rows, with the updates that their ranks lack."""
         self.is_cached_S[slots_K] = False
         self.dirty_S[slots_K] = 0
 
 
 Touches = tuple[int, Keys, *tuple[NDArray[Any], ...]]
-"""Number of a finished step, the rows that it touched by ascending key (S,), and, if the ranks' tracker needs one, a
-value of each, a count or a norm."""
+"""The number of a finished step, counted from 1, the keys of rows that it touched (S, ascending), and for some trackers
+one array with a value of each row: a count or a norm."""
 
 Touching = dict[str, list[Touches]]
-"""By field of ``WriteBack``: rows that sub-sampled inputs touched (``sampled``), all rows with counts (``touched``) or
-with the norms of their changes (``moved``). Only those that the ranks' tracker needs."""
+"""Touches by the field of ``WriteBack`` that carries them. ``sampled``: rows that inputs of the sub-sample touched.
+``touched``: all touched rows with counts. ``moved``: all touched rows with the norms of their changes. Fields that the
+ranks' tracker does not need are left out."""
 
 
 class TouchLog(Resumable):
-    """Touches of finished steps that were not sent to the ranks' trackers yet, in the order of steps."""
+    """The touches of finished steps that have not been sent to the ranks' trackers yet, in the order of steps."""
 
     _state = ("_touching",)
 
@@ -107,9 +108,9 @@ class TouchLog(Resumable):
         return any(self._touching.values())
 
     def add(self, window: Window, norms: Sequence[Tensor]) -> int:
-        """Add the finished steps of ``window``; returns the bytes of their touches on the wire.
+        """Add the touches of all steps of ``window``; returns their bytes on the wire.
 
-        ``norms``: by step, the norms of changes, if the tracker needs them.
+        ``norms``: by step, the norms of the rows' changes; empty if the tracker does not need them.
         """
         added_bytes = 0
         for place, (_, plan) in enumerate(window.steps):
@@ -123,7 +124,7 @@ class TouchLog(Resumable):
         return added_bytes
 
     def take(self) -> Touching:
-        """Return all touches, to be sent now, and empty this log."""
+        """Return all touches, and empty this log."""
         taken, self._touching = self._touching, {name: [] for name in self._touching}
         return taken
 
@@ -137,9 +138,9 @@ class TouchLog(Resumable):
 
 @dataclass(frozen=True)
 class DirtyRows:
-    """Rows of all ranks to write back, by ascending key, as of ``step``, and touches.
+    """Rows of all ranks to write back, by ascending key, as of ``step``, and the touches to send with them.
 
-    ``counts_N``: updates of each row since it was last flushed.
+    ``counts_N``: updates of each row since it was last written back.
     """
 
     step: int
@@ -161,17 +162,17 @@ class DirtyRows:
 
     @property
     def touch_bytes(self) -> int:
-        """Bytes of the records of touched rows in the messages."""
+        """Bytes of all touches on the wire."""
         return sum(_num_bytes(touches) for log in self.touching.values() for touches in log)
 
 
 def _num_bytes(touches: Touches) -> int:
-    """Bytes of touches on the wire: 8 for a row id, 4 for a value."""
+    """Bytes of one step's touches on the wire: 8 for a row id, 4 for a value."""
     return sum(array.nbytes for array in touches[1:])
 
 
 def _of_rank(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
-    """For each step that touched rows of the rank: the step, the local rows, and their values, if any."""
+    """For each step of ``log`` that touched rows of the rank: the step, the local rows, and their values, if any."""
     for step, keys_S, *values in log:
         part = within(keys_S, first, last)
         if part.start < part.stop:
@@ -179,14 +180,14 @@ def _of_rank(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
 
 
 WINDOWS_AT_ONCE = 3
-"""Maximum number of windows whose rows are cached or in flight at one time: the last, the present, the next."""
+"""The most windows whose rows are cached or in flight at one time: the window before, the present and the next one."""
 
 
 class LookaheadClient(EmbeddingClient):
-    """Trains on cached rows, in windows of steps.
+    """Trains on cached rows, in windows of at most ``cache.lookahead / 2`` steps.
 
-    The oracle sees ``cache.lookahead`` steps, which are two windows. ``cache.max_rows`` bounds the rows that are cached
-    or in flight; a single step may need more.
+    Rows are fetched one window ahead, so that two windows are ``cache.lookahead`` steps. ``cache.max_rows`` bounds the
+    rows that are cached or in flight, unless a single step needs more.
     """
 
     _state = (
@@ -243,7 +244,7 @@ class LookaheadClient(EmbeddingClient):
             self._flush(progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
-        """One optimizer step on the rows of the batch, as their ranks would make it."""
+        """Make one optimizer step on the cached rows of the batch, with the same bits as at their ranks."""
         norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
         self._spec.run.optimizer.step(
             self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N
@@ -252,9 +253,9 @@ class LookaheadClient(EmbeddingClient):
             self._norms.append(norms_N)
 
     def summary(self) -> dict[str, float]:
-        """Traffic counts, the number of evicted rows, and ``minimum_bytes``.
+        """Counts of the traffic, the number of evicted rows, and ``minimum_bytes``.
 
-        ``minimum_bytes``: lower bound on the traffic of all caches with this lookahead (``oracle.least_rows``).
+        ``minimum_bytes``: a lower bound on the bytes moved by any cache with the same windows (``oracle.least_rows``).
         """
         beyond = {"evicted_rows": self._num_evicted, "minimum_bytes": self._minimum_bytes}
         return {**self.traffic.summary(), **beyond}
@@ -270,11 +271,11 @@ class LookaheadClient(EmbeddingClient):
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
     def settle(self, progress: Progress) -> None:
-        """Insert the rows in flight, which have slots of their own."""
+        """Wait for the rows in flight, and insert them. No cached row is overwritten: each row has its own slot."""
         self._receive(progress)
 
     def _loaded(self) -> None:
-        """Plan the present window and the planned ones after it again, with the ends that they had."""
+        """Plan again the present window and those after it that had been planned, with the ends that they had."""
         if not self._stops:
             return
         self._window = self._plan(self._before, min(self._stops)).result()
@@ -286,7 +287,10 @@ class LookaheadClient(EmbeddingClient):
                 self._planned = self._plan(self._following.after, self._following.stop)
 
     def _enter(self, progress: Progress) -> None:
-        """Begin the window at ``progress.step``: wait for its rows, evict rows, fetch rows for the window after it."""
+        """Begin the window at ``progress.step``.
+
+        Wait for the window's rows, evict rows, and begin to fetch rows for the window after it.
+        """
         self._receive(progress)
         if self._window is not None:
             del self._stops[self._window.first]
@@ -315,7 +319,7 @@ class LookaheadClient(EmbeddingClient):
         self._window, self._before, self._following = window, window.before, following
 
     def _hold(self, window: Window) -> None:
-        """Reserve space for the rows of ``window`` and the previous one, cached or in flight from now on."""
+        """Reserve slots for the rows of ``window`` and of the window before, cached or in flight from now on."""
         self._held = window.after.held
         self._cache.reserve(window.after.pool.capacity)
         self.traffic.peak(len(window.after.held))
@@ -330,14 +334,14 @@ class LookaheadClient(EmbeddingClient):
         return following
 
     def _plan(self, before: Placing, first: int) -> Future[Window]:
-        """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
+        """Plan the window that begins at ``first``, in a thread: numpy mostly runs without the interpreter lock."""
         if first not in self._stops:  # a run that goes on plans it again
             self._stops[first] = self._stop_of(first)
         stop, is_flushed = self._stops[first]
         return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)
 
     def _stop_of(self, first: int) -> tuple[int, bool]:
-        """The last step of the window that begins at ``first``, and whether it is at a boundary.
+        """The end of the window that begins at ``first``, in finished steps, and whether an action is due there.
 
         A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
         """
@@ -347,7 +351,10 @@ class LookaheadClient(EmbeddingClient):
         return stop, is_boundary(stop)
 
     def _evict(self, following: Window, step: int) -> DirtyRows | None:
-        """Evict the rows that no planned window needs; returns their dirty rows to write back, with all touches."""
+        """Evict the rows that neither the window that begins nor ``following`` needs.
+
+        Returns the dirty rows among them to write back, with all unsent touches; None if there are neither.
+        """
         leaving = self._held[following.is_leaving_H]
         is_dirty = self._cache.dirty_S[leaving.slots] > 0
         dirty = self._take_dirty(leaving[is_dirty], step) if is_dirty.any() or self._touches else None
@@ -357,17 +364,17 @@ class LookaheadClient(EmbeddingClient):
         return dirty
 
     def _take_dirty(self, rows: Rows, step: int) -> DirtyRows:
-        """The values and updates of ``rows``, to write back now, and all unsent touches. Marks the rows as clean."""
+        """Take the dirty ``rows``, to be written back now, and all unsent touches. Marks the rows as clean."""
         cache = self._cache
         counts_N, values_ND = cache.dirty_S[rows.slots], cache.values(rows.slots)
         cache.dirty_S[rows.slots] = 0
         return DirtyRows(step, rows.keys, values_ND, counts_N, self._touches.take())
 
     def _start(self, wanted: Rows, dirty: DirtyRows | None) -> None:
-        """Send a message to every rank, also with nothing to send, so that every death is detected.
+        """Send a message to every rank, even if it has no content, so that every death is detected.
 
-        Rows that are fetched and rows that are written back are distinct, so the two travel in messages of their own,
-        lookups first: rows come back while others are still on their way out.
+        No row is both fetched and written back. So the lookup and the write-back are messages of their own, the lookup
+        first: its rows arrive while the others are still being sent.
         """
         requests: dict[Rank, Request] = {}
         for rank, (first, last) in self._spans.items():
@@ -390,9 +397,10 @@ class LookaheadClient(EmbeddingClient):
         self._cache.insert(rows.slots, torch.cat(replies))
 
     def _flush(self, progress: Progress, overlap: Callable[[], None]) -> None:
-        """Write back all dirty rows and touches, so that ranks are as without a cache. Rows stay cached, clean.
+        """Write back all dirty rows and touches, so that the ranks' state is as without a cache. The rows stay cached.
 
-        A shard that is restored meanwhile has lost the updates of this step too: it is restored as of ``after``.
+        A shard that is restored meanwhile is restored as of the end of this step, so it has lost this step's updates
+        too.
         """
         assert self._window is not None
         batch, self._flushing = self._window.steps[-1]
@@ -411,7 +419,10 @@ class LookaheadClient(EmbeddingClient):
         self._flushing = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. If a flush is under way, its updates are lost but not yet counted, hence minus them."""
+        """See EmbeddingClient. During a flush the present step's updates are lost, and the ledger has not counted them.
+
+        So the correction is minus their number.
+        """
         for rank in ranks:
             first, last = self._spans[rank]
             self._cache.evict(self._held.slots[within(self._held.keys, first, last)])

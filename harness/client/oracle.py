@@ -1,11 +1,11 @@
 """Windows of steps, planned ahead of the step loop: their rows, and the slot of each row in the cache.
 
-The order of batches is known, so a plan is a function of the batches and of where windows end. It is computed in the
-background and does not depend on failures. A row enters the cache before the window that needs it, keeps one slot, and
-stays while one of the next two windows needs it.
+The order of batches is known, so a plan is a function of the batches and of where windows end. Failures do not change
+it. A row enters the cache before the window that needs it, keeps one slot, and stays while the present window or the
+next one needs it.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). N distinct rows of a batch, U distinct
-rows of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
+rows of a window, H rows that the cache holds, A = the rows of all steps of a window, one step's N after another.
 """
 
 from collections.abc import Sequence
@@ -40,14 +40,15 @@ class Rows:
 
 
 Past = tuple[Keys, bool]
-"""Keys of a window that has been planned, and whether all updates are flushed at its end."""
+"""The keys of a planned window, ascending, and whether all updates are flushed at its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """The inputs of a plan beside the batches: the last two windows, and which rows are held in which slots.
+    """The inputs of a window's plan beside the batches: the at most two windows before, and the rows held by then.
 
-    ``held``: the rows of the two windows, which the cache holds while the first of them runs. No plan changes it.
+    ``past``: these windows, in order. ``held``: their rows and slots, which the cache holds while the first of the two
+    runs. ``pool``: the free slots. A plan changes none of these; it makes a new object for the next plan.
     """
 
     past: tuple[Past, ...] = ()
@@ -59,10 +60,10 @@ class Placing:
 class Window:
     """Consecutive steps from number ``first``, their rows, and the cache's changes when the window *before* begins.
 
-    ``slots``: by step, the slots of its rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
-    ``is_leaving_H``: of the rows held when the window before begins, which are evicted then. ``coming``: the rows that
-    are fetched then; they take the slots of evicted rows first. ``before``, ``after``: the inputs of this and the next
-    plan. ``least``: see :func:`least_rows`.
+    ``slots``: by step, the slots of its rows. ``rows``: the distinct rows of all steps. ``counts_U`` (int32): the
+    updates of each of ``rows`` in this window. ``is_leaving_H``: which rows of ``before.held`` are evicted when the
+    window before begins. ``coming``: the rows that are fetched then; they take the slots of evicted rows first.
+    ``before``, ``after``: the inputs of this plan and of the next one. ``least``: see :func:`least_rows`.
     """
 
     first: int
@@ -84,7 +85,8 @@ class Window:
 class Oracle:
     """Plans one window after another.
 
-    ``max_window_rows``: bound on the rows of a window. A window ends early at the bound, but has at least one step.
+    ``max_window_rows``: the most distinct rows of a window, or None. A window has fewer steps if it would otherwise
+    exceed the bound, but at least one.
     """
 
     def __init__(self, batches: Batches, *, max_window_rows: int | None) -> None:
@@ -93,7 +95,10 @@ class Oracle:
         self._steps: dict[int, tuple[Batch, BatchPlan]] = {}  # planned, but cut off a window
 
     def plan(self, before: Placing, first: int, stop: int, *, is_flushed: bool) -> Window:
-        """Plan the window of steps ``first`` to ``stop``, or fewer. ``is_flushed``: ``stop`` flushes all updates."""
+        """Plan the window of steps ``first`` to ``stop`` (exclusive), or of the first ones of these.
+
+        ``is_flushed``: whether all updates are flushed at ``stop``.
+        """
         steps = [self._steps.pop(step, None) or self._batches(step) for step in range(first, stop)]
         merged = _merge([plan for _, plan in steps])
         fitting = merged.num_steps_with(self._max_window_rows)
@@ -117,7 +122,10 @@ class Oracle:
 
 
 def _place(before: Placing, keys_U: Keys, *, is_flushed: bool) -> tuple[Rows, Rows, Mask, Placing]:
-    """Give slots to the rows of a window: its rows, rows to fetch, mask of rows to evict, inputs of the next plan."""
+    """Give slots to the rows of a window.
+
+    Returns its rows, the rows to fetch, a mask over ``before.held`` of rows to evict, and the inputs of the next plan.
+    """
     held = before.held
     where_U, is_held_U = _find(keys_U, held.keys)
     is_leaving_H = np.ones(len(held), bool)
@@ -137,11 +145,11 @@ def _place(before: Placing, keys_U: Keys, *, is_flushed: bool) -> tuple[Rows, Ro
 
 
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> tuple[int, int]:
-    """The least number of rows that any cache must fetch, and write back, for one window, by the windows before.
+    """Lower bounds on the rows that a cache must fetch, and write back, because of one window.
 
-    The sum over all windows is a lower bound for every cache that starts empty, holds all rows of a window before the
-    window starts, keeps a row only while the present window or the next one needs it, and flushes all updates where
-    that is required.
+    ``keys_U``: the rows of the window. ``past``: the windows before. The sums over all windows are lower bounds for
+    every cache that starts empty, holds all rows of a window before the window starts, keeps a row only while the
+    present window or the next one needs it, and flushes all updates where that is required.
 
     A row stays in such a cache as long as no two successive windows leave it untouched. Such a stay costs one fetch. It
     costs one write at its end, and one more for each flush during the stay that is followed by an update of the row.
@@ -164,7 +172,7 @@ def _find(keys_U: Keys, others: Keys) -> tuple[NDArray[np.int64], Mask]:
 
 
 def _union(left: Rows, right: Rows) -> Rows:
-    """The rows of both, which are disjoint, by ascending key."""
+    """The rows of ``left`` and ``right``, which share no row, by ascending key."""
     keys = np.concatenate([left.keys, right.keys])
     order = np.argsort(keys, kind="stable")  # merges two ascending runs in linear time
     return Rows(keys[order], np.concatenate([left.slots, right.slots])[order])
@@ -172,7 +180,7 @@ def _union(left: Rows, right: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class _Merged:
-    """The rows of consecutive steps. ``keys_U[inverse_A]``: the keys of all steps in order; ``sizes``: their N."""
+    """The rows of consecutive steps. ``keys_U[inverse_A]``: the keys of all steps in order; ``sizes``: N of each."""
 
     keys_U: Keys
     counts_U: NDArray[np.int32]
@@ -181,7 +189,7 @@ class _Merged:
     sizes: list[int]
 
     def num_steps_with(self, max_rows: int | None) -> int:
-        """The number of first steps that together touch at most ``max_rows`` rows; at least 1."""
+        """How many steps from the first on together touch at most ``max_rows`` distinct rows; at least 1."""
         if max_rows is None or len(self.keys_U) <= max_rows:
             return len(self.sizes)
         step_U = np.searchsorted(np.cumsum(self.sizes), self.firsts_U, side="right")

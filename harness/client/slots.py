@@ -1,4 +1,4 @@
-"""Slots of a cache: a pool of free slots, and the order of their last use. N slots in a call."""
+"""Slots of a cache: the pool of free slots, and the order in which slots were last used. N slots in a call."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ def no_slots() -> Slots:
 
 @dataclass
 class SlotPool:
-    """A pool of slot numbers below ``capacity``. The free ones are the first ``num_free`` of ``free``."""
+    """The slot numbers below ``capacity``. Those that are free are the first ``num_free`` entries of ``free``."""
 
     capacity: int = 0
     num_free: int = 0
@@ -46,7 +46,7 @@ class SlotPool:
         self.free, self.capacity, self.num_free = free, capacity, self.num_free + added
 
     def take(self, num: int) -> Slots:
-        """Take ``num`` free slots, int64; at least as many must be free."""
+        """Take ``num`` free slots, int64, those given back last. At least ``num`` must be free."""
         assert num <= self.num_free
         self.num_free -= num
         return self.free[self.num_free : self.num_free + num].copy()
@@ -59,8 +59,8 @@ class SlotPool:
 class Recency(Resumable):
     """Finds the least recently used slots, at constant cost per use.
 
-    Uses are queued in order. An entry of the queue counts only if it is the last use of its slot, so a use need not
-    remove the earlier entry; outdated entries are skipped at the head, and removed now and then.
+    Uses are queued in order. An entry of the queue counts only if it is the last use of its slot, so that a use need
+    not remove the slot's earlier entry. Outdated entries are skipped at the head, and swept out when they are many.
     """
 
     _state = ("_queue", "_num_queued", "_last_S")
@@ -71,7 +71,7 @@ class Recency(Resumable):
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
 
     def use(self, step: int, slots_N: Slots) -> None:
-        """Record a use of ``slots_N`` at ``step``; among them the first counts as least recently used."""
+        """Record a use of ``slots_N`` at ``step``. Of these slots the first counts as used least recently."""
         self.protect(step, slots_N)
         self._queue.append((step, slots_N))
         self._num_queued += len(slots_N)
@@ -79,7 +79,7 @@ class Recency(Resumable):
             self._sweep()
 
     def protect(self, step: int, slots_N: Slots) -> None:
-        """Exclude slots that ``step`` will use from the least recently used slots until that step."""
+        """Keep slots out of :meth:`oldest`, since the coming step ``step`` will use them."""
         if len(slots_N) and (top := int(slots_N.max())) >= len(self._last_S):
             self._last_S = grown(self._last_S, 2 * (top + 1), fill=-1)
         self._last_S[slots_N] = step
@@ -88,7 +88,10 @@ class Recency(Resumable):
         self._last_S[slots_N] = -1
 
     def oldest(self, num: int, *, before: int) -> Slots:
-        """The ``num`` least recently used slots, or fewer: none used at step ``before`` or later."""
+        """Take the ``num`` least recently used slots out of the queue, or all that were last used before ``before``.
+
+        ``before``: number of a step. The caller must :meth:`forget` the slots, or use them again.
+        """
         found: list[Slots] = []
         while num > 0 and self._queue and self._queue[0][0] < before:
             step, slots = self._queue.popleft()

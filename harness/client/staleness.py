@@ -1,7 +1,7 @@
 """Bounded staleness: workers that train on rows that may be old, within a bound (HET, VLDB 2022, arXiv 2112.07221).
 
-Clocks count the updates of a row. c_s: the clock up to which a worker's copy is complete. c_c: c_s plus own updates not
-yet pushed. c_g: the clock of the row at its PS rank. s is ``cache.staleness``.
+Clocks count the updates of a row. c_s: the clock up to which a worker's copy is complete. c_c: c_s plus the worker's
+own updates not yet pushed. c_g: the clock of the row at its PS rank. s is ``cache.staleness``.
 
 - Write: a worker updates its copy at once and sums its gradients. At c_c - c_s > s their sum is pushed; c_g and c_s
   grow by the number of updates, and the copy stays.
@@ -9,12 +9,15 @@ yet pushed. c_g: the clock of the row at its PS rank. s is ``cache.staleness``.
   Otherwise its pending gradients are pushed and the row is fetched anew.
 - Beyond ``cache.max_rows`` copies the least recently used one is evicted, and its pending gradients are pushed.
 
-docs/ARCHITECTURE.md, "Bounded staleness", has what follows from it, what differs from HET, and what saves, evaluations
-and failures do to the caches. N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
+docs/ARCHITECTURE.md, "Bounded staleness", has the consequences, the differences from HET, and what saves, evaluations
+and failures do to the caches.
 
-M all keys (rows in the rank-major order of all rows), W workers, E rows that some worker caches (entries), S cached
-copies (slots; a worker has at most one of a row), P slots that are flushed. A row is found by one look-up in an array
-of 4 bytes a row (only pages in use take memory), so the cost of a step does not depend on the number of cached rows.
+A row is found by one look-up in an array of 4 bytes a row (only pages in use take memory). So the cost of a step does
+not depend on the number of cached rows.
+
+N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row, M all keys (rows in the
+rank-major order of all rows), W workers, E rows that some worker caches (entries), S cached copies (slots; a worker has
+at most one copy of a row), P slots that are flushed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,16 +43,17 @@ _OF_SLOTS = (
 
 
 Pending = tuple[TouchedRows, Tensor]
-"""Rows whose gradients are to be pushed, and these gradients, (N, D), summed over workers."""
+"""Rows whose gradients are to be pushed, and the gradient of each, (N, D), summed over workers."""
 
 
 class WorkerCaches(Resumable):
     """Copies of rows by worker: values, gradients not yet pushed, and clocks that count updates.
 
-    One update is one batch's gradient of a row. A row's global clock counts the updates pushed to its PS rank since
-    some worker cached it; only differences of clocks are meaningful. A copy's version is the clock as of which it is
-    complete; its own pending updates are not in the clock. ``behind`` is clock minus version: the updates of other
-    workers that the PS rank has and the copy lacks. Worker ``step % W`` trains on batch ``step``.
+    One update is one batch's gradient of a row. A row's clock counts the updates pushed to its PS rank since a worker
+    first cached the row; only differences of clocks are meaningful. A copy's version is the clock up to which the copy
+    is complete; the clock does not count updates that are still pending. Clock minus version (:meth:`behind`) is the
+    number of updates by other workers that the PS rank has and the copy lacks. Worker ``step % W`` trains on batch
+    ``step``.
 
     ``cache.max_rows`` bounds the copies of all workers. The least recently used copy is evicted first; among rows used
     at the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
@@ -94,28 +98,28 @@ class WorkerCaches(Resumable):
         return self._slots.num_used
 
     def find(self, step: int, keys_N: Keys) -> Keys:
-        """The slots of the copies of the worker of ``step``, -1 for a row without a copy."""
+        """The slots of the copies that the worker of ``step`` has, int64; -1 for a row without a copy."""
         entries_N = self._entry_of_M[keys_N] - 1
         slots_N = self._slot_EW[entries_N, step % self._cache.workers]
         return np.where(entries_N < 0, -1, slots_N).astype(np.int64)
 
     def behind(self, slots_N: Keys) -> Keys:
-        """Updates by others that the PS ranks have and these copies lack."""
+        """The number of updates by other workers that the PS rank has and the copy lacks, for each slot."""
         return self._clock_E[self._entry_S[slots_N]] - self._version_S[slots_N]
 
     def wanted(self, step: int, keys_N: Keys) -> Keys:
-        """The rows that the worker of ``step`` must fetch: without a copy, or more than ``staleness`` behind."""
+        """The rows that the worker of ``step`` must fetch: it has no copy, or one more than ``staleness`` behind."""
         slots_N = self.find(step, keys_N)
         return keys_N[(slots_N < 0) | (self.behind(slots_N) > self._cache.staleness)]
 
     def use(self, slots_N: Keys, step: int) -> Tensor:
-        """The values of copies, float32 (N, X), for batch number ``step``; records the use."""
+        """The values of copies, float32 (N, X). Records that batch number ``step`` uses them."""
         if self._recency is not None:
             self._recency.use(step, slots_N)
         return self._values_SX.index_select(0, torch.from_numpy(slots_N))
 
     def pending(self, keys_N: Keys) -> tuple[Keys, Tensor]:
-        """Indices of the ``keys_N`` with unpushed gradients, ascending, and these gradients summed over workers."""
+        """The indices of those ``keys_N`` with pending gradients, ascending, and the gradients summed over workers."""
         entries_N = self._entry_of_M[keys_N] - 1
         slots_NW = np.where(entries_N[:, None] < 0, -1, self._slot_EW[entries_N])
         row_P, worker_P = np.nonzero((slots_NW >= 0) & (self._updates_S[slots_NW] > 0))
@@ -123,9 +127,10 @@ class WorkerCaches(Resumable):
         return row_P[starts], self._sums(slots_NW[row_P, worker_P].astype(np.int64), starts)
 
     def update(self, slots_N: Keys, updated_NX: Tensor, grads_ND: Tensor, plan: BatchPlan) -> int:
-        """Apply a worker's own update to its copies: new values, and one more gradient pending, or queued for a push.
+        """Give copies their new values, and add the gradients to those pending.
 
-        Returns the most pending updates that one of these copies is left with.
+        A copy with more than ``staleness`` pending updates is flushed. Returns the most pending updates that one of
+        these copies has afterwards.
         """
         index_N = torch.from_numpy(slots_N)
         self._values_SX.index_put_((index_N,), updated_NX)
@@ -140,7 +145,7 @@ class WorkerCaches(Resumable):
         return int(self._updates_S[slots_N].max(initial=0))
 
     def flush(self, slots_P: Keys) -> None:
-        """Queue the pending gradients of these copies for the next message; clocks of rows and copies advance."""
+        """Queue the pending gradients of these copies for the next message, and advance the clocks and versions."""
         slots_P = slots_P[self._updates_S[slots_P] > 0]
         entries_P = self._entry_S[slots_P]
         np.add.at(self._clock_E, entries_P, self._updates_S[slots_P])
@@ -149,9 +154,10 @@ class WorkerCaches(Resumable):
         self._flushed.append((self._key_E[entries_P], slots_P))
 
     def make_ready(self, step: int, keys_N: Keys) -> Pending:
-        """Make room for the rows of ``keys_N`` without a copy; flush copies that must be fetched anew.
+        """Make room for the rows of ``keys_N`` without a copy, and flush copies that must be fetched anew.
 
-        Returns all gradients to push before batch ``step`` is read: of copies over the bound, evicted, or fetched anew.
+        Returns all gradients to push before batch ``step`` is read: of copies flushed by :meth:`update`, of evicted
+        copies, and of copies that are fetched anew.
         """
         slots_N = self.find(step, keys_N)
         own_N = slots_N[slots_N >= 0]
@@ -167,7 +173,7 @@ class WorkerCaches(Resumable):
         return self.take_flushed()
 
     def take_flushed(self) -> Pending:
-        """Return the gradients queued since the last call, of one row summed in the order of workers."""
+        """Return the gradients queued since the last call; those of one row are summed in the order of workers."""
         nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
         keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []
@@ -239,7 +245,7 @@ class WorkerCaches(Resumable):
     def _grow(self, pool: SlotPool, needed: int, names: Sequence[str], *, fill: int = 0) -> None:
         """Grow ``pool``, and the arrays that its numbers index, to ``needed``, or to twice the present size.
 
-        No entry lacks a copy, so both pools grow to at most the bound of copies, unless one batch needs more.
+        Doubling stops at the bound of copies, which bounds the entries too, since each entry has a copy.
         """
         if needed > pool.capacity:
             twice, most = 2 * pool.capacity, self._cache.max_rows
@@ -260,9 +266,9 @@ def _starts(sorted_P: Keys) -> Keys:
 
 @dataclass
 class StaleTraffic(Traffic):
-    """Traffic, and the staleness of the rows read: the number of other workers' updates that the copy lacked.
+    """Traffic, and the staleness of the rows that batches read: the updates by other workers that a copy lacked.
 
-    ``max_pending``: the most updates of one row that a worker had not pushed after a step.
+    ``max_pending``: the most updates of one copy that were still pending after a step.
     """
 
     total_staleness: int = 0
@@ -283,7 +289,10 @@ class StaleTraffic(Traffic):
 
 
 class StaleClient(EmbeddingClient):
-    """Trains on the copies of several workers in turn. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
+    """Trains on the copies of several workers in turn.
+
+    The results of a run depend on ``cache.staleness``, ``cache.workers`` and ``cache.max_rows``.
+    """
 
     _state = ("_caches", "_must_ask", "traffic")
     _state_types = (StaleTraffic,)
@@ -319,7 +328,10 @@ class StaleClient(EmbeddingClient):
         return Pulled(batch, plan, rows_ND)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
-        """Update the worker's copies. One message a rank pushes gradients and fetches rows for the next worker."""
+        """Update the worker's copies, and send each rank one message.
+
+        The message pushes the gradients that are due, and fetches rows for the next batch.
+        """
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled
         updated_ND = self._spec.run.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
@@ -348,7 +360,7 @@ class StaleClient(EmbeddingClient):
         self._must_ask = is_boundary
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch with all pending gradients applied; the gradients remain pending."""
+        """The rows of any batch with all pending gradients applied. The gradients remain pending."""
         rows_ND = super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
@@ -359,7 +371,7 @@ class StaleClient(EmbeddingClient):
         return self.traffic.summary()
 
     def _wanted(self, step: int) -> Keys:
-        """Keys of the rows that the worker of ``step`` must fetch for its batch."""
+        """The keys that the worker of ``step`` must fetch for its batch."""
         return self._caches.wanted(step, self._batches(step)[1].keys_N)
 
     def _store(self, step: int, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
@@ -368,10 +380,10 @@ class StaleClient(EmbeddingClient):
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. Updates in the message under way, less the present step's, which are counted later.
+        """See EmbeddingClient. The correction is the updates in the message in flight less those of the present step.
 
-        Negative where more of the present step's updates stay pending, and are lost, than the message has of earlier
-        steps.
+        The ledger counts the present step's updates later. The correction is negative if more of them were still
+        pending, and are lost, than the message holds of earlier steps.
         """
         for rank in ranks:
             self._caches.discard(*self._spans[rank])

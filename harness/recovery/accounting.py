@@ -1,7 +1,7 @@
 """The accounting of one run: emulated overhead, PLS, updates, and the seconds that this machine took.
 
-Every save and every failure is charged here and nowhere else, by one set of rules for all strategies and both engines.
-Emulated hours and measured seconds are kept apart.
+Every save and every failure of a run is charged here, by one set of rules for all strategies and both engines. Emulated
+hours and measured seconds are kept apart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from harness.store import Manifest
 
 @dataclass(kw_only=True, eq=False)
 class Ledgers:
-    """The ledgers of a run or a simulation, and the bytes by which recoveries are charged.
+    """The ledgers of a run or a simulation, and the payload bytes on which the charges of recoveries depend.
 
     Args:
         bytes_full: payload of a full save, dense network included.
@@ -40,13 +40,15 @@ class Ledgers:
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
-        Returns its cost, and the increase of the PLS by lost PS rank: 0 for a rank that lost nothing, and no entry for
-        it after a rollback. The death of some trainers costs rescheduling alone: nothing is loaded. The death of all
-        trainers costs the load of a checkpoint with their network, if there is one; no spare shortens it
-        (reconstructed: docs/CPR.md).
+        Returns the cost, and by lost PS rank the PLS that it adds: 0 for a rank that lost nothing. After a rollback
+        there are no entries.
 
-        ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
-        rows that the trainer sent to the replacements.
+        The death of some trainers is charged rescheduling alone, and a load only with ``Costs.trainer_load``. The death
+        of all trainers is charged the load of the checkpoint with their network, if there is one, and no spare shortens
+        the rescheduling (reconstructed: docs/CPR.md).
+
+        ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: bytes
+        of rows and ids that the trainer sent to the replacements.
         """
         goes_back, takes_spares = rolls_back(plan), plan.dense == "kept"
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
@@ -78,7 +80,7 @@ class Accounting(Ledgers, Resumable):
     """Charges saves and failures to the ledgers of one run.
 
     Args:
-        updates: counts updates sent, persisted and lost; None where they are not counted.
+        updates: the ledger of updates sent, persisted and lost; None if they are not counted.
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
 
     Attributes:
@@ -96,24 +98,24 @@ class Accounting(Ledgers, Resumable):
         self.measured_s = dict.fromkeys(BUCKETS, 0.0)
 
     def sent(self, plan: BatchPlan) -> None:
-        """Count the updates of the batch of one finished step."""
+        """Count the updates of one finished step, whose batch has ``plan``."""
         if self.updates is not None:
             self.updates.sent(*self.count_updates(plan.keys_N, plan.counts_N))
 
     def rerun(self, seconds: float) -> None:
-        """Add the ``seconds`` of a step that is repeated after a rollback to the bucket of lost computation."""
+        """Add the measured ``seconds`` of a step that was repeated after a rollback to the lost computation."""
         self.measured_s["lost"] += seconds
 
     def freeze(self) -> None:
-        """Record that the contents of the present save are fixed; it may be committed later."""
+        """Record that the contents of the present save are fixed now; the save may be committed later."""
         if self.updates is not None:
             self.updates.saving()
 
     def committed(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
-        """Charge a committed save and return its event. A part that was written again after a failure costs twice.
+        """Charge a committed save and return its event. A part that was written again after a failed write costs twice.
 
-        ``stall_s``: seconds that training stood still for it. The initial save is not charged: all strategies start
-        with it.
+        ``stall_s``: measured seconds that training stood still for the save. The initial save is not charged, since all
+        strategies that save start with it.
         """
         is_charged = manifest.step > 0
         if plan.closes_interval:
@@ -163,8 +165,9 @@ class Accounting(Ledgers, Resumable):
     ) -> Recovered:
         """Charge a failure and return the event of its recovery.
 
-        ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request
-        that is sent again although its shard was restored alone. ``struck``: facts of the failure, for its charge.
+        ``num_rows``: restored rows. ``uploaded``: by dead PS rank, the rows that its replacement got from the trainer.
+        ``in_flight``: by rank, the correction of its lost updates, all and tracked (``UpdateLedger.lost``). ``struck``:
+        facts of the failure, for its charge. ``load_s``, ``reschedule_s``: measured seconds.
         """
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
@@ -203,7 +206,7 @@ class Accounting(Ledgers, Resumable):
         )
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:
-        """The fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
+        """The fields of the Finished event that count PLS, updates, failures, saves, emulated hours, and bytes."""
         overhead, updates = self.overhead, self.updates
         trainer_bytes = sum(kind.trainer_bytes for kind in recoveries)
         counted = updates.totals() if updates else dict.fromkeys(UpdateLedger(()).totals())
@@ -223,12 +226,11 @@ class Accounting(Ledgers, Resumable):
 
 
 def _lost_dense(plan: RecoveryPlan, progress: Progress) -> int:
-    """Number of samples lost by the dense network, which restarts from an older state without repeated steps."""
+    """Number of samples that the dense network loses: those since its checkpoint, if no steps are repeated; else 0."""
     since = {"checkpoint": progress.saved_samples or 0, "initial": 0}
     return progress.samples - since[plan.dense] if plan.dense in since else 0
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:
-    """The sum, or None if one of the values is unknown."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)

@@ -1,7 +1,7 @@
-"""Writes checkpoints: the ranks save themselves, the trainer writes the dense network, the supervisor the manifest.
+"""Saving: PS ranks write their shards, the acting trainer the dense network, and the supervisor the manifest.
 
-A save is begun at a boundary. It is committed at once or, with ``save.mode=async``, at a later boundary. The checkpoint
-exists when the supervisor has written its manifest, and not before.
+A save begins at a boundary. It is committed there or, with ``save.mode=async``, at the next boundary at which an action
+is due. The checkpoint exists when the supervisor has written its manifest, and not before.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,12 @@ from harness.store import FileRecord, Manifest, discard, write_state
 
 
 class Checkpoints(Resumable):
-    """The newest checkpoint of a run in folder ``root``, and the progress at the save under way, if there is one."""
+    """The newest checkpoint of a run in folder ``root``, and the save under way, if there is one.
+
+    Attributes:
+        newest: the manifest of the newest checkpoint; None before the first.
+        saving: the position of the run when the save under way began; None without one.
+    """
 
     _state = ("newest",)
     _state_types = (Manifest, FileRecord)
@@ -37,15 +42,15 @@ class Checkpoints(Resumable):
 
     @property
     def next_sequence(self) -> int:
-        """Sequence number of the next manifest; files of a save under way carry the same number."""
+        """The sequence number of the next manifest, which is also that of the files of a save under way."""
         return self.newest.sequence + 1 if self.newest else 0
 
     def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
-        """Record that a save has begun. ``dense``: the record of the dense network's file, once it is written."""
+        """Record that a save has begun. ``dense``: gives the record of the dense network's file, once it is written."""
         self.saving, self._dense = progress, dense
 
     def dense(self) -> FileRecord:
-        """Wait for the trainer's file of the save under way, and return its record."""
+        """Wait for the dense network's file of the save under way, and return its record. Raises StoreError."""
         assert self._dense is not None, "a save is under way"
         return self._dense.result()
 
@@ -54,7 +59,10 @@ class Checkpoints(Resumable):
         self.newest, self.saving, self._dense = manifest, None, None
 
     def give_up(self) -> None:
-        """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""
+        """Abandon the save under way, if any: wait for its thread, then remove the dense network's file.
+
+        The file stays if the folder was moved, since another run may own the path now.
+        """
         dense, self.saving, self._dense = self._dense, None, None
         if dense is not None:
             wait([dense])
@@ -64,7 +72,11 @@ class Checkpoints(Resumable):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveUnderWay:
-    """A save in the background, in the state that a new trainer gets. ``dense``: the file of the dense network."""
+    """A save in the background, as a new trainer takes it over.
+
+    ``progress``: where it began. ``requests``: those that began it. ``stall_s``: seconds that training stood still for
+    it so far. ``dense``: the file of the dense network, which is on disk.
+    """
 
     progress: Progress
     requests: Mapping[Rank, Save]
@@ -77,9 +89,9 @@ class Checkpointer:
     """Begins saves and commits them.
 
     Args:
-        in_background: training goes on while a save is written.
+        in_background: whether training goes on while a save is written.
         dense_state: gives the dense parameters and the state of their optimizer by name.
-        dense_optimizer: name recorded in the file of the dense network.
+        dense_optimizer: the optimizer's name, recorded in the file of the dense network.
     """
 
     ask: Ask
@@ -100,7 +112,10 @@ class Checkpointer:
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
     def save(self, plan: SavePlan, progress: Progress) -> None:
-        """Write a checkpoint or, in the background, begin one. Raises RolledBack if a full recovery came instead."""
+        """Write and commit a checkpoint or, in the background, begin one.
+
+        Raises StoreError if the disk failed, and what ``ask`` raises: RolledBack if a full recovery came instead.
+        """
         assert self.checkpoints.saving is None, "one save at a time"
         began_s = self.effects.clock()
         self.effects.status(phase="save")
@@ -130,7 +145,7 @@ class Checkpointer:
         self.effects.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
-        """Wait for the save under way, if any, and commit it. Raises RolledBack if a full recovery came instead."""
+        """Wait for the save under way, if any, and commit it. Raises as :meth:`save`."""
         if self.checkpoints.saving is None:
             return
         began_s = self.effects.clock() - self._stall_s
@@ -144,7 +159,7 @@ class Checkpointer:
         self.effects.status(phase="train")
 
     def under_way(self) -> SaveUnderWay | None:
-        """The save under way, if any, for a new trainer. Waits until the file of the dense network is on disk."""
+        """The save under way, for a new trainer; None without one. Waits until the dense network's file is on disk."""
         if (progress := self.checkpoints.saving) is None:
             return None
         dense = self.checkpoints.dense()
@@ -157,7 +172,10 @@ class Checkpointer:
             self.checkpoints.begin(save.progress, LateWrite(None, save.dense))
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
-        """Have the manifest of the save under way written, and charge it. ``began_s``: when training stood still."""
+        """Have the manifest of the save under way written, and charge the save.
+
+        ``began_s``: the clock's reading from which on training stood still for it.
+        """
         progress, plan = self.checkpoints.saving, self._requests[self.ranks[0]].plan
         assert progress is not None, "a save is under way"
         manifest = Manifest(
@@ -179,7 +197,7 @@ class Checkpointer:
         self.effects.record(self.accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
-        """A function that writes the dense network's file with the parameters of now."""
+        """A function that writes the dense network's file, for a save in the background from a copy made now."""
         tensors = self.dense_state()
         if self.in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

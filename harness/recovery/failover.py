@@ -1,7 +1,7 @@
 """Requests to the PS ranks, completed in spite of the death of ranks.
 
-A death is detected by a request that fails. The dead ranks are replaced, the strategy's recovery plan is carried out
-and charged, and the requests of the dead are sent again. Nothing here depends on a strategy's name or the engine.
+A failed request detects a death. The dead ranks are then replaced, the strategy's recovery plan is carried out and
+charged, and the requests to the dead ranks are sent again. Nothing here depends on a strategy's name or the engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,10 @@ from harness.store import read_state
 
 
 class RolledBack(Exception):
-    """Full recovery took place: every PS rank is back at ``step``. The trainer must load ``dense`` and repeat steps."""
+    """Control flow: full recovery took place, and every PS rank is back at ``step``.
+
+    The trainer must load ``dense``, the dense network's tensors by name, and repeat the steps after ``step``.
+    """
 
     def __init__(self, step: int, dense: Mapping[str, Tensor]) -> None:
         self.step = step
@@ -35,7 +38,7 @@ class RolledBack(Exception):
 
 @dataclass(frozen=True)
 class StartedRequests:
-    """Requests that have been sent, and the cluster's token for their replies."""
+    """Requests that have been sent, and the cluster's token by which their replies are waited for."""
 
     requests: dict[Rank, Request]
     token: Any
@@ -46,12 +49,12 @@ class FailoverClient:
     """Sends requests to PS ranks and recovers from the death of ranks until all are served.
 
     Args:
-        injections: planned faults, which may wait for requests and recoveries made here.
+        injections: planned faults, some of which strike while requests and recoveries are made here.
         before_recovery: called when ranks are found dead, to record earlier events before those of the failure.
-        shards_restored: tells the embedding client of the shards that were restored without their last updates. Returns
-            the updates in flight to them by rank, all and tracked (``EmbeddingClient.shards_restored``).
-        restore_dense: sets the dense network to that of a checkpoint.
-        max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
+        shards_restored: tells the embedding client which shards were restored without their last updates. Returns the
+            corrections of lost updates by rank (``EmbeddingClient.shards_restored``).
+        restore_dense: sets the dense network to the given tensors of a checkpoint.
+        max_replacements_in_a_row: bound on the failures of one request, and on the attempts at one recovery.
     """
 
     cluster: Cluster
@@ -75,14 +78,11 @@ class FailoverClient:
         return self.cluster.ranks
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
-        """Send requests and wait until all are served; replies in rank order.
-
-        Equivalent to :meth:`start` followed by :meth:`finish`.
-        """
+        """Send requests and wait until all are served, as :meth:`start` and :meth:`finish` do."""
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Send requests and wait for the replies, in rank order; None if a PS rank is dead.
+        """Send requests once, and wait for the replies; None if a PS rank is dead.
 
         Dead ranks are not replaced here: the next request of a step detects them.
         """
@@ -101,12 +101,14 @@ class FailoverClient:
     def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
 
-        After a partial recovery the requests of dead ranks, and only they, are sent again, the same bytes, to the
-        replacements. A reply does not count if its rank died later, while others were recovered.
+        After a recovery without rollback, exactly the requests to the dead ranks are sent again, unchanged, to the
+        replacements. A reply does not count if its rank died later, while other ranks were recovered.
 
         Raises:
             RolledBack: a full recovery took place; the requests are void.
-            RunFailed: ranks died ``max_replacements_in_a_row`` times in a row.
+            RunFailed: ranks died ``max_replacements_in_a_row`` times in a row, the strategy cannot recover, or its plan
+                cannot be carried out.
+            StoreError: the checkpoint cannot be read.
         """
         replies: dict[Rank, Reply] = {}
         call = partial(self.cluster.finish, started.token)
@@ -127,10 +129,10 @@ class FailoverClient:
         )
 
     def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> frozenset[Rank]:
-        """Replace dead ranks, carry out the strategy's plan, charge it. If only trainers died, nothing is restored.
+        """Replace dead ranks, carry out the strategy's plan, and charge it; returns all ranks that died.
 
-        A rank that dies before the recovery is complete belongs to the same failure. Returns all ranks that died.
-        Raises RolledBack if the plan was a rollback.
+        A rank that dies before the recovery is complete belongs to the same failure. If only trainers died and one
+        lives, nothing is restored. Raises RolledBack if the plan was a rollback.
         """
         self.before_recovery()
         self.effects.status(phase="recover")
@@ -191,7 +193,7 @@ class FailoverClient:
         return LostRanks(ranks=frozenset(filter(is_ps, dead)), progress=committed, checkpoint=newest)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
-        """Have the ranks of ``plan`` restored, and call the kinds' hooks; returns the number of rows."""
+        """Have the ranks of ``plan`` restored, and call the kinds' hooks; returns the number of restored rows."""
         requests = self.recoveries.requests(plan, loss, self._serve)
         replies = self._serve(requests, lambda: self.injections.strike("restore"))
         for rank, reply in replies.items():
@@ -203,7 +205,10 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Send requests of a recovery, and wait for replies. A rank's death during it counts from the wait's begin."""
+        """Send requests of a recovery, call ``meanwhile``, and wait for the replies. Raises RankLost.
+
+        The seconds to the detection of a death are counted from the beginning of the wait.
+        """
         sent = self.cluster.start(requests)
         meanwhile()
         self._waits_since_s = self.effects.clock()

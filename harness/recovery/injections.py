@@ -1,7 +1,7 @@
-"""The planned faults of a run: at boundaries, in a phase of the run, or over a time.
+"""The planned faults of a run: at boundaries, in a phase of the run, or lasting for some hours.
 
-A fault with a phase is armed at its boundary, and carried out the first time that the phase occurs. The failure of a
-write is armed likewise: it strikes the first save that is then written and committed.
+A fault with a phase is armed at its boundary, and carried out when the run next enters the phase. The failure of a
+write is armed likewise. It strikes the next save, and counts as carried out when all parts of that save are written.
 """
 
 from collections import deque
@@ -20,18 +20,18 @@ from harness.recovery.recoveries import Recoveries
 
 
 class TrainersDied(Exception):
-    """A planned fault has killed all trainers. On engine ``local`` this process then continues as the new trainers."""
+    """Control flow: a planned fault has killed all trainers, and this process (engine ``local``) plays the new ones."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Injections(Resumable):
-    """Has planned faults carried out, each once, at boundaries and in phases, without knowing which ranks they strike.
+    """Asks the supervisor to carry out planned faults, each once. It does not know which ranks they strike.
 
     Args:
         faults: all planned faults of the run; a fault's number is its index.
         progress: gives the present progress of the run.
         before_fault: called before each fault, to record earlier events before those of the fault.
-        hand_over: gives the state from which new trainers start, before a fault that kills all of them.
+        hand_over: gives the state from which new trainers start; called before a fault that kills all trainers.
     """
 
     _state = ("_to_come", "_lasting", "_armed", "_struck")
@@ -56,7 +56,7 @@ class Injections(Resumable):
         self._is_hidden = False  # a loss that is not found yet
 
     def reach(self, step: int) -> None:
-        """At boundary ``step``, begin its lasting faults, arm its faults with a phase, and end faults that end here."""
+        """At boundary ``step``, begin lasting faults, arm faults with a phase, and end lasting faults that end here."""
         while self._to_come and self.faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
             if self.faults[number].last_step is None:
@@ -73,14 +73,14 @@ class Injections(Resumable):
 
     @property
     def depend_on_messages(self) -> bool:
-        """Whether messages in flight matter: a fault waits for the next one, or lost ranks are not detected yet."""
+        """Whether further messages matter: a fault waits for one, or a lost rank has not been detected yet."""
         return self._is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
 
     def carry_out(self, numbers: Sequence[int]) -> None:
-        """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
+        """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
 
-        The requests in flight, or the next ones, detect the lost ranks. If all trainers are lost, this never returns;
-        on engine ``local``, where this process survives, it raises TrainersDied.
+        The requests in flight, or the next ones, detect the lost ranks. If all trainers are lost, this process is
+        killed; on engine ``local``, where it survives, TrainersDied is raised.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
@@ -113,14 +113,14 @@ class Injections(Resumable):
         return tuple(number for number in self._armed if self.faults[number].fails_write)
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
-        """Have the faults that struck a save recorded, once all its parts are on disk; they do not strike again."""
+        """Have the faults recorded that struck a save, all parts of which are on disk now. They do not strike again."""
         struck = {number for reply in written.values() for number in reply.struck}
         if struck:
             self._armed = [number for number in self._armed if number not in struck]
             self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.struck})
 
     def waits_for(self, phase: Phase) -> bool:
-        """Whether a fault strikes if the run enters ``phase`` now."""
+        """Whether a fault would strike if the run entered ``phase`` now."""
         return bool(self._due(phase))
 
     def _due(self, phase: Phase) -> list[int]:
@@ -128,20 +128,20 @@ class Injections(Resumable):
         return [number for number in of_phase if not self.faults[number].fails_write]
 
     def strike(self, phase: Phase) -> None:
-        """Have the faults armed for ``phase``, in which the run is now, carried out."""
+        """Have the faults armed for ``phase`` carried out. Called when the run is in this phase."""
         if due := self._due(phase):
             self._armed = [number for number in self._armed if number not in due]
             self.carry_out(due)
 
     def sent(self, requests: Mapping[Rank, Request]) -> None:
-        """Have the faults carried out that wait for a phase of ``requests``, which have just been sent."""
+        """Have the faults carried out that wait for a phase to which ``requests``, just sent, belong."""
         if self._armed:
             for phase in _phases(requests.values(), is_evaluation=self._is_evaluation):
                 self.strike(phase)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """A context in which lookups count as lookups of an evaluation."""
+        """A context in which lookups belong to phase ``eval`` too."""
         self._is_evaluation = True
         try:
             yield
@@ -150,11 +150,11 @@ class Injections(Resumable):
 
     @property
     def has_taken_trainers(self) -> bool:
-        """Whether the current failure killed all trainers."""
+        """Whether the failure that is not charged yet killed all trainers."""
         return self._struck.takes_trainers
 
     def take_struck(self) -> Struck:
-        """Return the facts of all losses since the last call, merged into one failure, and forget them."""
+        """Return the facts of all losses since the last call, merged into one failure."""
         struck, self._struck, self._is_hidden = self._struck, Struck(), False
         return struck
 
@@ -163,7 +163,7 @@ _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
-    """The phases of a run that requests which are sent together belong to."""
+    """The phases of a run to which ``requests``, sent together, belong."""
     requests = tuple(requests)
     exchanges = [exchange for request in requests for exchange in exchanges_of(request)]
     if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):

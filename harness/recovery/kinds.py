@@ -1,8 +1,8 @@
 """Kinds of recovery: how the shard of a lost rank is restored, and what that costs.
 
-An object of a kind belongs to one run. Charges depend on its class attributes, in a run, the simulator and the audit.
-Its other methods are hooks, which the run calls where a kind may have to prepare for a later recovery; by default they
-are no-ops. Here are the base of all kinds, and those that set every row of a shard or bring all ranks back.
+A kind is a class, of which a run has one object. The charges of a recovery depend on the class attributes of its kind,
+in a run, the simulator and the audit. The methods are hooks: the run calls them where a kind may have to prepare for a
+later recovery. By default they are no-ops. The kind ``mirror`` has a module of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +41,8 @@ from harness.store import Manifest
 class RunFacts:
     """The constants of a run that kinds of recovery and the embedding client are built from.
 
-    ``dim``: D, values of a row; ``optimizer``: of the PS ranks. ``has_counts``: shards count unsaved updates.
-    ``count_updates`` counts updates as the ledger does.
+    ``tracked``: the tracked tables. ``dim``: D, values of a row. ``optimizer``: the update rule of rows.
+    ``has_counts``: whether shards count unsaved updates. ``count_updates``: counts the updates of a batch by rank.
     """
 
     strategy: Strategy
@@ -56,7 +56,7 @@ class RunFacts:
 
     @property
     def width(self) -> int:
-        """X, columns of a row: D values, then state of the optimizer."""
+        """X, the columns of a row: D values, then state of the optimizer."""
         return row_width(self.optimizer, self.dim)
 
 
@@ -64,7 +64,7 @@ class RunFacts:
 class LostRanks:
     """The PS ranks that died in one failure, and the state of the run when that was detected.
 
-    ``progress`` holds the newest committed save, which is that of ``checkpoint``.
+    ``checkpoint``: the newest one. ``progress`` names the save of this checkpoint as the newest save.
     """
 
     ranks: frozenset[Rank]
@@ -74,10 +74,10 @@ class LostRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedRows:
-    """Counts of the rows that a replacement gets from the trainer, which are newer than those of the checkpoint.
+    """Counts of the rows that a replacement gets from the trainer, since they are newer than in the checkpoint.
 
-    ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
-    tables.
+    ``num_bytes``: bytes of values and row ids. ``updates``: the unsaved updates of these rows, of all tables and of the
+    tracked ones.
     """
 
     num_rows: int = 0
@@ -86,7 +86,8 @@ class UploadedRows:
 
 
 Serve = Callable[[Mapping[Rank, Request]], dict[Rank, Reply]]
-"""Serves requests of a recovery, in which ranks may die again: RankLost, and the recovery begins anew."""
+"""Sends requests of a recovery and returns the replies. If a rank dies meanwhile it raises RankLost, which must not be
+caught: the recovery then begins anew."""
 
 
 class Recovery(Resumable):
@@ -95,7 +96,7 @@ class Recovery(Resumable):
     Attributes:
         wire_bytes: bytes that crossed the network for this kind so far, besides those of saves and loads.
         trainer_bytes: the most memory that this kind took at the trainer so far.
-        uploaded: by rank, the rows that the last requests sent to it besides those of the checkpoint.
+        uploaded: by rank, the counts of rows that :meth:`requests` last sent to its replacement from the trainer.
     """
 
     _state = ("wire_bytes", "trainer_bytes")
@@ -103,14 +104,14 @@ class Recovery(Resumable):
     rolls_back: ClassVar[bool] = False
     """Whether every rank and the trainer return to the newest checkpoint, and lost steps are repeated."""
     loses_updates: ClassVar[bool] = True
-    """Whether a restored shard lacks the updates since its last save, so that they count in the PLS."""
+    """Whether a restored shard lacks updates since its last save, so that they count in the PLS."""
     reads_rows: ClassVar[bool] = False
-    """Whether each row of a restored shard is read once, from a checkpoint or a replica: the bytes of the load."""
+    """Whether a restored shard is read from a checkpoint or a replica. The bytes of its rows then count as loaded."""
     needs_checkpoint: ClassVar[bool] = False
-    """Whether there must be a checkpoint."""
+    """Whether this kind can restore a shard only if there is a checkpoint."""
     needs_replicas: ClassVar[bool] = False
-    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
-    another save chose is known to the owner alone."""
+    """Whether each rank must hold a replica of the shard of the rank before it. All saves must then be full: the rows
+    that another kind of save chooses are known to the shard's owner alone."""
 
     def __init__(self, run: RunFacts) -> None:
         self.run = run
@@ -119,30 +120,30 @@ class Recovery(Resumable):
 
     @classmethod
     def facts(cls) -> dict[str, bool]:
-        """The class attributes that charges depend on, by name, for the record."""
+        """The class attributes on which charges depend, by name, for the record."""
         return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """The requests that restore the shards of ``ranks``, the ranks among ``loss.ranks`` that this kind restores.
 
-        Each is answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks`` hold nothing
-        yet. ``serve`` asks the survivors first, where that is needed. A rank without a request ends the run with one
-        line.
+        Each request must be answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks``
+        have no rows yet. ``serve`` may be used to ask survivors first. The run fails if a rank of ``ranks`` has no
+        request.
         """
         return {}
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """Called when all ranks of a recovery have been restored by ``requests``, of this kind and of others."""
+        """Called when all ranks of a recovery have been restored. ``requests``: those of all kinds."""
 
     def rolled_back(self) -> None:
-        """Called when the trainer has returned to a checkpoint."""
+        """Called when the trainer has returned to a checkpoint in a full recovery."""
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests``, which are about to be sent, with what this kind adds to them."""
+        """Return ``requests``, which are about to be sent, with the additions of this kind."""
         return requests
 
     def lose_trainers(self) -> None:
-        """Called when all trainers are about to die: whatever this kind holds in their memory is then lost."""
+        """Called when all trainers are about to die. All that this kind holds in their memory must be dropped."""
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Called when the gradients of step ``step``, counted from 1, are about to be sent."""
@@ -151,17 +152,20 @@ class Recovery(Resumable):
         """Called when ``step`` steps are finished."""
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        """Called before a save. Returns the local flat rows that this kind can restore itself: int64, ascending."""
+        """Called before a save. Returns by rank the local flat rows held at the trainer: int64, ascending."""
         return {}
 
     def freeze(self, *, closes_interval: bool) -> None:
-        """Called when the contents of a save are fixed; the save may be committed later."""
+        """Called when the contents of a save are fixed; the save may be committed later, or never."""
 
     def committed(self) -> None:
         """Called when the save whose contents were fixed last is committed."""
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
-        """Called after replacements wrote their parts of a save as of its commit. ``saves``: requests by rank."""
+        """Called after replacements wrote their parts of a save in the background only at its commit.
+
+        ``saves``: by rank, the requests for these parts.
+        """
 
     def summary(self) -> dict[str, Any]:
         """The fields that this kind adds to the Finished event."""
@@ -182,7 +186,6 @@ class Checkpoint(Recovery):
     needs_checkpoint = True
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Requests by which ``ranks`` read their rows from the newest checkpoint."""
         assert loss.checkpoint is not None
         return {
             rank: Restore(
@@ -195,7 +198,7 @@ class Checkpoint(Recovery):
         }
 
     def newer_rows(self, rank: Rank, step: int) -> CountedRows | None:
-        """Rows of ``rank`` as of ``step`` that are newer than in the checkpoint; None if there are none."""
+        """Rows of ``rank`` after ``step`` steps that are newer than in the checkpoint; None if there are none."""
         return None
 
 
@@ -208,7 +211,7 @@ class Rollback(Recovery):
     needs_checkpoint = True
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """Requests by which all ranks, survivors included, read their rows from the newest checkpoint."""
+        """Requests to all ranks, survivors included, to read their rows from the newest checkpoint."""
         assert loss.checkpoint is not None
         all_ranks = [ps_rank(index) for index in range(self.run.placement.num_ps)]
         return {rank: Restore(records=loss.checkpoint.shards[rank], step=loss.checkpoint.step) for rank in all_ranks}
@@ -217,14 +220,14 @@ class Rollback(Recovery):
 class Replication(Recovery):
     """``replica``: a lost shard is copied, with all its updates, from the replica at its buddy, the next rank.
 
-    The trainer sends each push to the owner of the shard and to its buddy. The push to the buddy travels in the message
-    that the buddy gets in any case, so replication costs the trainer as many bytes as the pushes, and no further
-    message. When all ranks have answered, all replicas are up to date. Each rank knows the step that it has applied, so
-    a message that is sent again after a death is applied once.
+    The trainer sends each push to the owner of the shard and to the owner's buddy. The second copy travels in a message
+    that the buddy gets in any case. So replication costs the trainer as many bytes as the pushes, and no more messages.
+    When all ranks have answered, all replicas are up to date. Shard and replica know their last applied step, so a
+    message that is sent again after a death is applied once.
 
     Attributes:
-        wire_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards to new replicas. A
-            shard that comes from its replica counts as loaded.
+        wire_bytes: bytes sent for replicas so far: pushes to buddies, and copies of whole shards to new replicas. A
+            lost shard that is copied from its replica counts as loaded instead.
     """
 
     loses_updates = False
@@ -239,7 +242,7 @@ class Replication(Recovery):
         return self.run.placement.num_ps
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests`` with the push to each rank added to the message to its buddy."""
+        """Return ``requests``, in which each push is also added to the message to the buddy of its rank."""
         for rank, request in requests.items():
             has_push = any(exchange.push is not None for exchange in exchanges_of(request))
             assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
@@ -254,7 +257,7 @@ class Replication(Recovery):
         return Several(exchanges) if isinstance(request, Several) else exchanges[0]
 
     def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
-        """The push without the parts that only a tracker needs; adds its bytes to ``wire_bytes``."""
+        """The push for a replica, whose bytes are added to ``wire_bytes``: without touches, which replicas ignore."""
         if isinstance(push, WriteBack):
             push = replace(push, sampled=(), touched=())
         if push is not None:
@@ -265,7 +268,7 @@ class Replication(Recovery):
         return dict.fromkeys(ranks, CopyShard(from_replica=True))
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """Copy replicas again that are held by new processes, or whose shards were not restored from a replica."""
+        """Copy shards to replicas that new processes hold, and to replicas of shards that were restored elsewhere."""
         elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
@@ -277,5 +280,5 @@ class Replication(Recovery):
         return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
-        """Have replicas count updates since the save's step as saved, as the replacements did when they wrote late."""
+        """Have replicas count the same updates as saved as the replacements did, which wrote their present rows."""
         ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)

@@ -1,9 +1,9 @@
 """The mirror: the trainer's copies of rows, for the replacement of a PS rank that dies (docs/MIRROR.md).
 
-The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It updates
-them by the gradients of every step, with the optimizer of the PS ranks. So a mirrored row, and its count of unsaved
-updates, equal those of its PS rank after the same step. A row with unsaved updates is newer than in the checkpoint, any
-other is equal. Right before each save the rows to hold are chosen again, and new ones are fetched.
+The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It applies the
+gradients of every step to them, with the optimizer of the PS ranks. So a mirrored row, and its count of unsaved
+updates, equal those at its PS rank after the same step. A row with unsaved updates is newer than in the checkpoint; any
+other row equals it. Right before each save the rows to hold are chosen again, and new ones are fetched.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). K rows of the mirror, N distinct rows of
 a batch, X columns of a row.
@@ -34,9 +34,10 @@ def choose(
 ) -> tuple[Tensor, CountedRows]:
     """The rows of ``shard`` that the mirror is to hold (int64, ascending), and the new rows among them, with values.
 
-    From a tracked table, these are the rows with the most accesses since the last save. Ties go to the rows that the
-    mirror holds already, then to the lower row. ``mirrored_N`` (int64, ascending): the rows that the mirror holds.
-    ``accesses_N`` (int32): their accesses; for other rows, the shard's counts of unsaved updates are used.
+    Of a tracked table it holds the fraction ``share`` with the most accesses since the last save. Ties go to the rows
+    that it holds already, then to the lower row. Of the other tables it holds all rows. ``mirrored_N`` (int64,
+    ascending): the rows that it holds now. ``accesses_N`` (int32): their accesses. The accesses of other rows are the
+    shard's counts of unsaved updates.
     """
     assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
     chosen: list[Tensor] = []
@@ -58,9 +59,9 @@ def choose(
 
 
 class Mirror(Checkpoint):
-    """``mirror``: restores the dead shard from the checkpoint, then overwrites rows with newer ones from the trainer.
+    """``mirror``: restores a lost shard from the checkpoint, then overwrites rows with newer ones from the trainer.
 
-    Without ``Strategy.mirror`` the trainer holds no rows, and recovery is that of ``checkpoint``.
+    If the strategy has no ``mirror``, the trainer holds no rows, and a shard is restored as by ``checkpoint``.
     """
 
     _state = (*Recovery._state, "_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "_num_fetched")
@@ -75,7 +76,7 @@ class Mirror(Checkpoint):
         self.rolled_back()
 
     def rolled_back(self) -> None:
-        """Drop all rows. The next save fills the mirror."""
+        """Drop all rows. The mirror is filled again at the next save."""
         self._keys_K = np.empty(0, np.int64)
         self._values_KX = torch.empty((0, self._width))
         self._unsaved_K = np.empty(0, np.int32)  # updates that the newest checkpoint lacks
@@ -87,12 +88,12 @@ class Mirror(Checkpoint):
         self.rolled_back()
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
-        """Keep the gradients of step ``step``, counted from 1, until :meth:`reach`."""
+        """Keep the gradients of step ``step`` until :meth:`reach` applies them."""
         if len(self._keys_K):
             self._begun = step, plan, grads_ND
 
     def reach(self, step: int) -> None:
-        """Apply the gradients that were kept, unless they belong to a step after ``step``."""
+        """Apply the kept gradients, unless they belong to a step after ``step``."""
         if self._begun is None or self._begun[0] > step:
             return
         (_, plan, grads_ND), self._begun = self._begun, None
@@ -109,14 +110,14 @@ class Mirror(Checkpoint):
         )
 
     def _find(self, keys_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The places of ``keys_N`` among the mirror's rows, and whether each is one of them."""
+        """The place of each of ``keys_N`` among the mirror's rows, and whether the mirror holds it."""
         if not len(self._keys_K):
             return np.zeros(len(keys_N), np.int64), np.zeros(len(keys_N), bool)
         where_N = np.minimum(np.searchsorted(self._keys_K, keys_N), len(self._keys_K) - 1)
         return where_N, self._keys_K[where_N] == keys_N
 
     def _part(self, rank: Rank) -> slice:
-        """The slice of the mirror's rows that belong to ``rank``."""
+        """The slice of the mirror's rows that holds those of ``rank``."""
         k = ps_index(rank)
         return slice(*np.searchsorted(self._keys_K, self._bases_R[k : k + 2]).tolist())
 
@@ -129,9 +130,9 @@ class Mirror(Checkpoint):
         return torch.from_numpy(self._accesses_K[self._part(rank)])
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        """Choose the rows to hold anew, and fetch new ones; returns their local flat rows by rank: int64, ascending.
+        """Choose the rows to hold anew, and fetch new ones; returns by rank the local flat rows: int64, ascending.
 
-        The ranks must have all updates, and no save may be under way.
+        The ranks must have all updates, and no save may be under way. Raises what ``ask`` raises.
         """
         if self._spec is None:
             return {}
@@ -162,21 +163,25 @@ class Mirror(Checkpoint):
         self.trainer_bytes = max(self.trainer_bytes, sum(array.nbytes for array in arrays))
 
     def freeze(self, *, closes_interval: bool) -> None:
-        """Note the unsaved updates that the present save holds: of all mirrored rows if it ``closes_interval``."""
+        """Note the unsaved updates that the present save holds: those of all mirrored rows, or none.
+
+        Only a save that closes an interval writes mirrored rows.
+        """
         self._saving_K = self._unsaved_K.copy() if closes_interval else None
 
     def committed(self) -> None:
-        """Count the updates that the committed save holds as saved."""
+        """Count the updates noted by :meth:`freeze` as saved."""
         saving_K, self._saving_K = self._saving_K, None
         if saving_K is not None:
             np.maximum(self._unsaved_K - saving_K, 0, out=self._unsaved_K)
 
     def newer_rows(self, rank: Rank, step: int) -> CountedRows:
-        """The mirrored rows of the dead ``rank`` after ``step`` that are newer than its newest checkpoint.
+        """The mirrored rows of the dead ``rank`` after ``step`` steps that are newer than in the newest checkpoint.
 
-        The replacement must load them. If a save is under way, it then counts as holding all updates of these rows,
-        since the replacement writes them as they are at the commit. With ``restore_optimizer: reset`` the mirror's
-        other rows of this rank get the initial optimizer state.
+        The replacement must load these rows. A save under way that writes mirrored rows then counts as holding all
+        updates of the rank's mirrored rows, since the replacement writes its part as of the commit. With
+        ``restore_optimizer: reset`` the rank's other mirrored rows get the initial optimizer state here too. The counts
+        of the returned rows are in ``uploaded``.
         """
         self.reach(step)
         part = self._part(rank)

@@ -32,7 +32,7 @@ RECOVERIES: dict[str, type[Recovery]] = {
 
 
 def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
-    """Raise ConfigError unless each strategy declares its kinds of recovery, and each of them is in the table."""
+    """Raise ConfigError unless each strategy declares a tuple of kinds of recovery that are in :data:`RECOVERIES`."""
     for name, strategy in strategies.items():
         declared = getattr(strategy, "recoveries", None)
         wrong = [repr(kind) for kind in declared if kind not in RECOVERIES] if isinstance(declared, tuple) else ["none"]
@@ -44,11 +44,12 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
 def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_trainers: bool = False) -> RecoveryPlan:
     """The checked plan of ``strategy`` for the ranks ``dead``, in rank order.
 
-    The dense network is kept, unless all trainers died (``takes_trainers``). Every lost shard is reset to its initial
-    values if no step is finished and ``progress`` names no checkpoint, since no update has been applied.
+    The dense network is kept, unless all trainers died (``takes_trainers``). If no step is finished and ``progress``
+    names no checkpoint, no update has been applied, and every lost shard is reset to its initial values.
 
-    Raises RunFailed for a plan that names other PS ranks than the dead ones, a kind that the strategy does not declare,
-    a kind that needs a checkpoint where there is none, or a rollback of some ranks only.
+    Raises RunFailed if the strategy cannot recover or gives no plan, and for a plan that names other PS ranks than the
+    dead ones, a kind that the strategy does not declare, a kind that needs a checkpoint where there is none, or a
+    rollback of some ranks only.
     """
     ordered = sorted(dead, key=rank_order)
     trainers = tuple(filter(is_trainer, ordered))
@@ -81,18 +82,18 @@ def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoi
 
 
 def rolls_back(plan: RecoveryPlan) -> bool:
-    """Whether every rank and the trainers return to the newest checkpoint."""
+    """Whether all ranks return to the newest checkpoint, trainers included, and lost steps are repeated."""
     return plan.dense == "rollback" or any(RECOVERIES[kind].rolls_back for kind in plan.kinds.values())
 
 
 def reads_checkpoint(plan: RecoveryPlan) -> bool:
-    """Whether the newest checkpoint is read."""
+    """Whether the recovery reads the newest checkpoint: rows or the dense network."""
     needs = any(RECOVERIES[kind].needs_checkpoint for kind in plan.kinds.values())
     return needs or plan.dense in ("checkpoint", "rollback")
 
 
 def losing(plan: RecoveryPlan) -> list[Rank]:
-    """The ranks that lose their updates since their last save."""
+    """The PS ranks whose restored shards lack updates since their last save."""
     return [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].loses_updates]
 
 
@@ -113,7 +114,7 @@ class Recoveries(Resumable):
         return iter(self._kinds.values())
 
     def requests(self, plan: RecoveryPlan, loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        """The requests that carry out ``plan``, in rank order."""
+        """The requests that carry out ``plan``, in rank order. Raises RunFailed if a kind gives other requests."""
         requests: dict[Rank, Request] = {}
         names = dict.fromkeys(plan.kinds.values())
         for name in names | ({"rollback": None} if rolls_back(plan) else {}):
@@ -134,7 +135,7 @@ class Recoveries(Resumable):
         return None
 
     def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
-        """By lost rank, the rows that its replacement got from the trainer."""
+        """By lost PS rank, the counts of rows that its replacement got from the trainer."""
         return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
