@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a base per shard, deltas, the trainer's file, and a manifest written last."""
+"""Checkpoints on disk: a base and deltas of each shard, the dense network's file, and a manifest written last."""
 
 from harness.store.checkpoint import (
     CheckpointStore,

@@ -1,15 +1,19 @@
 """The checkpoint folder, as the supervisor uses it, and the folder of resume points.
 
+The folder of checkpoints:
+
     manifest-000012.json                             the newest whose files all verify is the checkpoint
     ps0/base-000010.bin  ps0/delta-000012.bin …      written by the PS ranks themselves
     trainer0/dense-000012.bin
+
+The folder of resume points:
 
     point-000003.json                                the newest whose parts all verify is the resume point
     ps0/state-000003.bin  trainer0/state-000003.bin …
 
 A checkpoint exists once its manifest exists, a resume point once its ``point-*.json`` exists; both are written last. A
-resume point is the state of a run at a boundary, from which the run can go on in another process. It names, beside its
-own files, the checkpoint that was the newest at that boundary. No save was under way.
+resume point is the state of a run at a boundary, from which the run can go on in another process. It names its own
+files, and the checkpoint that was the newest at that boundary. No save was under way.
 """
 
 import threading
@@ -40,7 +44,7 @@ T = TypeVar("T")
 
 
 def in_background(name: str, work: Callable[[], T]) -> Future[T]:
-    """Run ``work`` in a daemon thread called ``name``; returns the future of its result."""
+    """Run ``work`` in a daemon thread called ``name``; returns the future of its result or exception."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -55,19 +59,19 @@ def in_background(name: str, work: Callable[[], T]) -> Future[T]:
 
 
 class CheckpointStore:
-    """Commits and finds the checkpoints of one folder, and deletes old ones. Only one process at a time may use it.
+    """Commits the checkpoints of one folder, and deletes old ones. Only one process at a time may use it.
 
-    Opening it removes incomplete files of killed writers, and makes their commits survive a loss of power. Readers use
-    ``newest_checkpoint`` instead.
+    Its construction removes incomplete files of killed writers and, with ``fsync``, makes their commits survive a loss
+    of power. It raises StoreError if the folder cannot be used. Readers use ``newest_checkpoint`` instead.
 
-    Old files are deleted in a thread, which ends before the next commit or :meth:`wait` returns: deletion takes 0.1 s
-    per gigabyte, during which training would stall.
+    Old files are deleted in a thread, so that training does not wait: deletion takes 0.1 s per gigabyte. The thread
+    ends before the next commit begins, and before :meth:`wait` returns.
 
     Args:
         root: the folder, created if need be.
-        keep: number of newest manifests kept with their files by a commit; at least 1. A kill may leave more.
+        keep: how many of the newest manifests a commit keeps, with their files; at least 1. A kill may leave more.
         fsync: whether a commit survives a power failure, and not only a kill.
-        check: called before anything is changed; raises StoreError if ``root`` is another folder by now.
+        check: called before a change in the folder; raises StoreError if ``root`` is another folder by now.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class CheckpointStore:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
 
     def remove_unfinished(self) -> None:
-        """Remove the temporary files of writers that were killed. To be called while no process writes.
+        """Remove the temporary files of killed writers. To be called while no process writes.
 
         Raises OSError, and what ``check`` raises.
         """
@@ -100,10 +104,12 @@ class CheckpointStore:
         remove_unfinished(self.root)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make ``manifest`` the newest checkpoint, then delete files that the newest ``keep`` manifests do not name.
+        """Make ``manifest`` the newest checkpoint, then begin to delete older ones.
 
-        Raises StoreError if a file that it names is missing or truncated, the sequence number is not the highest, or
-        the disk failed; the previous checkpoint then remains valid. Raises what ``check`` raises.
+        The newest ``keep`` manifests, those of :meth:`pin`, and all their files are kept. Raises StoreError if a file
+        that ``manifest`` names is missing, truncated or has a damaged header, if its sequence number is not the
+        highest, if an older manifest has another format version, or if the disk failed. The previous checkpoint then
+        remains valid. Raises what ``check`` raises.
         """
         self.check()
         self.wait()
@@ -126,14 +132,14 @@ class CheckpointStore:
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
 
     def pin(self, sequences: Iterable[int]) -> None:
-        """Have later commits keep exactly these checkpoints besides the newest ones."""
+        """Have later commits keep the checkpoints ``sequences``, and none of a former call, besides the newest ones."""
         self.wait()
         self._pinned = set(sequences)
 
     def rewind(self, sequence: int | None) -> None:
-        """Make checkpoint ``sequence`` (None: no checkpoint) the newest one again by removing all later files.
+        """Make checkpoint ``sequence`` the newest one again by removing all later ones; None: remove all checkpoints.
 
-        Raises StoreError.
+        Raises StoreError, and what ``check`` raises.
         """
         self.check()
         last = -1 if sequence is None else sequence
@@ -143,12 +149,19 @@ class CheckpointStore:
                     path.unlink(missing_ok=True)
 
     def newest_file(self, rank: Rank) -> FileRecord | None:
-        """The record of the newest file with rows of ``rank``; None if there is no checkpoint."""
+        """The record of the newest file with rows of ``rank``; None if there is no checkpoint.
+
+        The file must hold rows: ``rank`` is a PS rank, and its shard is not empty. Raises StoreError if the newest
+        manifest cannot be read.
+        """
         newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
         return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
-        """Change the content of :meth:`newest_file`, for failure injection; returns its path. Raises StoreError."""
+        """Replace the content of :meth:`newest_file` by ``change(content)``, for failure injection.
+
+        Returns the file's path below the root; None if there is no checkpoint. Raises StoreError.
+        """
         self.check()
         if (record := self.newest_file(rank)) is None:
             return None
@@ -160,9 +173,9 @@ class CheckpointStore:
         return record.path
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip bit ``number``, modulo their number, of the rows in :meth:`newest_file`, for failure injection.
+        """Flip bit ``number``, modulo the number of bits, of the rows in :meth:`newest_file`, for failure injection.
 
-        Returns the file's path below the root and the place of the bit in it; None if there is no checkpoint. Raises
+        Returns the file's path below the root and the bit's number in the file; None if there is no checkpoint. Raises
         StoreError.
         """
         if (record := self.newest_file(rank)) is None:
@@ -202,8 +215,8 @@ def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
     Writes nothing. The manifest is None if there is no valid one.
 
     Raises:
-        StoreError: the folder cannot be read, or has a checkpoint of another format version: falling back to an older
-            one would hide the mistake.
+        StoreError: the folder cannot be read, or a checkpoint at least as new has another format version. Falling back
+            to an older one would hide the mistake.
     """
     skipped: list[str] = []
     whole: set[FileRecord] = set()
@@ -240,11 +253,11 @@ class ResumePoint(Described):
 
     Attributes:
         number: increases with every point of a folder.
-        step: finished steps.
+        step: number of finished steps.
         config_hash, code: result hash of the run's config, and fingerprint of the code that wrote the point.
-        events: the end of the record at the point.
+        events: the length of the record at the point.
         checkpoint: sequence number of the newest checkpoint; None if there was none.
-        files: the state of each rank, the trainer included.
+        files: by rank, the file with its state.
         supervisor: the supervisor's state.
     """
 
@@ -271,7 +284,7 @@ class ResumePoint(Described):
 
 
 class ResumeFolder:
-    """The folder of a run's resume points. Only one process at a time may use it to write.
+    """The folder of a run's resume points. Only one process at a time may change it.
 
     ``fsync``: whether a point survives a power failure, and not only a kill.
     """
@@ -281,12 +294,15 @@ class ResumeFolder:
         self._fsync = fsync
 
     def next_number(self) -> int:
-        """A number above all numbers in the folder, including those of points that were never committed."""
+        """A number above all numbers in the folder, including those of points that were never committed.
+
+        Raises StoreError if the folder cannot be read.
+        """
         numbers = [number for number, _ in (*numbered_paths(self.root, "point"), *content_paths(self.root))]
         return 1 + max(numbers, default=-1)
 
     def prepare(self) -> None:
-        """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
+        """Create the folder if need be, and remove incomplete files of killed writers. Raises StoreError."""
         with os_errors(f"{self.root}: cannot be used for resume points"):
             if not self.root.is_dir():
                 self.root.mkdir(parents=True)
@@ -295,22 +311,25 @@ class ResumeFolder:
             remove_unfinished(self.root)
 
     def commit(self, point: ResumePoint) -> None:
-        """Make ``point`` the newest one. Raises StoreError if the disk failed: the previous point is then untouched."""
+        """Make ``point`` the newest one. Raises StoreError if the disk failed; the previous point is then untouched."""
         write_text(self.root / point.name, point.to_text(), fsync=self._fsync)
 
     def keep_only(self, point: ResumePoint) -> None:
-        """Remove all points but ``point``, and files that belong to no point: descriptions first."""
+        """Remove the files of all other numbers than that of ``point``, descriptions first.
+
+        Files that cannot be removed are left. Raises StoreError if the folder cannot be read.
+        """
         for number, path in [*numbered_paths(self.root, "point"), *content_paths(self.root)]:
             if number != point.number:
                 with suppress(OSError):  # the point stands whether or not the old files go
                     path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """The paths of all points' descriptions, newest first. Raises StoreError if the folder cannot be read."""
+        """The paths of the descriptions of all points, newest first. Raises StoreError if the folder cannot be read."""
         return [path for _, path in numbered_paths(self.root, "point")]
 
     def read(self, path: Path) -> ResumePoint:
-        """The point described in ``path``, with all its files verified. Raises StoreError that names the file."""
+        """The point described in ``path``, once all its files are verified. Raises StoreError that names the file."""
         point = ResumePoint.from_text(read_text(path), str(path))
         verify(self.root, point.files.values())
         return point

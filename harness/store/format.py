@@ -1,4 +1,4 @@
-"""Content files: a header, a payload and a checksum; written atomically, read once from start to end.
+"""Content files: a header and a payload, with checksums; written atomically, read once from start to end.
 
     magic (8 bytes) | format version (u32) | bytes of JSON (u32) | header checksum (u64) | JSON | payload
 
@@ -7,9 +7,9 @@ checksum is the 64-bit XXH3 of all other header bytes: magic, version, length an
 file. It is stored in the file's record, so a complete file of another save is detected too. Files are read and written,
 never mapped: mapped pages would count as the reader's memory.
 
-A file of plain data (``harness.core.resumable``), such as a state of a resume point or the trainer's file, has the
-data in its header as JSON, in which ``{"#": k}`` stands for the k-th array. Its payload is the arrays, one after
-another. Nothing in a file is executed.
+A file of plain data (``harness.core.resumable``) is a state of a resume point or the dense network's file. It has the
+data in its header as JSON, in which ``{"#": k}`` stands for array number k, from 0. Its payload is the arrays, one
+after another. Nothing in a file is executed.
 """
 
 import json
@@ -41,7 +41,7 @@ _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
 
 
 def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; empty without the folder.
+    """Number and path of each file ``PREFIX-NUMBER.json`` in ``root``, newest first; none if there is no folder.
 
     Raises StoreError if the folder cannot be read, since its files would otherwise count as absent.
     """
@@ -53,7 +53,7 @@ def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
 
 
 def content_paths(root: Path) -> list[tuple[int, Path]]:
-    """Number and path of the content files of all ranks in ``root``."""
+    """Number and path of each content file of any rank in ``root``, in no order."""
     return _numbered(root.glob("*/*.bin"))
 
 
@@ -62,13 +62,13 @@ def _numbered(paths: Iterable[Path]) -> list[tuple[int, Path]]:
 
 
 def remove_unfinished(root: Path) -> None:
-    """Remove the temporary files of writers that were killed. Raises OSError."""
+    """Remove the temporary files of killed writers in ``root`` and its folders of ranks. Raises OSError."""
     for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
         temp.unlink(missing_ok=True)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The tensor's own memory as bytes, to be read from or written into. It must be contiguous, on the CPU."""
+    """The memory of ``tensor`` as bytes, to be read or written in place. It must be contiguous, on the CPU."""
     assert tensor.is_contiguous(), "content files hold contiguous tensors"
     if tensor.numel() == 0:
         return memoryview(bytearray())
@@ -96,12 +96,12 @@ def write_text(path: Path, text: str, *, fsync: bool) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file to read. A FIFO opens at once and reads as empty, instead of blocking until it has a writer."""
+    """Open a file to read. A FIFO without a writer reads as empty, instead of blocking until it has one."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class HashingWriter:
-    """Writes a content file front to back and hashes its bytes. Made by ``replacing``."""
+    """Writes a file front to back and hashes its bytes. Made by ``replacing``."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -109,7 +109,7 @@ class HashingWriter:
         self.num_bytes = 0
 
     def header(self, header: Mapping[str, Any]) -> None:
-        """Write magic, version and header; must come first."""
+        """Write the header of a content file, padded to whole pages. Must come first."""
         text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
         text += b" " * (-(_HEADER_START + len(text)) % _PAGE_BYTES)
         prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(text))
@@ -117,7 +117,7 @@ class HashingWriter:
         self.write(memoryview(prefix + header_hash + text))
 
     def write(self, view: memoryview) -> None:
-        """Append bytes. Raises ``OSError``, which ``replacing`` turns into a ``StoreError`` that names the file."""
+        """Append bytes. Raises OSError, which ``replacing`` turns into a StoreError that names the file."""
         for start in range(0, len(view), CHUNK_BYTES):
             chunk = view[start : start + CHUNK_BYTES]
             self._hash.update(chunk)
@@ -127,17 +127,20 @@ class HashingWriter:
 
     @property
     def xxh3(self) -> str:
-        """Checksum of everything written so far, 16 hex digits."""
+        """The 64-bit XXH3 of everything written so far, 16 hex digits."""
         return self._hash.hexdigest()
 
 
 @contextmanager
 def replacing(path: Path, *, fsync: bool) -> Iterator[HashingWriter]:
-    """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
+    """A context in which to write ``path`` atomically; with ``fsync`` the file survives a power failure too.
 
-    Raises StoreError if the disk failed; the temporary file is removed and no other file was changed. Its name is
-    always new, since two processes may write one file: one on a host that is cut off, and its replacement. A killed
-    writer leaves its temporary file.
+    The bytes go to a temporary file, which then replaces ``path``. An exception in the block removes the temporary file
+    and leaves ``path`` as it was. An OSError, in the block or of this function, becomes a StoreError. If only the final
+    fsync of the folder fails, ``path`` is already replaced.
+
+    A killed writer leaves its temporary file. The name of that file is always new, since two processes may write one
+    ``path``: a rank on a host that is cut off, and its replacement.
     """
     temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -170,9 +173,10 @@ def write_content(
     encoding: str = RAW,
     fsync: bool,
 ) -> FileRecord:
-    """Write ``root/rank/kind-sequence.bin`` atomically and return its record.
+    """Write ``root/rank/kind-sequence.bin`` as :func:`replacing` does, and return its record.
 
-    Raises StoreError if the disk failed, or the file exists: a manifest may name it, so it is never rewritten.
+    ``payload`` writes what follows the header. Raises StoreError if the disk failed or ``root`` cannot be created, and
+    if the file exists: a manifest may name it, so it is never rewritten.
     """
     path = root / rank / content_name(kind, sequence)
     if not path.parent.is_dir():
@@ -201,7 +205,10 @@ def write_content(
 
 
 def discard(root: Path, rank: str, sequence: int) -> None:
-    """Remove the files that ``rank`` wrote for save or resume point ``sequence``, which was never committed."""
+    """Remove the files that ``rank`` wrote for save or resume point ``sequence``, which must never have been committed.
+
+    Raises OSError.
+    """
     kinds: tuple[FileKind, ...] = ("base", "delta", "dense", "state")
     for kind in kinds:
         (root / rank / content_name(kind, sequence)).unlink(missing_ok=True)
@@ -209,7 +216,10 @@ def discard(root: Path, rank: str, sequence: int) -> None:
 
 @contextmanager
 def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
-    """A context with a reader of the content file that ``record`` names; its header has been read."""
+    """A context with a reader of the content file that ``record`` names, whose header has been read.
+
+    Raises StoreError, as :class:`ContentReader` does.
+    """
     path = root / record.path
     with os_errors(f"{path}: cannot be read"):
         file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, where an OSError may be another file's
@@ -220,8 +230,9 @@ def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
 class ContentReader:
     """Reads a content file front to back, and checks it against its record. Made by ``reading``.
 
-    Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are wrong. The checksum is known
-    only at the end: data is valid only after ``finish`` has returned.
+    Every problem is a StoreError that names the file: Damaged if its bytes are wrong, WrongFormatVersion if another
+    version wrote it. The checksum is known only at the end, so the data that was read is valid only after
+    :meth:`finish` has returned.
     """
 
     def __init__(self, path: Path, record: FileRecord, file: BufferedReader) -> None:
@@ -242,7 +253,7 @@ class ContentReader:
         self.header = self._read_header()
 
     def damage(self, what: str) -> Damaged:
-        """The error that the file is damaged, with the detail ``what``, for the caller to raise."""
+        """The error that the file is damaged, with the detail ``what``, to be raised by the caller."""
         return Damaged(f"{self.path}: damaged: {what}")
 
     def read_into(self, view: memoryview) -> None:
@@ -256,12 +267,12 @@ class ContentReader:
             self._hash.update(chunk)
 
     def read_rows(self, rows_WD: Tensor) -> None:
-        """Set contiguous ``rows_WD`` to the next rows of the file, decoded a chunk at a time."""
+        """Set ``rows_WD`` (contiguous) to the next W rows of the file, decoded a chunk at a time."""
         for chunk_WD in rows_WD.split(rows_in(CHUNK_BYTES, rows_WD)):
             self._codec.read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
 
     def finish(self) -> None:
-        """Read what is left and compare the checksum of the whole file with the record's."""
+        """Read what is left of the file. Raises Damaged if its checksum is not the record's."""
         scratch = memoryview(bytearray(min(CHUNK_BYTES, self.record.num_bytes - self._num_read)))
         while left := self.record.num_bytes - self._num_read:
             self.read_into(scratch[:left])
@@ -298,7 +309,7 @@ class ContentReader:
 
 
 def verify(root: Path, records: Iterable[FileRecord]) -> None:
-    """Read all files of ``records`` in bounded memory; raise StoreError, which names one, unless they match."""
+    """Read all files of ``records`` in bounded memory. Raises StoreError that names the first with other content."""
     for record in records:
         with reading(root, record) as reader:
             reader.finish()
@@ -311,7 +322,10 @@ _NUMPY, _TORCH = "numpy", "torch"
 def write_state(
     root: Path, rank: str, number: int, step: int, state: State, *, fsync: bool, kind: FileKind = "state"
 ) -> FileRecord:
-    """Write ``root/rank/kind-number.bin``. Raises StoreError, also for a value that is not plain data."""
+    """Write ``state``, as of ``step``, to ``root/rank/kind-number.bin``, and return the file's record.
+
+    Raises StoreError as :func:`write_content` does, and for a value that is not plain data.
+    """
     arrays: list[tuple[str, Tensor]] = []
     plain = _to_json(state, arrays, f"state of {rank}")
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait f
 
 @dataclass(frozen=True, kw_only=True)
 class RowCounts:
-    """Numbers of rows of the whole model, from which the size of a save follows.
+    """Numbers of rows of the whole model, from which the largest size of a save follows.
 
-    ``tracked``: rows of the tracked tables. ``chosen``: how many of these the ranks' trackers choose for one save, at
-    most. ``mirrored``: how many of these the trainer's mirror holds.
+    ``all``: rows of all tables. ``tracked``: rows of the tracked tables. ``chosen``: the most rows of tracked tables
+    that the ranks' trackers choose for one save. ``mirrored``: rows of tracked tables that the trainer's mirror holds.
     """
 
     all: int
@@ -36,35 +36,41 @@ class RowCounts:
 
 
 class SaveKind(ABC):
-    """The rows that one save of a shard writes, and their encoding. It is stateless; state belongs in the tracker."""
+    """A kind of save: which rows of a shard it writes, and in what encoding.
+
+    An object is stateless. What must be remembered between saves belongs in the tracker.
+    """
 
     encoding: str = RAW
-    """Encoding of row values in the file: a key of ``encoding.ENCODINGS``."""
+    """Encoding of row values in the file: a key of ``harness.store.rows.ENCODINGS``."""
 
     @abstractmethod
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         """The rows that this save writes, by table: row ids (int64 local flat rows, distinct), or the table's span.
 
-        Tables that are left out are not written. The choice and the values are as of the save's step, also if they are
-        written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
+        Tables that are left out are not written. The caller takes the rows' values as of ``step``, even if it writes
+        them later. It counts the rows' updates as persisted, and calls the tracker's ``saved`` for each table.
         """
 
     def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """The files in the shard's last checkpoint, ``records``, that a restore must read before this save's file.
+        """The files that a restore must read before this save's file, chosen from ``records``.
 
-        Asked after :meth:`rows`, before the tracker's ``saved`` is called.
+        ``records`` are the shard's files in the last checkpoint, in restore order. Called after :meth:`rows` and before
+        the tracker's ``saved``.
 
-        If there are none, the file is a base, and :meth:`rows` must give every table's span. Otherwise they are a base
-        and deltas after it, and the file is a delta. A save of the rows that changed since the last save builds on all
-        of ``records``, which is the default. A save of all rows that changed since the base builds on the base alone. A
-        kind that leaves out a delta must write all rows of that delta again. After a reset of its tracker it must build
-        on all of ``records`` until the next base.
+        If the result is empty, the file is a base, and :meth:`rows` must give every table's span. Otherwise the result
+        is a base and deltas after it, and the file is a delta. By default it is all of ``records``, as for a save of
+        the rows that changed since the last save. A save of all rows that changed since the base builds on the base
+        alone.
+
+        A kind that leaves out a delta must write all rows of that delta again. The first save after a reset of its
+        tracker must leave out none.
         """
         return records
 
     @abstractmethod
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """The most rows that a save of all ranks writes: in whole tables, and by id. The simulator's prices."""
+        """The most rows that a save of all ranks writes, for the simulator: in whole tables, and by row id."""
 
 
 class FullSave(SaveKind):
@@ -81,7 +87,7 @@ class FullSave(SaveKind):
 
 
 class TrackedSave(SaveKind):
-    """The tracker's choice of rows of tracked tables, unencoded, into a delta; other tables are left out."""
+    """The tracker's choice of rows of tracked tables, in the raw encoding, into a delta. Other tables are left out."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         return {table: tracker.choose(table, step) for table in tracked}
@@ -91,7 +97,7 @@ class TrackedSave(SaveKind):
 
 
 class PrioritySave(TrackedSave):
-    """The tracker's choice of rows of tracked tables and all rows of the other tables, unencoded, into a delta."""
+    """The tracker's choice of rows of tracked tables and all rows of other tables, in raw encoding, into a delta."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         return _whole(shard) | super().rows(shard, tracker, tracked, step)
@@ -101,7 +107,10 @@ class PrioritySave(TrackedSave):
 
 
 class WithMirrorSave(PrioritySave):
-    """The rows of ``PrioritySave``, and rows of tracked tables with unsaved updates that the trainer's mirror holds."""
+    """The rows of ``PrioritySave``, and the mirrored rows of tracked tables that have unsaved updates.
+
+    Mirrored rows are those that the trainer's mirror holds. The tracker must choose none of them.
+    """
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
@@ -121,9 +130,9 @@ class DifferentialSave(SaveKind):
     """The rows of all tables that changed since the base, into a delta that replaces the one before; or a new base.
 
     After Check-N-Run (Eisenman et al., NSDI 2022), whose intermittent baselines decide alike (recalled). A delta holds
-    the rows of every delta before it, so it grows. It is written while it is smaller than the average of all files
-    since the base, that base included; then a new base costs less. This choice is best if all bases are followed by
-    deltas of the same sizes. Needs tracker ``changed``.
+    the rows of every delta before it, so it grows. A delta is written while it is smaller than the average file since
+    the base, that base included. Otherwise a new base is written, which then costs less on average. This choice is best
+    if all bases are followed by deltas of the same sizes. Needs tracker ``changed``.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -134,16 +143,16 @@ class DifferentialSave(SaveKind):
         return whole if self._is_base_due(shard, tracker) else {table: tracker.choose(table, step) for table in whole}
 
     def builds_on(self, shard: "Shard", tracker: Any, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """All files except the delta that this one replaces; none for a base.
+        """All files except the delta that the new one replaces; none for a base.
 
-        The first delta after a restore replaces none: it holds the rows that changed since the restore.
+        The first delta after a base or a restore replaces none.
         """
         if self._is_base_due(shard, tracker):
             return ()
         return records[:-1] if tracker.num_deltas else records
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """All rows, as in a base; no delta is much larger."""
+        """All rows, as in a base; no delta is much larger than that."""
         return of.all, 0
 
     def _is_base_due(self, shard: "Shard", changed: "ChangedTracker") -> bool:
@@ -167,7 +176,7 @@ SAVE_KINDS: dict[str, SaveKind] = {
     "differential_4": DifferentialSave("uint4"),
     "differential_2": DifferentialSave("uint2"),
 }
-"""Kinds of save by the name in plans, manifests and save events."""
+"""Kinds of save, by their name in plans, manifests and events."""
 
 
 def save_kind(name: str) -> SaveKind:

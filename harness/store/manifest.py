@@ -1,6 +1,6 @@
 """The description of a checkpoint: file records, and the manifest that lists them.
 
-Plain values that are sent between processes and written as JSON; other modules read and write the files.
+These are plain values, which are sent between processes and written as JSON. Other modules read and write the files.
 """
 
 import json
@@ -28,7 +28,7 @@ class WrongFormatVersion(StoreError):
 
 
 def check_version(found: object, where: str) -> None:
-    """Raise ``WrongFormatVersion`` unless ``found`` is the version this program reads."""
+    """Raise WrongFormatVersion, whose message begins with ``where``, unless ``found`` is the version read here."""
     if found != FORMAT_VERSION:
         raise WrongFormatVersion(
             f"{where}: expected format version {FORMAT_VERSION}, got {found}; read it with the version that wrote it"
@@ -36,17 +36,17 @@ def check_version(found: object, where: str) -> None:
 
 
 def content_name(kind: FileKind, sequence: int) -> str:
-    """File name ``base-000012.bin``: at least six digits, so that names sort in order."""
+    """The file name ``KIND-SEQUENCE.bin``, such as ``base-000012.bin``, with at least six digits."""
     return f"{kind}-{sequence:06d}.bin"
 
 
 def manifest_name(sequence: int) -> str:
-    """File name ``manifest-000012.json`` of a manifest."""
+    """The file name of a manifest, such as ``manifest-000012.json``."""
     return f"manifest-{sequence:06d}.json"
 
 
 def sequence_of(name: str) -> int | None:
-    """The sequence number in the name of a content file or manifest; None for any other file."""
+    """The number in the name of a content file, manifest or resume point; None for any other file."""
     match = _SEQUENCE.match(name)
     return int(match.group(1)) if match else None
 
@@ -58,11 +58,12 @@ class FileRecord:
     Attributes:
         path: relative to the checkpoint folder, e.g. ``ps0/base-000010.bin``.
         num_bytes: size of the file.
-        payload_bytes: bytes that the cost model counts: rows, 4 bytes per id of a chosen row; tensors for ``dense``.
+        payload_bytes: bytes after the header, by which a save is charged: rows, and 4 bytes for the id of a chosen row;
+            for ``dense`` and ``state`` the arrays.
         xxh3: 64-bit XXH3 of the whole file, 16 hex digits.
         applied_step: the last step whose gradients the content holds.
-        num_rows: rows in the file, chosen and whole together; 0 for ``dense``.
-        encoding: how row values are stored in the file, a key of ``encoding.ENCODINGS``. JSON omits ``raw``.
+        num_rows: rows in the file, with or without ids; 0 for ``dense`` and ``state``.
+        encoding: how row values are stored in the file, a key of ``harness.store.rows.ENCODINGS``. JSON omits ``raw``.
     """
 
     path: str
@@ -88,27 +89,30 @@ def _chain_problem(records: Sequence[FileRecord]) -> str | None:
 
 
 def wants_compaction(records: Sequence[FileRecord]) -> bool:
-    """Whether the deltas since the base are larger than it, so that a restore would read more than twice the shard."""
+    """Whether the deltas together are larger than the base, so that a restore would read more than twice the base."""
     return sum(record.payload_bytes for record in records[1:]) > records[0].payload_bytes
 
 
 class Described(ABC):
-    """A description of content files, written as JSON text with a checksum. ``_title``: its name in error messages."""
+    """Base of descriptions of content files: dataclasses that are written as JSON text with a checksum.
+
+    ``_title``: the name of the description in error messages.
+    """
 
     _title: ClassVar[str]
 
     def to_text(self) -> str:
-        """The JSON text, ending in a newline."""
+        """The JSON text with a checksum, ending in a newline."""
         assert is_dataclass(self)
         return sealed(asdict(self, dict_factory=_plain))
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``; ``where`` begins every error message.
+        """The inverse of :meth:`to_text`. ``where`` begins the error messages about the text.
 
         Raises:
             WrongFormatVersion: another format version.
-            Damaged: not JSON, or altered since it was written.
+            Damaged: not a JSON object with a version, or altered since it was written.
             StoreError: other fields, or parts that disagree.
         """
         try:
@@ -130,26 +134,29 @@ class Described(ABC):
     @classmethod
     @abstractmethod
     def _of(cls, fields: dict[str, Any]) -> Self:
-        """Make the description from its fields in JSON."""
+        """The description with these fields, which are as in JSON. Raises KeyError, TypeError or AttributeError."""
 
 
 def sealed(fields: Mapping[str, Any]) -> str:
-    """The JSON text of ``fields`` with a checksum of them, ending in a newline."""
+    """The JSON text of ``fields`` and of their checksum, key ``xxh3``, ending in a newline."""
     return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Described):
-    """The files of a checkpoint, which exists once this is on disk. Raises ``StoreError`` if parts disagree.
+    """The files of a checkpoint, which exists once its manifest is on disk.
+
+    Construction raises StoreError if the files of a shard are not a base and deltas, or the steps of files disagree.
 
     Attributes:
         sequence: increases with every commit in a folder, also after a rollback.
-        step: the last applied step, equal in every shard and in the trainer's file.
-        samples: rows of training data behind the model at that step.
-        kind: of the save, a key of ``kinds.SAVE_KINDS``.
-        config_hash: result hash of the run that wrote it.
-        shards: PS rank to its files in restore order: base first, then deltas, oldest first.
-        trainer: dense network, optimizer, RNG and position.
+        step: the last applied step, equal in the newest file of every shard and in the trainer's file.
+        samples: number of samples that the model has trained on at that step.
+        kind: the kind of the save, a key of ``harness.store.kinds.SAVE_KINDS``.
+        config_hash: result hash of the config of the run that wrote it.
+        shards: by PS rank its files in restore order: the base, then deltas, oldest first.
+        trainer: the dense network's file: parameters, state of their optimizer, and position. Random streams follow
+            from seed and position.
     """
 
     _title = "a manifest"
@@ -191,11 +198,11 @@ class Manifest(Described):
 
 
 def _plain(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a dataclass as written in JSON, which leaves out the encoding of raw rows."""
+    """The fields of a dataclass as written in JSON, which leaves out the encoding ``raw``."""
     return {name: value for name, value in fields if (name, value) != ("encoding", RAW)}
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """64-bit XXH3 of a JSON object, 16 hex digits, over its text without spaces and with sorted keys."""
+    """The 64-bit XXH3, 16 hex digits, of the JSON text of ``fields`` without spaces and with sorted keys."""
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(canonical.encode())

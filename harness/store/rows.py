@@ -1,8 +1,8 @@
 """Row selections of a save, the source from which a writer reads the rows, and the encodings of rows in files.
 
-The record of a file names its encoding, so files of one shard may differ in it.
+The record of a file names its encoding, so the files of one shard may have different ones.
 
-Shapes: M rows of the shard, D embedding dim or columns of a row, K rows chosen, W rows of a chunk.
+Shapes: M rows of the shard, D columns of a row, K rows chosen, W rows of a chunk.
 """
 
 import math
@@ -12,32 +12,32 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
-"""Bytes processed at a time: large enough that calls cost little, small enough to be hashed while in cache."""
+"""Bytes processed at a time: so many that calls cost little, so few that they are hashed while in the CPU's cache."""
 
 Part = Tensor | slice
-"""Rows that a tracker chose: distinct local row ids (K,), int32 or int64, in any order; or all rows from a start to a
-stop, for example of a small table, which are written without ids."""
+"""Rows to write: distinct local row ids (K,), int32 or int64, in any order, or a range of rows. A range, for example a
+small table, is written without ids."""
 
 
 class RowSource:
-    """Gives a writer the rows of a save in blocks. This class reads a shard that does not change during the save.
+    """The source from which a writer reads the rows of a save; here a shard that does not change during the save.
 
-    Each row is read once, in ascending order. ``rows_MD``: the rows of the shard in memory. A writer uses only its
-    shape and dtype, since with a subclass its values may be newer than those of the save.
+    A writer reads each row at most once, in ascending order. ``rows_MD``: the rows of the shard. A writer uses only
+    its shape and dtype: with a subclass its values may be newer than those of the save, or missing.
     """
 
     def __init__(self, rows_MD: Tensor) -> None:
         self.rows_MD = rows_MD
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """The rows (W, D) of ``part``, whose ids ascend, in chunks; each is valid until the next one is read.
+        """The rows of ``part``, whose ids ascend, in chunks (W, D). A chunk is valid until the next one is read.
 
         This class gives one chunk: for a range a view of the memory, for chosen rows a copy.
         """
         yield self.rows_MD[part] if isinstance(part, slice) else self.rows_MD.index_select(0, part)
 
     def release(self) -> None:
-        """Free what the source holds, after the last :meth:`read`."""
+        """Free the memory of the source, after the last :meth:`read` or instead of it."""
 
 
 def row_bytes_of(rows_MD: Tensor) -> int:
@@ -45,7 +45,7 @@ def row_bytes_of(rows_MD: Tensor) -> int:
 
 
 def rows_in(num_bytes: int, rows_MD: Tensor) -> int:
-    """Number of rows that fit into ``num_bytes``; at least one."""
+    """Number of rows like those of ``rows_MD`` that fit into ``num_bytes``; at least one."""
     return max(1, num_bytes // max(1, row_bytes_of(rows_MD)))
 
 
@@ -65,21 +65,22 @@ class RowEncoding:
         return row_bytes_of(like_MD)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
-        """Return ``W * row_bytes`` bytes of contiguous memory, of any dtype; may be ``rows_WD`` itself."""
+        """The encoded rows: W * ``row_bytes`` bytes of contiguous memory, of any dtype; may be ``rows_WD`` itself."""
         return rows_WD
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
-        """Set ``rows_WD`` to the next W rows of a file; ``fill`` sets a contiguous tensor to the file's next bytes."""
+        """Set ``rows_WD`` to the next W rows of a file. ``fill`` sets a contiguous tensor to the file's next bytes."""
         fill(rows_WD)
 
 
 class Quantised(RowEncoding):
-    """The encoding of a row as ``bits`` a value, with a float32 scale and offset of its own (as in Check-N-Run).
+    """Encodes each value of a row in ``bits`` bits, with a float32 scale and offset for each row (as in Check-N-Run).
 
-    Asymmetric and uniform: the offset is the row's least value, the scale its range / ``2**bits - 1``. A value is read
-    back as ``offset + scale * q`` for the nearest q, so its error is at most half of the scale, and rounding in
-    float32. A row of equal values is exact. Each operation is rounded by itself, so every machine computes the same
-    bits. State columns of an optimizer would share the scale of the values: a run with both is refused.
+    The quantisation is asymmetric and uniform: the offset is the row's least value, the scale is (largest - least) /
+    (2**bits - 1). A value is read back as ``offset + scale * q`` for the nearest q. So its error is at most half of the
+    scale, beside rounding in float32. A row of equal values is exact. Each operation is rounded by itself, so every
+    machine computes the same bits. Optimizer state in the row would share the scale of the values, so a configuration
+    with both is refused.
     """
 
     def __init__(self, bits: int) -> None:
@@ -89,11 +90,11 @@ class Quantised(RowEncoding):
         self._shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Bytes of an encoded row: scale and offset (8 bytes), then the values, rounded up to whole bytes."""
+        """8 bytes for scale and offset, and the bytes of the values, rounded up to whole bytes."""
         return 8 + -(-like_MD.shape[1] * self._bits // 8)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
-        """uint8 (W, row_bytes): scale, offset, then the values, the first in the lowest bits."""
+        """uint8 (W, row_bytes): scale, offset, then the values, the first value of a byte in its lowest bits."""
         num_rows, dim = rows_WD.shape
         offset_W1 = rows_WD.amin(1, keepdim=True)
         scale_W1 = (rows_WD.amax(1, keepdim=True) - offset_W1) / self._levels
@@ -121,4 +122,4 @@ ENCODINGS: dict[str, RowEncoding] = {
     "uint4": Quantised(4),
     "uint2": Quantised(2),
 }
-"""Encodings by the name in records and headers."""
+"""Encodings, by their name in records and headers."""

@@ -1,14 +1,16 @@
 """The content files of one PS rank: written directly from its rows, and read directly into them.
 
-Shapes: N rows of the shard, D embedding dim, K rows chosen, W rows of a window onto the shard. Memory beyond the rows
-themselves: two chunks, 4 bytes per chosen row, and in ``compact`` the row ids of one block per delta.
+Shapes: N rows of the shard, D columns of a row, K rows chosen, W rows of a window onto the shard. Memory beyond the
+rows themselves: two chunks, 4 bytes per chosen row, and in ``compact`` the row ids of one block per delta.
 
-A base has all rows, a delta some rows in ascending order of row id, readable in one pass without an index. The payload
-of a delta is a list of segments, named in the header as ``[start, num_rows]``: a whole range of rows without ids, or
-(``start`` null) chosen rows, in blocks of at most ``block_rows``: the int32 ids of the block, then its rows. A window
-that moves over the shard from its first row to its last can be filled from any number of deltas at once, each read
-front to back: a restore is a window of the whole shard, a compaction moves a small one. Rows are stored in the
-file's encoding (``harness.store.rows``).
+A base has all rows. A delta has some rows in ascending order of row id, and is read in one pass without an index. The
+payload of a delta is a list of segments, which the header lists as ``[start, num_rows]``. A segment with a ``start`` is
+a whole range of rows without ids. A segment with a ``start`` of null is chosen rows, in blocks of at most
+``block_rows``: the int32 ids of a block, then its rows. Rows are stored in the file's encoding
+(``harness.store.rows``).
+
+A window that moves over the shard from its first row to its last can be filled from any number of deltas at once, each
+read front to back. In a restore the window is the whole shard; a compaction moves a small one.
 """
 
 import os
@@ -38,13 +40,14 @@ from harness.store.rows import CHUNK_BYTES, ENCODINGS, RAW, Part, RowEncoding, R
 ROW_ID_BYTES = 4
 
 Segment = tuple[int | None, int]
-"""A part of the payload: the start of a range, or None for chosen rows; and the number of rows."""
+"""A part of a delta's payload: the first row of a range, or None for chosen rows; and the number of rows."""
 
 
 def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> list[Part]:
-    """Order ``parts`` by rows; takes 4 bytes of memory per chosen row. No row may be in two parts.
+    """Order ``parts`` by rows, for one pass over the shard. No row may be in two parts.
 
-    Ranges that follow each other without a gap become one range; chosen rows between two ranges become one part, int32.
+    Ranges that follow each other without a gap become one range. All chosen rows between two ranges become one part,
+    int32, ascending. Takes 4 bytes of memory per chosen row.
     """
     assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
     parts = tuple(parts)
@@ -78,7 +81,7 @@ def segment_of(part: Part) -> Segment:
 def write_parts(
     writer: HashingWriter, parts: Iterable[Part], rows: RowSource, block_rows: int, codec: RowEncoding
 ) -> None:
-    """Write the rows of ``parts``, which ascend; chosen rows in blocks, each of ids and then rows."""
+    """Write the rows of ``parts``, which ascend. Chosen rows are written in blocks, each of ids and then rows."""
     for part in parts:
         for block in [part] if isinstance(part, slice) else part.split(block_rows):
             if isinstance(block, Tensor):
@@ -90,8 +93,8 @@ def write_parts(
 class DeltaCursor:
     """Reads a delta front to back into a window that moves over the shard in ascending order.
 
-    Holds the ids of one block at a time. ``scratch_WD`` is any memory of at least one row; cursors
-    that are used in turn may share it.
+    Holds the ids of one block at a time. ``scratch_WD``: memory of at least one row, which cursors that are used in
+    turn may share. Construction reads the first ids, and raises StoreError for damaged content.
     """
 
     def __init__(self, reader: ContentReader, scratch_WD: Tensor) -> None:
@@ -107,7 +110,8 @@ class DeltaCursor:
     def fill(self, window_WD: Tensor, first_row: int) -> None:
         """Overwrite the rows of ``window_WD``, the shard from ``first_row`` on, that the delta contains.
 
-        Raises ``StoreError`` for content that is visibly damaged; other damage is found by the reader's ``finish``.
+        Raises StoreError for damage that shows in the file's length or row ids. The reader's ``finish`` finds other
+        damage.
         """
         while self._num_left:
             if self._start is None:
@@ -162,9 +166,9 @@ class ShardStore:
     """Writes and reads the files of one shard under ``root/rank``. Used in the rank's process.
 
     A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are contiguous
-    CPU tensors of any dtype; every method raises ``StoreError`` that names the file. No result depends on
-    ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now: nothing is then written or removed
-    there.
+    CPU tensors of any dtype. Methods that write or read a file raise StoreError that names it. No rows that are
+    restored depend on ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now; nothing is then
+    written or removed there.
     """
 
     def __init__(
@@ -184,17 +188,20 @@ class ShardStore:
         self._fails_with: int | None = None
 
     def fail_next_write(self, number: int) -> None:
-        """Make the next file fail at its first rows with the system's error ``number`` (errno), as a disk would."""
+        """Make the next write of a file fail before its first row with the system's error ``number`` (errno)."""
         self._fails_with = number
 
     def discard(self, sequence: int) -> None:
-        """Remove this shard's files of save ``sequence``, which must never have been committed."""
+        """Remove this shard's files of save ``sequence``, which must never have been committed.
+
+        A no-op if the folder was moved. Raises OSError.
+        """
         with suppress(Moved):
             self._check()
             discard(self._root, self._rank, sequence)
 
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
-        """Write the whole shard as of ``step``."""
+        """Write the whole shard as of ``step``, and return the file's record."""
         source = _source(rows)
         whole = [slice(0, len(source.rows_MD))]
         return self._write("base", sequence, step, source=source, parts=whole, encoding=encoding)
@@ -202,7 +209,10 @@ class ShardStore:
     def write_delta(
         self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part], *, encoding: str = RAW
     ) -> FileRecord:
-        """Write the rows that ``parts`` select, as of ``step``. They select no row twice, and may select none."""
+        """Write the rows that ``parts`` select, as of ``step``, and return the file's record.
+
+        ``parts`` may select no row twice. They may select none at all.
+        """
         source = _source(rows)
         plan = plan_delta(parts, len(source.rows_MD))
         return self._write("delta", sequence, step, source=source, parts=plan, encoding=encoding)
@@ -210,7 +220,6 @@ class ShardStore:
     def _write(
         self, kind: FileKind, sequence: int, step: int, *, source: RowSource, parts: Sequence[Part], encoding: str
     ) -> FileRecord:
-        """Write a file with the rows of ``parts``, which ascend."""
         self._check()
         fails_with, self._fails_with = self._fails_with, None
         like_ND, segments = source.rows_MD, [segment_of(part) for part in parts]
@@ -238,10 +247,10 @@ class ShardStore:
         )
 
     def read_into(self, records: Sequence[FileRecord], rows_ND: Tensor) -> int:
-        """Fill ``rows_ND`` with the newest saved version of every row; return the step of that state.
+        """Fill ``rows_ND`` with the newest saved version of every row; returns the step as of which the last file is.
 
-        ``records`` is a base and its deltas, oldest first. After an error the rows are part old, part new: read
-        another checkpoint into them before use.
+        ``records`` are a base and its deltas, oldest first. After an error some rows are overwritten and some are not,
+        so another checkpoint must be read into them before use.
         """
         scratch_WD = empty_rows(rows_in(self._chunk_bytes, rows_ND) if len(records) > 1 else 0, rows_ND)
         for record in records:
@@ -255,7 +264,7 @@ class ShardStore:
         return records[-1].applied_step
 
     def compact(self, records: Sequence[FileRecord], sequence: int) -> FileRecord:
-        """Merge a base and its deltas on disk into a new base, of encoding ``raw``, that restores to the same rows.
+        """Merge a base and its deltas on disk into a new base in the raw encoding, which restores to the same rows.
 
         Memory holds only a window that moves over the shard, filled from every file in turn. The old files stay until a
         commit deletes them.
@@ -267,7 +276,7 @@ class ShardStore:
 
 
 class _Merged(RowSource):
-    """The rows that a base and its deltas restore, read side by side: ``readers`` has one reader for each file."""
+    """The rows that a base and its deltas restore. ``readers``: one for each file, base first."""
 
     def __init__(self, readers: Sequence[ContentReader], chunk_bytes: int) -> None:
         super().__init__(_like(readers[0]))
@@ -277,7 +286,7 @@ class _Merged(RowSource):
             _check_form(reader, self.rows_MD)
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """Yield all rows, in a window that moves over the shard; ``part`` is ignored."""
+        """Yield all rows, in a window that moves over the shard. ``part`` is ignored. Raises StoreError."""
         base, *deltas = self._readers
         num_rows = len(self.rows_MD)
         window_WD, scratch_WD = (empty_rows(self._chunk_rows, self.rows_MD) for _ in range(2))
@@ -297,12 +306,12 @@ def _source(rows: Tensor | RowSource) -> RowSource:
 
 
 def _like(reader: ContentReader) -> Tensor:
-    """A tensor without memory, of the shape and dtype of the shard whose file is read."""
+    """A tensor without memory that has the shape and dtype of the shard whose file is read."""
     return torch.empty(reader.header["shape"], dtype=getattr(torch, reader.header["dtype"]), device="meta")
 
 
 def _check_form(reader: ContentReader, like_ND: Tensor) -> None:
-    """Raise StoreError unless the file is of a shard like ``like_ND``."""
+    """Raise StoreError unless the file's shard has the shape and dtype of ``like_ND``."""
     if (found := _form(_like(reader))) != _form(like_ND):
         raise StoreError(f"{reader.path}: expected rows of a shard of {_form(like_ND)}, got {found}")
 

@@ -1,9 +1,10 @@
 """Rows of a shard as of one step, while the shard goes on changing.
 
 The writer walks the shard once, in ascending order, a chunk at a time. Before rows change, those that the writer has
-not read yet are copied to slots. The writer copies a chunk, then overwrites it with the rows in slots.
+not read yet are copied to slots. The writer copies a chunk of the shard, then overwrites the copy's changed rows with
+the rows in slots.
 
-Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for copied rows.
+Shapes: N rows about to change, M rows of the shard, D columns of a row, W rows of a chunk, C slots for copied rows.
 """
 
 import threading
@@ -23,22 +24,23 @@ _FREE = -1
 
 
 class GivenUp(Exception):
-    """The snapshot was abandoned while the writer was reading it."""
+    """Control flow: the snapshot was released while the writer was still reading it."""
 
 
 class Snapshot(RowSource):
-    """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
+    """The rows of ``parts`` as of construction, while the shard goes on changing.
 
-    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the thread that writes them. Of
-    the methods that take no lock, ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at
-    the same time.
+    The thread that changes rows calls ``before_change``. The thread that writes the save calls ``read``. Either may
+    call ``release``. These three take the lock where they need it. The methods below take none: ``copy`` may run while
+    rows change, ``put_aside`` and ``lay_over`` may not run at the same time.
 
     Args:
-        parts: what will be read, each row once; None for the whole shard.
-        buffer_bytes: memory for one chunk and for the slots; at least one row of each.
+        parts: the rows that will be read, each once; None for the whole shard.
+        buffer_bytes: memory for one chunk and for the slots, which hold at least one row each. One byte a row of the
+            shard comes on top.
 
     Attributes:
-        waited_s: seconds that changes of rows waited for free slots.
+        waited_s: seconds that changes of rows have waited for free slots.
     """
 
     def __init__(self, rows_MD: Tensor, parts: Iterable[Part] | None, *, buffer_bytes: int) -> None:
@@ -59,7 +61,7 @@ class Snapshot(RowSource):
             self._is_wanted_M[_index(part)] = True
 
     def before_change(self, rows_N: Tensor) -> None:
-        """Copy those of ``rows_N`` (int64, distinct) that are still to be read; returns when the rows may change."""
+        """Copy those of ``rows_N`` (int64, distinct) that are still to be read. Returns when the rows may change."""
         with self._moved:
             while not self._is_released and len(rows_N := self.put_aside(rows_N)):
                 began_s = time.monotonic()
@@ -67,7 +69,7 @@ class Snapshot(RowSource):
                 self.waited_s += time.monotonic() - began_s
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """Rows as of the snapshot. Raises GivenUp after :meth:`release`."""
+        """The rows of ``part`` as of the snapshot, in chunks. Raises GivenUp after :meth:`release`."""
         for chunk in self.chunks(part):
             chunk_WD = self.copy(chunk)
             with self._moved:
@@ -78,7 +80,7 @@ class Snapshot(RowSource):
             yield chunk_WD
 
     def release(self) -> None:
-        """End the snapshot, even before all of it was read: rows may change freely; the slots are freed."""
+        """End the snapshot, even before all of it was read. Rows may then change freely; the slots' memory is freed."""
         with self._moved:
             self._is_released = True
             self._values_CD = empty_rows(0, self.rows_MD)
@@ -87,8 +89,8 @@ class Snapshot(RowSource):
     def put_aside(self, rows_N: Tensor) -> Tensor:
         """Copy those of ``rows_N`` (int64, distinct, about to change) that the writer has not read yet to slots.
 
-        Returns the rows for which no slot was free. These must not change until another call after the next
-        ``lay_over`` has copied them.
+        Returns the rows for which no slot was free. They must not change yet: the caller waits for the next
+        ``lay_over``, which frees slots or reads them, and calls again.
         """
         rows = rows_N.numpy()
         rows = rows[self._is_wanted_M[rows]]
@@ -110,15 +112,15 @@ class Snapshot(RowSource):
             yield slice(start, min(start + size, part.stop))
 
     def copy(self, chunk: Part) -> Tensor:
-        """The present rows (W, D) of ``chunk``; ``lay_over`` corrects rows that changed since the snapshot."""
+        """The present rows of ``chunk``, (W, D), copied. ``lay_over`` corrects rows that changed since the snapshot."""
         if isinstance(chunk, slice):
             return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk])
         return torch.index_select(self.rows_MD, 0, chunk, out=self._chunk_WD[: len(chunk)])
 
     def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
-        """Overwrite changed rows of the copy ``chunk_WD`` (W, D) of ``chunk`` with their values at the snapshot.
+        """Overwrite the changed rows of ``chunk_WD``, a copy of ``chunk``, with their values at the snapshot.
 
-        After it the rows of ``chunk`` may change without a copy.
+        The rows of ``chunk`` then count as read, so they may change without being copied.
         """
         row_C = self._row_C[: self._num_used]
         if isinstance(chunk, slice):
