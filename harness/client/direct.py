@@ -69,7 +69,6 @@ class DirectClient(EmbeddingClient):
             self._receive(progress)
 
     def settle(self, progress: Progress) -> None:
-        """Wait for the message in flight, and drop the rows looked up ahead. The next step looks up its rows anew."""
         self._receive(progress)
         self._next_NX = None
 

@@ -162,7 +162,6 @@ class DirtyRows:
 
     @property
     def touch_bytes(self) -> int:
-        """Bytes of all touches on the wire."""
         return sum(_num_bytes(touches) for log in self.touching.values() for touches in log)
 
 
@@ -244,7 +243,6 @@ class LookaheadClient(EmbeddingClient):
             self._flush(progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
-        """Make one optimizer step on the cached rows of the batch, with the same bits as at their ranks."""
         norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
         self._spec.run.optimizer.step(
             self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N
@@ -261,7 +259,6 @@ class LookaheadClient(EmbeddingClient):
         return {**self.traffic.summary(), **beyond}
 
     def _count(self, window: Window) -> None:
-        """Count the updates and the traffic of a window after its last step."""
         self._cache.dirty_S[window.rows.slots] += window.counts_U
         touch_bytes = self._touches.add(window, self._norms)
         self._norms = []
@@ -388,7 +385,6 @@ class LookaheadClient(EmbeddingClient):
         self._under_way = wanted, self._failover.start(requests)
 
     def _receive(self, progress: Progress) -> None:
-        """Wait for the rows in flight and insert them into the cache."""
         if self._under_way is None:
             return
         rows, started = self._under_way

@@ -371,7 +371,6 @@ class StaleClient(EmbeddingClient):
         return self.traffic.summary()
 
     def _wanted(self, step: int) -> Keys:
-        """The keys that the worker of ``step`` must fetch for its batch."""
         return self._caches.wanted(step, self._batches(step)[1].keys_N)
 
     def _store(self, step: int, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
@@ -393,5 +392,4 @@ class StaleClient(EmbeddingClient):
         return {rank: (pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]) for k, rank in enumerate(self._ranks)}
 
     def _local(self, keys_N: Keys) -> list[Tensor]:
-        """By rank, the local rows of ``keys_N``."""
         return [local_rows(keys_N, first, last) for first, last in self._spans.values()]

@@ -50,6 +50,6 @@ def scaled_cardinalities(scale: float) -> tuple[int, ...]:
 
 
 def num_clamped(scale: float) -> tuple[int, int]:
-    """How many tables of :func:`scaled_cardinalities` its least size made larger, and its largest made smaller."""
+    """How many tables :func:`scaled_cardinalities` raises to its least size, and how many it lowers to its largest."""
     pairs = list(zip(scaled_cardinalities(scale), (round(size * scale) for size in KAGGLE_CARDINALITIES), strict=True))
     return sum(rows > scaled for rows, scaled in pairs), sum(rows < scaled for rows, scaled in pairs)

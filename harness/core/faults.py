@@ -141,7 +141,10 @@ class Fault:
 
     @classmethod
     def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """Put exactly ``lasting``, faults of this class, in force. Called when one begins or ends, and at a resume."""
+        """Put exactly the faults ``lasting``, all of this class, in force.
+
+        Called when one of them begins or ends, and at a resume.
+        """
 
 
 class Death(Fault):
@@ -289,7 +292,7 @@ class FaultTime(NamedTuple):
     """When a planned fault strikes, and its kind: all that a trainer may know of it. The ranks are not named.
 
     With ``trace.clock: samples`` the fault is due at the boundary after ``step`` steps, with ``wall`` when the clock
-    reads ``hour``. A fault of a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
+    reads ``hour``. A fault with a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
     ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save. ``last_step``: the
     boundary at which a lasting fault ends; None for others. ``wait_h``: emulated hours by which a lasting fault
     prolongs the job. ``takes_trainers``: whether all trainers die.

@@ -115,7 +115,6 @@ def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
 
 
 def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
-    """The largest slow-down factor in force at ``hour``; 1 without one."""
     return max((factor for first_h, last_h, factor in spans if first_h <= hour < last_h), default=1.0)
 
 

@@ -43,7 +43,6 @@ class Placement:
 
     @cached_property
     def local_rows_RT(self) -> I64:
-        """Number of rows of each table on each rank."""
         sizes_T = np.asarray(self.cardinalities, dtype=np.int64)
         ranks_R1 = np.arange(self.num_ps, dtype=np.int64)[:, None]
         if self.kind == "row":
@@ -69,7 +68,7 @@ class Placement:
         return int(self.offsets_RT[rank_index, -1])
 
     def table_rows(self, rank_index: int, table: int) -> tuple[int, int]:
-        """(first, stride): row ``j`` of ``table``'s rows on this rank is row ``first + j * stride`` of the table."""
+        """(first, stride): the rank's row number ``j`` of ``table`` is row ``first + j * stride`` of the table."""
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)
 
     @cached_property

@@ -129,7 +129,6 @@ def _make(packed: State, types: Types, where: str) -> Any:
 
 
 def _parts_of(kind: type) -> tuple[str, ...]:
-    """Names of the fields of a dataclass or named tuple."""
     return getattr(kind, "_fields", None) or tuple(field.name for field in fields(kind))
 
 

@@ -321,7 +321,6 @@ class CprPriority(CprVanilla):
         self._between = "tracked" if options.untracked == "interval" else "priority"
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """As for all strategies that save; a save that closes no interval may leave out the untracked tables."""
         plan = super().plan_save(progress)
         return plan if plan is None or plan.closes_interval else replace(plan, kind=self._between)
 

@@ -163,7 +163,6 @@ _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
-    """The phases of a run to which ``requests``, sent together, belong."""
     requests = tuple(requests)
     exchanges = [exchange for request in requests for exchange in exchanges_of(request)]
     if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):

@@ -122,11 +122,9 @@ class Mirror(Checkpoint):
         return slice(*np.searchsorted(self._keys_K, self._bases_R[k : k + 2]).tolist())
 
     def _local(self, rank: Rank) -> Tensor:
-        """The local flat rows, int64, of the mirror's rows of ``rank``."""
         return torch.from_numpy(self._keys_K[self._part(rank)] - self._bases_R[ps_index(rank)])
 
     def _accesses(self, rank: Rank) -> Tensor:
-        """The accesses, int32, of the mirror's rows of ``rank``."""
         return torch.from_numpy(self._accesses_K[self._part(rank)])
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:

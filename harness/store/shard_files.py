@@ -317,5 +317,4 @@ def _check_form(reader: ContentReader, like_ND: Tensor) -> None:
 
 
 def _form(rows_ND: Tensor) -> str:
-    """The shape and dtype of a tensor, in words."""
     return f"{' x '.join(map(str, rows_ND.shape))} {dtype_name(rows_ND.dtype)}"
