@@ -17,7 +17,7 @@ from harness.core.events import BUCKETS, Evaluated, Event, Recovered
 from harness.record.audit import check
 from harness.record.code import code_of
 from harness.record.event_log import EventLog
-from harness.record.rundir import SEALED, RunDir, find_runs, flatten, kept_audit, read_config, read_env, verify
+from harness.record.rundir import BESIDE, SEALED, RunDir, find_runs, flatten, kept_audit, read_config, read_env, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
-    if key in NOT_SWEPT or key.startswith("wandb."):
+    if key in NOT_SWEPT or key.startswith(BESIDE):
         return False
     # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
     owner = "profile.name" if key.startswith("profile.") else ""

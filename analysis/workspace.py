@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import BUCKETS
-from harness.files import write_text
+from harness.files import make_folder, write_text
 from harness.wandb.facts import RunFacts
 from harness.wandb.server import WandbError, default_entity, server_problem, server_url, within
 
@@ -64,11 +64,8 @@ def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
 
 
 def write(workspace: Workspace, path: Path) -> None:
-    """Write ``workspace`` to a JSON file, in the server's format.
-
-    Raises StoreError if the file cannot be written, OSError if its folder cannot be made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write ``workspace`` to a JSON file, in the server's format. Raises StoreError."""
+    make_folder(path.parent)
     write_text(path, json.dumps(_view(workspace), indent=1) + "\n")
 
 

@@ -19,6 +19,8 @@ import pytest
 
 import harness  # noqa: F401 - bounds how long threads of OpenMP spin, before a test imports torch
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin for 0.1 s after each product of numpy
+
 if TYPE_CHECKING:
     from harness.config.model import Config
     from tests.wandb.stand_in import WandbServer

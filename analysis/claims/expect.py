@@ -6,7 +6,7 @@ Results are finished cells, with strategies and seeds, or the entries of a bench
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -128,30 +128,38 @@ class Study(Item):
 class Expected(Item):
     """The fields that all expectations share: ``paper``, the published number, and how a row is shown.
 
-    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced; :class:`Trend` ignores
-    it. ``also``: measures shown in the row's remark, beside ``why``; only :class:`Within` shows these. ``digits``:
-    digits after the point; :class:`Within` uses the measure's digits. ``calibrated``, ``identity``: agreement confirms
-    nothing; :class:`Less` ignores these.
+    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced. ``digits``: digits after
+    the point; :class:`Within` uses the measure's digits. ``calibrated``, ``identity``: agreement confirms nothing.
     """
 
+    without: ClassVar[tuple[str, ...]] = ()
+    """Fields that a class does not take."""
+
     at: Values | None = None
-    """Values of the key for which there is a row; by default all. :class:`Trend` ignores it."""
+    """Values of the key for which there is a row; by default all."""
     paper: str = UNPUBLISHED
     what: str = ""
-    also: Names = ()
-    why: str = ""
     digits: int = 2
     calibrated: bool = False
     identity: bool = False
 
+    @model_validator(mode="after")
+    def _takes_all(self) -> Self:
+        if refused := [name for name in self.without if name in self.model_fields_set]:
+            raise ValueError(f"expected no {' and no '.join(refused)}")
+        return self
+
     def rows(self, scope: Scope) -> Iterator[Row]:
         """The rows for each strategy and measure: one for each value of the key, unless the class says otherwise."""
         scope = self.within_scope(scope)
-        for strategy in self.strategy or scope.strategies or [None]:
+        for strategy in self._strategies(scope):
             for name in self.of:
                 for row in self._rows(scope, strategy, scope.measures[name]):
                     kind: Literal["calibrated", "identity"] = "identity" if self.identity else "calibrated"
                     yield confirms_nothing(row, kind) if self.identity or self.calibrated else row
+
+    def _strategies(self, scope: Scope) -> Sequence[str | None]:
+        return self.strategy or scope.strategies or [None]
 
     def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
         raise NotImplementedError
@@ -197,13 +205,15 @@ class Within(Expected):
 
     ``best``: only the value of the key at which the measure is least, or most, is judged. ``provided``: a condition
     that this value must meet; without ``best`` it is the value with most. ``noise_below``: a round below it shows that
-    the machine was busy, so nothing is judged.
+    the machine was busy, so nothing is judged. ``also``: measures shown in the row's remark, beside ``why``.
     """
 
     within: Annotated[tuple[float, float], AfterValidator(_in_order)]
     best: Literal["least", "most"] | None = None
     provided: Provided | None = None
     noise_below: float = -math.inf
+    also: Names = ()
+    why: str = ""
 
     def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
         found = {value: scope.at(strategy, value) for value in self._at(scope)}
@@ -258,6 +268,8 @@ class Less(Expected):
     A strategy without runs at a value of the key is compared by its runs without a value.
     """
 
+    without = ("strategy",)
+
     less: Names
     than: str
 
@@ -267,19 +279,17 @@ class Less(Expected):
             raise ValueError(f"expected two strategies, got {self.than} twice")
         return self
 
-    def rows(self, scope: Scope) -> Iterator[Row]:
-        scope = self.within_scope(scope)
-        for strategy in self.less:
-            for name in self.of:
-                measure = scope.measures[name]
-                for value in self._at(scope):
-                    at = "" if value is None else scope.text(value)
-                    text = self._what(strategy, measure, at, against=self.than)
-                    own, other = (self._runs(scope, each, value) for each in (strategy, self.than))
-                    change = _difference(measure, own, other, scope.results)
-                    yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
+    def _strategies(self, scope: Scope) -> Sequence[str]:
+        return self.less
 
-    def _runs(self, scope: Scope, strategy: str, value: Any) -> Frame:
+    def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
+        for value in self._at(scope):
+            text = self._what(strategy, measure, "" if value is None else scope.text(value), against=self.than)
+            own, other = (self._runs(scope, each, value) for each in (strategy, self.than))
+            change = _difference(measure, own, other, scope.results)
+            yield signed(text, self.paper, change, sign=-1, digits=self.digits, why="paired by seed")
+
+    def _runs(self, scope: Scope, strategy: str | None, value: Any) -> Frame:
         runs = scope.at(strategy, value)
         return runs if len(runs) else scope.at(strategy, None)
 
@@ -290,6 +300,8 @@ class Trend(Expected):
     By default the change is from the first value to the last. A measure stays if its change is less than ``flat``,
     in its unit.
     """
+
+    without = ("at", "what")
 
     trend: Literal["rises", "falls", "stays"]
     flat: float = FLAT

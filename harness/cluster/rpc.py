@@ -374,4 +374,4 @@ def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
 
 def words_of(error: RuntimeError) -> str:
     """The first line of the transport's error text, cut to 200 characters."""
-    return str(error).splitlines()[0][:200]
+    return str(error).partition("\n")[0][:200]

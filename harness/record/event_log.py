@@ -90,8 +90,8 @@ def _whole_events(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.split(b"\n")[:-1]:
         try:
             event = json.loads(line)
-        except ValueError:
-            continue  # cut off at the start
+        except (ValueError, RecursionError):
+            continue  # cut off at the start, or no event
         if isinstance(event, dict):
             yield event
 

@@ -63,9 +63,10 @@ class Recorder:
             )
             self.run, self._digests = prepare(run_dir, config, env)
             self._num_events, self._digest = 0, new_digest()
-            self._stream = self.run.events.open("xb")
-            if self._fsync:
-                fsync_folder(self.run.path)
+            with store_errors(self.run.events, "written"):
+                self._stream = self.run.events.open("xb")
+                if self._fsync:
+                    fsync_folder(self.run.path)
         else:
             self.run = RunDir(run_dir)
             kept = check_position(self.run.events, since)
@@ -74,7 +75,7 @@ class Recorder:
             self._num_events, self._digest = since.num_events, new_digest(kept)
             with store_errors(self.run.events, "written"):
                 os.truncate(self.run.events, since.num_bytes)
-            self._stream = self.run.events.open("ab")
+                self._stream = self.run.events.open("ab")
         self.place = Place(self.run.events)
 
     @property

@@ -153,6 +153,10 @@ def _write_config(run: RunDir, config: Config) -> str:
     return new_digest(text.encode()).hexdigest()
 
 
+BESIDE = ("wandb.", "jobs.")
+"""How config keys begin that say where a run is reported and queued, and nothing of what it computes."""
+
+
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
     """Dotted keys, in order, whose values differ between two configs, or that one of them lacks.
 
@@ -160,7 +164,7 @@ def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[st
     """
     lefts, rights = flatten(left), flatten(right)
     shared = lefts.keys() & rights.keys()
-    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(("wandb.", "jobs.")))
+    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(BESIDE))
     return [
         key
         for key in keys

@@ -155,7 +155,8 @@ class CheckpointStore:
         manifest cannot be read.
         """
         newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
-        return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
+        records = _load(newest).shards[rank] if newest else ()
+        return next((record for record in reversed(records) if record.payload_bytes), None)
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Replace the content of :meth:`newest_file` by ``change(content)``, for failure injection.

@@ -359,6 +359,8 @@ grids:
             "{less: full, than: full, of: overhead}",
             "6: claim.expect.0: expected two strategies, got full twice",
         ),
+        ("within: [0, 1]", "trend: rises, what: x, at: [1]", "6: claim.expect.0: expected no at and no what"),
+        ("within: [0, 1]", "signed: above, why: x", "6: claim.expect.0.why: no such key here"),
         ("{y: overhead}", "me.py:number", "claim.figure: expected a function, got me.py:number, which is none"),
     ],
 )
@@ -418,7 +420,7 @@ def test_a_strategy_without_the_key_is_compared_at_each_value() -> None:
     by = "strategy.pls_target"
     cells = [cell("full", seed, overhead_frac=0.1 + seed / 1000) for seed in range(3)]
     cells += [cell("cpr_mfu", seed, overhead_frac=0.05, **{by: target}) for seed in range(3) for target in (0.1, 0.2)]
-    lower = {"of": "overhead", "paper": "lower"}
+    lower = {"of": "overhead", "paper": "lower", "identity": True}
     both = [{"less": "full", "than": "cpr_mfu", **lower}, {"less": "cpr_mfu", "than": "full", **lower}]
     rows = claim(by=by, expect=both).rows(cells)
-    assert [row.verdict for row in rows] == ["not reproduced"] * 2 + ["reproduced"] * 2
+    assert [row.verdict for row in rows] == ["not reproduced"] * 2 + ["identity"] * 2

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import analysis
-from analysis.load import COLUMNS
+from analysis.load import COLUMNS, swept_keys
 from analysis.stats import (
     ALPHA,
     MEASURES,
@@ -37,6 +37,7 @@ from analysis.stats import (
     setting_keys,
     without_replicates,
 )
+from tests.made_runs import made_config
 
 
 def estimated(*values: float) -> Estimate:
@@ -170,6 +171,12 @@ def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
     assert "strategy.untracked" not in setting_keys(pd.DataFrame(cells))
     swept = _cell(strategy="cpr_mfu", seed=0, **{"strategy.untracked": "interval"})
     assert "strategy.untracked" in setting_keys(pd.DataFrame([*cells, swept]))
+
+
+def test_where_a_run_is_queued_or_reported_is_no_setting() -> None:
+    """Cells that differ in ``jobs.*`` or ``wandb.*`` alone are pairs."""
+    configs = [made_config("full", jobs={"max_parallel": n}, wandb={"group": str(n)}) for n in (1, 2)]
+    assert swept_keys([config.model_dump(mode="json") for config in configs]) == []
 
 
 def test_a_strategy_without_the_swept_option_stands_in_every_setting_of_it() -> None:

@@ -142,6 +142,7 @@ def test_a_workspace_can_be_written_without_a_server(grid: Path, tmp_path: Path)
     view = json.loads((tmp_path / "views.json").read_text())
     assert (view["entity"], view["project"]) == ("us", "cpr-harness")
     assert len(view["spec"]["section"]["panelBankConfig"]["sections"]) == 4
+    assert run.main(["dashboard", str(grid), "--offline", str(tmp_path / "views.json" / "a.json")]) == 2
 
 
 def test_a_missing_package_is_named(

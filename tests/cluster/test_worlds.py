@@ -15,6 +15,7 @@ import pytest
 
 from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
+from harness.cluster.rpc import words_of
 from harness.cluster.trainer_deaths import TrainerProgress, TrainerWatch
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
@@ -37,6 +38,11 @@ def short(config: Config, **more: Any) -> Config:
 
 def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, Any]]:
     return [event.machine for event in events if isinstance(event, kind)]
+
+
+def test_an_error_of_the_transport_may_have_no_text() -> None:
+    """As that of a trainer's death of which there was no notice yet."""
+    assert [words_of(RuntimeError(text)) for text in ("", "\n", "end of file\nat 0x0")] == ["", "", "end of file"]
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

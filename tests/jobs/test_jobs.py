@@ -114,7 +114,7 @@ def test_a_job_that_slurm_ends_is_not_requeued(
 
 
 def test_progress_is_that_of_the_newest_event(tmp_path: Path) -> None:
-    """Law: step and loss are those of the last whole line; before the first event there is none."""
+    """Law: step and loss are those of the last line that can be read; before the first event there is none."""
     assert progress_of(tmp_path) is None
     events = tmp_path / "events.jsonl"
     events.write_text('{"event": "started", "step": 0, "num_steps": 60}\n')
@@ -122,7 +122,9 @@ def test_progress_is_that_of_the_newest_event(tmp_path: Path) -> None:
     assert status is not None
     assert (status.step, status.num_steps, status.loss) == (0, 60, None)
     with events.open("a") as stream:
-        stream.write('{"event": "train", "step": 40, "losses": [0.7, 0.5]}\n{"event": "save", "st')
+        stream.write(
+            '{"event": "train", "step": 40, "losses": [0.7, 0.5]}\n' + "[" * 100_000 + '\n{"event": "save", "st'
+        )
     status = progress_of(tmp_path)
     assert status is not None
     assert (status.step, status.loss) == (40, 0.5)

@@ -1,12 +1,15 @@
 """Law: wherever a process or the power ends, a record that counts as done is whole, and one that does not has all that
 was forced to disk."""
 
+import errno
+import itertools
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from harness.core.errors import StoreError
 from harness.core.events import Event, Saved
 from harness.record.event_log import EventLog
 from harness.record.folder import drop_leftovers, has_resume_point
@@ -53,6 +56,26 @@ def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path
             num_recorded, num_forced = number, number if isinstance(event, Saved) else num_forced
         recorder.done()
     assert outcomes == {"absent", "unfinished", "done"}
+
+
+def test_a_disk_that_fails_at_any_call_is_an_error_of_the_store(tmp_path: Path) -> None:
+    """Law: whoever records a run sees StoreError, never OSError, from its first file to DONE."""
+    outcomes: list[str] = []
+    calls = itertools.count()
+
+    def fail() -> None:
+        if next(calls) == len(outcomes):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    while outcomes[-1:] != ["done"]:
+        (root := tmp_path / str(len(outcomes))).mkdir()
+        calls = itertools.count()
+        with Disk(root, fail).installed(), suppress(StoreError), Recorder(root / "run", CONFIG) as recorder:
+            for event in made_events(CONFIG):
+                recorder.record(event)
+            recorder.done()
+        outcomes.append(RunDir(root / "run").status)
+    assert len(outcomes) > 10
 
 
 def save(store: CheckpointStore, sequence: int) -> None:

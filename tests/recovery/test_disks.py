@@ -114,6 +114,13 @@ def test_a_flipped_bit_is_found_by_the_next_restore(
         run(config, tmp_path / "run")
 
 
+def test_a_flip_needs_a_shard_with_rows(config: Config, tmp_path: Path) -> None:
+    """With more ranks than tables one line says that there is no file to damage."""
+    config = under(config, tmp_path, "hour,rank,fault\n20,ps29,bitflip\n", strategy__name="full", cluster__num_ps=30)
+    with pytest.raises(RunFailed, match=r"^line 2 of the trace: expected a checkpoint of ps29 at step "):
+        run(changed(config, cluster__placement="table"), tmp_path / "run")
+
+
 def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
     """Where nothing was saved there is no file to damage: one line says so."""
     supervisor = Supervisor(
