@@ -212,7 +212,7 @@ def healing(cells: Frame) -> list[Row]:
         first, half = estimate(each.losses_ST[:, 0]), each.half_h
         if first is None or len(each.hours_T) < 2:
             continue
-        what = f"`{each.strategy}`, failure {each.law}: hours until half of the loss is gone"
+        what = f"`{each.strategy}`, failure {each.law}: hours from the first evaluation after it until half of the loss is gone"
         why = f"{shown(first, 1e3)}·10⁻³ at {each.hours_T[0]:.1f} h"
         if half is None:
             rows.append(Row(what, "–", "–", len(each.losses_ST), "cannot be told", f"{why}; not halved for all seeds"))
