@@ -206,13 +206,13 @@ def _points(path: str) -> dict[int, float]:
 
 
 def healing(cells: Frame) -> list[Row]:
-    """A row for each strategy and hour of the failure: the hours until half of the AUC loss is gone (``half_h``)."""
+    """A row for each strategy and hour of the failure: the hours until the AUC loss is halved (``half_h``)."""
     rows: list[Row] = []
     for each in healings(cells):
         first, half = estimate(each.losses_ST[:, 0]), each.half_h
         if first is None or len(each.hours_T) < 2:
             continue
-        what = f"`{each.strategy}`, failure {each.law}: hours from the first evaluation after it until half of the loss is gone"
+        what = f"`{each.strategy}`, failure {each.law}: hours from the first evaluation until the loss is halved"
         why = f"{shown(first, 1e3)}·10⁻³ at {each.hours_T[0]:.1f} h"
         if half is None:
             rows.append(Row(what, "–", "–", len(each.losses_ST), "cannot be told", f"{why}; not halved for all seeds"))

@@ -224,7 +224,7 @@ def test_a_loss_is_read_from_the_curves_of_a_run_and_its_reference(tmp_path: Pat
                     recorder.record(Evaluated(step=h, samples=100 * h, final=h == 56, **quality))
             cells.append(cell(name, seed, path=str(path), **{"trace.law": "at:13"}))
     (row,) = healing(results_of(cells))
-    assert row.what == "`never_save`, failure at:13: hours until half of the loss is gone"
+    assert row.what == "`never_save`, failure at:13: hours from the first evaluation until the loss is halved"
     assert (row.ours, row.num) == ("6.00 ± 0.00", 3)
     assert row.why.startswith("10.00 ± 0.00·10⁻³ at 1.0 h")
 
