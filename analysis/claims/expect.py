@@ -126,10 +126,11 @@ class Study(Item):
 
 
 class Expected(Item):
-    """The fields that all expectations share: ``paper``, the published number, and how a row is shown.
+    """The fields that expectations share, but for those in ``without``.
 
-    ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are replaced. ``digits``: digits after
-    the point; :class:`Within` uses the measure's digits. ``calibrated``, ``identity``: agreement confirms nothing.
+    ``paper``: the published number. ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are
+    replaced. ``digits``: digits after the point; :class:`Within` uses the measure's digits. ``calibrated`` (constants
+    were chosen so that it comes out), ``identity`` (a formula is compared with itself): agreement confirms nothing.
     """
 
     without: ClassVar[tuple[str, ...]] = ()

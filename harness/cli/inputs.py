@@ -61,7 +61,10 @@ def missing(folders: Iterable[str]) -> list[str]:
 
 
 def make(folders: Iterable[str]) -> None:
-    """Write and prepare the synthetic data of ``folders``, which are in ``LOGS``. Raises DataError, OSError."""
+    """Prepare the synthetic data of ``folders``, keys of ``LOGS``. Raises DataError, OSError.
+
+    A text file that is missing is written first; one that is there is used as it is.
+    """
     from harness.data.prepare import prepare
     from harness.data.synth import synth
 

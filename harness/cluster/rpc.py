@@ -188,9 +188,10 @@ class RpcCluster(Cluster, Resumable):
     def _outcome(self, calls: Calls, index: int) -> "_Outcome":
         """Wait for the calls of trainer ``index``: the replies, and the transport's error texts for dead ranks.
 
-        After a planned fault, ranks of its share that were not asked since get a no-op call, so that all dead ranks are
-        found. All deadlines run at once: several hanging ranks take no longer than one. While this process is in no
-        generation, as none can be formed while ranks are dead, it sends no such call.
+        The first time after a planned fault, each rank of the trainer's share gets a no-op call as well, so that all
+        dead ranks are found; if no request was in flight at the fault, only the ranks that ``calls`` leaves out do. A
+        process that is in no generation (none can be formed while ranks are dead) sends no such call. All deadlines run
+        at once: several hanging ranks take no longer than one.
         """
         num_losses, probes = self._num_losses, dict[Rank, Future[Any]]()
         if num_losses > self._num_found and self._generation >= 0:

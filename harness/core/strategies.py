@@ -174,7 +174,10 @@ class _Saving(Strategy):
         return SavePlan(kind=self._kind, closes_interval=closes)
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """The next multiple of ``r * interval``; None if it lies at or beyond the run's end. It never changes."""
+        """The first multiple of ``r * interval`` above ``after``; None if it lies at or beyond the run's end.
+
+        Also the forecast from a later ``after`` is final, since these multiples do not depend on the run.
+        """
         if self.interval.samples is None:
             return None
         quantum, unit = self._quantum(self.interval.samples)

@@ -129,7 +129,7 @@ class TopTracker(Tracker):
         raise NotImplementedError
 
     def _scored(self, table: int) -> tuple[Tensor, int, int]:
-        """The scores of the rows of ``table``, the table's first row, and K."""
+        """The scores of the rows of ``table``, its first row in the shard, and K, the most rows that a save writes."""
         span = self._shard.span(table)
         return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
 

@@ -205,7 +205,7 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Send requests of a recovery, call ``meanwhile``, and wait for the replies. Raises RankLost.
+        """Send requests of a recovery, call ``meanwhile``, and wait for the replies. Raises as :meth:`Cluster.finish`.
 
         The seconds to the detection of a death are counted from the beginning of the wait.
         """

@@ -418,7 +418,8 @@ def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterato
 def _damage_in(problem: str, events: Path) -> str:
     """The faults of the trace that damaged the file named in ``problem``, in words; empty if none did.
 
-    ``events``: the record of the run; it is read only if ``problem`` reports damage.
+    ``events``: the record of the run; it is read only if ``problem`` reports damage. Raises StoreError if it cannot be
+    read.
     """
     lines: dict[str, list[str]] = {}
     record = read_events(events) if ": damaged" in problem else []

@@ -132,8 +132,8 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     """The trace that ``seed`` draws from ``law`` for a job with this profile and number of PS ranks.
 
     ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Traces of the laws
-    ``fixed:`` and ``at:`` keep the job's length. Raises ConfigError for an unknown law, TraceError for bad parameters
-    of a law or a trace that cannot be learned from.
+    ``fixed:`` and ``at:`` keep the job's length. Raises ConfigError for an unknown law, but TraceError for one that has
+    a colon, for bad parameters of a law, and for a trace that cannot be learned from.
     """
     try:
         if law.startswith(("fixed:", "at:")):
