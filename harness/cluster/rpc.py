@@ -375,4 +375,4 @@ def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
 
 def words_of(error: RuntimeError) -> str:
     """The first line of the transport's error text, cut to 200 characters."""
-    return str(error).partition("\n")[0][:200]
+    return next(iter(str(error).splitlines()), "")[:200]

@@ -58,10 +58,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    import yaml
+    from harness.config.yaml_file import read_mapping
 
-    with suppress(yaml.YAMLError):
-        return yaml.load(text, Loader=yaml.CSafeLoader)
+    with suppress(ConfigError):
+        return read_mapping(text, "")
     return None
 
 

@@ -23,6 +23,7 @@ CLAIM = "claim"
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
 _MAX_CHARACTERS = 2**20  # of a text; a grid file has a few thousand
+_TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value"
 _MAX_SHOWN = 80  # characters of a word of the command line
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -137,7 +138,8 @@ class _Dumper(yaml.CSafeDumper):
 
 
 def _quoted(dumper: _Dumper, text: str) -> ScalarNode:
-    style = '"' if _MISREAD.search(text) else "'" if _plain(text) != text else None
+    is_other = text in _WORDS or _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text)
+    style = '"' if _MISREAD.search(text) else "'" if is_other else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -154,9 +156,7 @@ def _refuse_deep(text: str, source: str) -> None:
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            line = event.start_mark.line + 1
-            too_deep = f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value"
-            raise ConfigError(f"{source}:{line}: {too_deep}")
+            raise ConfigError(f"{source}:{event.start_mark.line + 1}: {_TOO_DEEP}")
 
 
 class _Document:
@@ -175,10 +175,14 @@ class _Document:
             mark = error.problem_mark or error.context_mark
             line = min(mark.line + 1, text.count("\n") + (not text.endswith("\n"))) if mark else 1
             words = ", ".join(filter(None, (error.context, error.problem)))
+            if "nesting depth" in words:  # the library's own limit, of a thousand
+                raise ConfigError(f"{source}:{line}: {_TOO_DEEP}") from None
             raise NotYaml(f"{source}:{line}: not YAML: {words}") from None
         except ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
+            line = text.encode()[: error.position].count(b"\n") + 1  # the position is in bytes
             raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} is not allowed in YAML") from None
+        except UnicodeEncodeError:
+            raise ConfigError(f"{source}: expected UTF-8 text") from None
 
     def where(self, node: Any) -> str:
         return f"{self._source}:{node.start_mark.line + 1}"

@@ -9,7 +9,9 @@ from harness.config.yaml_file import read_mapping, to_yaml
 _ANY = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \n\t?:-#,[]{}\"'"), max_size=40)
 
 
-@pytest.mark.parametrize("text", ["a   word", "?", ":  x", "a\x85b", "\u2028", " ", "~", "1e3", "- a", "a: b", "#"])
+@pytest.mark.parametrize(
+    "text", ["a   word", "?", ":  x", "a\x85b", "\u2028", " ", "~", "1e3", "1" * 5000, "- a", "a: b", "#"]
+)
 def test_a_text_at_the_end_of_a_long_line_is_read_as_it_was_written(text: str) -> None:
     """Law: wherever the line breaks. Folders may have names with several spaces."""
     for length in range(80, 120):
