@@ -2,8 +2,8 @@
 
 A machine changes its speed by half from one minute to the next, so a time alone proves nothing. What is claimed is a
 ratio of two things that were measured in turn in one run, taken round by round: its median, least and greatest
-(:func:`ratio`). A run of the harness is started by its public entry point. Its clock is the ``seconds`` of its
-``train`` events, each of which holds ``metrics.log_every_steps`` steps, here called a chunk.
+(:func:`ratio`): a slow machine slows all. A run of the harness is started by its public entry point. Its clock is the
+``seconds`` of its ``train`` events, each of which holds ``metrics.log_every_steps`` steps, here called a chunk.
 """
 
 import json

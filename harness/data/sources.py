@@ -150,6 +150,7 @@ def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
         temporary.write_text(sidecar.model_dump_json(indent=1) + "\n")
         temporary.replace(path)  # whole at any time: another process may make the same log
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
