@@ -48,11 +48,12 @@ class Line(Model):
 class Panel(Model):
     """Measures ``y`` against ``x``: a key (default: the claim's, else the strategy) or a measure.
 
-    Each value of the key ``group`` has a colour and a mark.
+    Each value of the key ``group`` has a colour and a mark; ``none`` is not shown.
 
-    Against a key: means with 95 % intervals, or medians with the least and greatest round; groups at one value are
-    beside each other. A group without a value of the key is a dashed line. ``runs``: adds a dot for each seed.
-    ``flat``: the values of the key are listed from top to bottom, and measures are on the horizontal axis.
+    Against a key: means of runs with 95 % intervals, or the median of a benchmark's rounds with the least and the
+    greatest; groups at one value are beside each other. A group without a value of the key is a dashed line. ``runs``:
+    adds a dot for each seed. ``flat``: the values of the key are listed from top to bottom, and measures are on the
+    horizontal axis; dashed lines and dots are left out.
 
     Against a measure: a point per result. ``joined``: the points are joined by lines. ``fit``: adds a line through the
     origin by least squares. ``means``: a key; there is one point, with intervals, per value of it instead.

@@ -173,7 +173,7 @@ def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
 def setting_text(setting: Mapping[str, Any]) -> str:
     """A setting as text: ``key value`` of every entry, None as ``null``.
 
-    A digest is in brackets, and left out where it is None.
+    A digest (``CONTENTS``) is shown as ``data (digest 0a1b2c3d)``, and left out where it is None.
     """
     return ", ".join(
         f"{name} (digest {value})" if (name := _DIGESTS.get(key)) else f"{key} {'null' if value is None else value}"
@@ -236,8 +236,8 @@ class Verdict:
     ``verdict``: ``non-inferior``: the loss is shown to be below the margin; ``inferior``: shown to be above the margin;
     ``superior``: shown to be below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
     ``more_seeds``: number of further seeds that decide an open verdict with probability ``POWER``; None if unknown or
-    over ``MOST_SEEDS``. ``on_front``: no other strategy has an overhead and a loss that are both as low, and one of
-    them lower (means over the seeds).
+    over ``MOST_SEEDS``, and for another verdict. ``on_front``: no other strategy has an overhead and a loss that are
+    both as low, and one of them lower (means over the seeds).
     """
 
     line: Line

@@ -95,7 +95,7 @@ class Shard(Resumable):
         """Set every row to its initial value: U(-1/sqrt(n), 1/sqrt(n)) in a table of n rows (facebookresearch/dlrm).
 
         A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine. State
-        columns take the optimizer's initial value. All counts of unsaved updates become 0.
+        columns take the optimizer's initial value. Counts and ``applied_step`` are set as by :meth:`reset_counts`.
         """
         rows_MX = self.rows_MD.numpy()
         self.reset_states()
@@ -116,7 +116,7 @@ class Shard(Resumable):
         self.applied_step = applied_step
 
     def gather(self, rows_N: Tensor) -> Tensor:
-        """Rows ``rows_N`` (int64 local flat rows): float32 (N, X), a copy."""
+        """Rows ``rows_N`` (int64 local flat rows) with their state columns: a copy, float32 (N, X)."""
         return self.rows_MD.index_select(0, rows_N)
 
     def apply(

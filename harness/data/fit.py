@@ -374,7 +374,11 @@ class _EffectJudge:
         self._hot_F[self.large] = 0.0  # the facts decide
 
     def residuals(self, log_effects_F: Floats) -> Floats:
-        """Weighted differences from the facts, for the logs of the tables' effects."""
+        """The residuals of least squares for the logs of the tables' effects.
+
+        First the weighted differences of the spreads from the facts. Then two pulls for each table: to the usual
+        effect; and to 0, in proportion to the share of accesses of its hot ids (none for the large tables).
+        """
         found: list[Floats] = []
         for number in range(len(self._worlds)):
             odds_M = self._odds(number, np.exp(log_effects_F))

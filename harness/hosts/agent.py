@@ -87,7 +87,11 @@ class Agent:
         self._send("hello", {"host": settings.host, "pid": os.getpid(), "code": code})
 
     def serve(self) -> NoReturn:
-        """Carry out orders until the order ``end`` or the supervisor's loss; then end all ranks and this process."""
+        """Carry out orders until this process ends, and all ranks with it.
+
+        It ends by the orders ``end`` and ``die``, at the supervisor's loss, and at an error of the fork server or an
+        order that cannot be read.
+        """
         for target in (self._listen, self._beat):
             Thread(target=target, name=target.__name__, daemon=True).start()
         while True:

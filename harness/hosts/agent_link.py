@@ -74,7 +74,7 @@ class AgentLink:
 
     @property
     def lost(self) -> str | None:
-        """Why the host counts as lost; None while it lives."""
+        """Why the host counts as lost; None as long as it does not."""
         with self._changed:
             return self._lost
 

@@ -34,7 +34,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
-    """The Ray task that runs an agent's command: yields each line that the command prints, and last its exit code."""
+    """The Ray task that runs an agent's command: yields each line that the command prints, and last its exit code.
+
+    ``settings``: the first line of its standard input, as JSON.
+    """
     child = start(command)
     child.send(settings)
     with child.lines() as printed:

@@ -358,7 +358,8 @@ def simulate_all(
     """Simulate all ``strategies`` under the same traces, of which there must be at least 2, in at most 8 processes.
 
     With the clock ``wall``, traces are ``WALL_LENGTH`` times as long as ``spec`` says, since overhead makes the job
-    longer; the part up to that length is the same. ``on_progress(done, total)`` counts traces.
+    longer; the part up to that length is the same. ``spec`` must have no ``stretch_h``. ``on_progress(done, total)``
+    counts traces.
     """
     if job.clock == "wall":
         spec = spec.changed(length_h=WALL_LENGTH * spec.length_h)

@@ -62,7 +62,10 @@ class ResumePoints:
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
-        """Measured times of the run over all its starts: ``seconds`` in all, ``resume_seconds`` for resume points."""
+        """Measured times of the run: ``seconds`` in all, of which ``resume_seconds`` for resume points.
+
+        They cover all starts of the run, each up to the resume point from which the next one went on.
+        """
         return {"seconds": self.effects.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:

@@ -159,7 +159,8 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
     """The first and last hour of the window that ``spec`` selects.
 
-    Raises TraceError if it lies outside the log, or is too short to be searched for.
+    Raises TraceError for a window that is empty, lies outside the log or is too short to be searched for, and for a
+    date if the log has no calendar.
     """
     if spec.window is not None and (length_h := spec.length_h) is not None:
         if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
