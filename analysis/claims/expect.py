@@ -84,7 +84,9 @@ class Item(Model):
     def within_scope(self, scope: Scope) -> Scope:
         """``scope`` with the key of this item, and only the results that ``where`` selects."""
         own = replace(scope, results=matching(scope.results, self.where))
-        return replace(own, by=self.by, words=self.words) if "by" in self.model_fields_set else own
+        if "by" in self.model_fields_set:
+            return replace(own, by=self.by, words=self.words)
+        return replace(own, words=self.words or own.words)
 
 
 class Study(Item):
@@ -129,8 +131,8 @@ class Expected(Item):
     """The fields that expectations share, but for those in ``without``.
 
     ``paper``: the published number. ``what``: the row's name, in which ``{strategy}``, ``{measure}`` and ``{at}`` are
-    replaced. ``digits``: digits after the point; :class:`Within` uses the measure's digits. ``calibrated`` (constants
-    were chosen so that it comes out), ``identity`` (a formula is compared with itself): agreement confirms nothing.
+    replaced. ``digits``: digits after the point. ``calibrated`` (constants were chosen so that it comes out),
+    ``identity`` (a formula is compared with itself): agreement confirms nothing.
     """
 
     without: ClassVar[tuple[str, ...]] = ()
@@ -209,12 +211,20 @@ class Within(Expected):
     the machine was busy, so nothing is judged. ``also``: measures shown in the row's remark, beside ``why``.
     """
 
+    without = ("digits",)  # those of the measure
+
     within: Annotated[tuple[float, float], AfterValidator(_in_order)]
     best: Literal["least", "most"] | None = None
     provided: Provided | None = None
     noise_below: float = -math.inf
     also: Names = ()
     why: str = ""
+
+    @model_validator(mode="after")
+    def _shows_all(self) -> Self:
+        if self.also and (self.best or self.provided):
+            raise ValueError("expected no also beside best or provided")
+        return self
 
     def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
         found = {value: scope.at(strategy, value) for value in self._at(scope)}
@@ -308,6 +318,12 @@ class Trend(Expected):
     flat: float = FLAT
     since: Annotated[Any, Field(alias="from")] = None
     until: Values = (None,)
+
+    @model_validator(mode="after")
+    def _is_flat(self) -> Self:
+        if "flat" in self.model_fields_set and self.trend != "stays":
+            raise ValueError(f"expected no flat with trend {self.trend}")
+        return self
 
     def _rows(self, scope: Scope, strategy: str | None, measure: Measure) -> Iterator[Row]:
         label, values = spaced(f"`{strategy}`:" if strategy else "", measure.label), scope.values
