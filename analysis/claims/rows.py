@@ -47,7 +47,7 @@ def verdict_of(rows: Sequence[Row]) -> str:
 
 
 def study(what: str, ours: str, num: int, why: str = "") -> Row:
-    """A row with a number that nobody has published; it is not judged."""
+    """The row of a measured value that is compared with no published value; its verdict is ``study``."""
     return Row(what, UNPUBLISHED, ours, num, "study", why)
 
 

@@ -205,9 +205,10 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """Send requests of a recovery, call ``meanwhile``, and wait for the replies. Raises as :meth:`Cluster.finish`.
+        """The replies to requests of a recovery. ``meanwhile`` is called between sending them and waiting for them.
 
-        The seconds to the detection of a death are counted from the beginning of the wait.
+        The time to detect another death is counted from the beginning of the wait. Raises what :meth:`Cluster.finish`
+        raises.
         """
         sent = self.cluster.start(requests)
         meanwhile()
