@@ -181,8 +181,12 @@ class RpcCluster(Cluster, Resumable):
         return replies
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
-        """The RankLost for the ranks in ``detail`` and, if hosts of these were lost, all other PS ranks there."""
+        """The RankLost for the ranks in ``detail`` and, if hosts of these were lost, all other PS ranks there.
+
+        A trainer there may have answered before: its death is found while the others ask for these ranks.
+        """
         lost = {**detail, **self._effects.once(lambda: self._link.ask("lost_with", [*detail]))}
+        lost |= self._dead_trainers(lost)
         return RankLost(lost, replies, lost)
 
     def _outcome(self, calls: Calls, index: int) -> "_Outcome":

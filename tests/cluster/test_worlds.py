@@ -10,16 +10,20 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.rpc import words_of
+from harness.cluster.group import Formation
+from harness.cluster.protocol import Exchange
+from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.trainer_deaths import TrainerProgress, TrainerWatch
-from harness.config.model import Config
+from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
+from harness.core.trainers import TrainerGroup
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
 from harness.run import assemble
@@ -43,6 +47,30 @@ def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, 
 def test_an_error_of_the_transport_may_have_no_text() -> None:
     """As that of a trainer's death of which there was no notice yet."""
     assert [words_of(RuntimeError(text)) for text in ("", "\n", "end of file\nat 0x0")] == ["", "", "end of file"]
+
+
+class AtExchange(TrainerGroup):
+    """Two trainers, the second of which is found dead during the next exchange."""
+
+    size, dead = 2, frozenset[int]()
+
+    def once(self, action: Callable[[], Any]) -> Any:
+        self.dead = {1}
+        return action()
+
+
+def test_a_loss_has_the_trainer_that_is_found_dead_last() -> None:
+    """Law: a lost host is one loss, also if its trainer had answered before it, and is missed in the next exchange."""
+    formation = Formation(generation=0, members=("ps0", "ps1"), takeovers={})
+    told = {"formation": formation, "lost_with": {"ps1": "its host a was lost"}}
+    link = Mock(dead={1: "ended: its host a was lost"}, **{"ask.side_effect": lambda name, *_: told[name]})
+    link.rank_context = Mock(formation=None, options=ClusterConfig())
+    group = AtExchange()
+    cluster = RpcCluster(link, Mock(group=group, once=group.once))
+    cluster.take_over(cluster.state(), {"ps0": "its host a was lost"})
+    with pytest.raises(RankLost) as lost:
+        cluster.finish(cluster.start({"ps0": Exchange()}))
+    assert lost.value.detail.keys() == {"ps0", "ps1", "trainer1"}
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
