@@ -330,7 +330,7 @@ class StaleClient(EmbeddingClient):
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Update the worker's copies, and send each rank one message.
 
-        The message pushes the gradients that are due, and fetches rows for the next batch.
+        The message pushes the gradients that are due and, unless ``is_boundary``, fetches rows for the next batch.
         """
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled

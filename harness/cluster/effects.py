@@ -198,13 +198,20 @@ class Effects:
         self._call("replace", dict(lost), step, samples, seconds)
 
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop; answered late (``group.late_answer``). Does not wait for the supervisor."""
+        """Whether the run is asked to stop, as :meth:`TrainerGroup.late_answer`. Does not wait for the supervisor."""
         return self.group.late_answer("is_stopping", self.channel.is_stopping)
 
     def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last yes, that all spares are connected; answered late."""
+        """Whether the supervisor has said, since the last yes, that all spares are connected.
+
+        The answer comes as in :meth:`TrainerGroup.late_answer`.
+        """
         return self.group.late_answer("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
-        """Whether ``seconds`` have passed since the clock read ``since_s``; answered late (``group.late_answer``)."""
+        """Whether ``seconds`` have passed since the clock read ``since_s``.
+
+        With several trainers the acting one decides, and all learn a yes at a later exchange: see
+        :meth:`TrainerGroup.late_answer`.
+        """
         return self.group.late_answer("time", lambda: self.clock() - since_s >= seconds)

@@ -263,10 +263,14 @@ class World:
         return self._formation
 
     def _look_after_members(self) -> None:
-        """Kill processes that missed a deadline; abandon the generation being formed if one of its members has ended.
+        """Kill processes that missed a deadline, and act on the ends of trainers and members.
 
-        In a formed generation the death of a PS rank is detected by a trainer whose request fails. Raises RunFailed if
-        no trainer is left, a trainer died before the first generation was formed, or too many replacements ended.
+        A dead trainer is removed; a replacement that ended is started anew. The generation being formed is abandoned if
+        one of its members has ended. In a formed generation the death of a PS rank is detected by a trainer whose
+        request fails. Deadlines are not checked in a call that finds a trainer dead.
+
+        Raises RunFailed if no trainer is left, a trainer died before the first generation was formed, too many
+        replacements ended in a row, or a process cannot be started, killed or watched any more.
         """
         trainers = [*self._trainers, *self._replacements]
         if not any(map(self._watch.has_ended, trainers)):

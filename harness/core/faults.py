@@ -59,7 +59,7 @@ class Files(Protocol):
         ...
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip bit ``number``, modulo the number of bits, of the rows in the newest file with rows of ``rank``.
+        """Flip bit ``number``, modulo the number of bits, of rows and row ids in the newest file with rows of ``rank``.
 
         Returns the file's path below the folder of checkpoints, and the bit's number in the file; None without a
         checkpoint. Raises StoreError.

@@ -62,8 +62,8 @@ def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
 def o_full_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of full recovery over the job, hours.
 
-    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. With an O_save of 0 the interval may be
-    0 too, and saves cost nothing.
+    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. The first term is :func:`saves_h`. With
+    an O_save of 0 the interval may be 0 too, and saves cost nothing.
     """
     num_failures = costs.job_h / costs.mtbf_h
     return saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
@@ -72,7 +72,8 @@ def o_full_h(costs: Costs, t_save_h: float) -> float:
 def o_part_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of partial recovery over the job, hours: no computation is lost.
 
-    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``; for O_load see :func:`load_part_h`.
+    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``. The first term is :func:`saves_h`, which charges a
+    save in the background only the time that training stands still; O_load is :func:`load_part_h`.
     """
     return saves_h(costs, t_save_h) + (load_part_h(costs) + costs.o_res_h) * costs.job_h / costs.mtbf_h
 

@@ -43,7 +43,8 @@ class Tracker(Resumable):
 
     To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which of the calls
     :meth:`touched`, :meth:`moved` and :meth:`sampled` the tracker needs; the others may be left out. By default every
-    call but :meth:`choose` is a no-op. All calls come from the thread that serves the rank's requests.
+    call but :meth:`choose` is a no-op. All calls come from the thread that serves the rank's requests; but
+    :meth:`num_bytes` is called without a tracker, to estimate memory.
     """
 
     needs_counts: ClassVar[bool] = False

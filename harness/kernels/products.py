@@ -47,7 +47,9 @@ class Tile:
 
     @cached_property
     def multiply(self) -> Any:
-        """Compiled function: out <- left right or, if ``adds``, out <- out + factor left right, rounded once.
+        """Compiled function: out <- left right or, if ``adds``, out <- out + factor (left right).
+
+        The product is rounded as the module says; the sum with ``out`` is one more fused multiply-add, rounded once.
 
         Arguments: m, n, k (at least 1); address, row step and column step of left (m, k) and of right (k, n); address
         and row step of out (m, n); factor; adds. A step is the distance in bytes of neighbouring rows or columns, so an

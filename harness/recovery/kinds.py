@@ -257,7 +257,10 @@ class Replication(Recovery):
         return Several(exchanges) if isinstance(request, Several) else exchanges[0]
 
     def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
-        """The push for a replica, whose bytes are added to ``wire_bytes``: without touches, which replicas ignore."""
+        """``push`` as sent to a replica; the bytes of its tensors are added to ``wire_bytes``. None stays None.
+
+        A :class:`WriteBack` goes without ``sampled`` and ``touched``, which only trackers read: a replica has none.
+        """
         if isinstance(push, WriteBack):
             push = replace(push, sampled=(), touched=())
         if push is not None:

@@ -217,7 +217,12 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, pl
 
 
 def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> None:
-    """Raise StoreError unless ``point`` belongs to this config, code and record, or Damaged if its checkpoint is so."""
+    """Check that a run can go on from ``point``.
+
+    Raises:
+        Damaged: the checkpoint that the point names is damaged.
+        StoreError: the point belongs to another config, code, environment or record, or a file cannot be read.
+    """
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")

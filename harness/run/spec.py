@@ -211,7 +211,10 @@ class RunSpec:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Bytes of tracker and replica in the PS rank that needs most; None if the tracker's size is unknown."""
+        """An upper bound of the bytes of tracker and replica in a PS rank: the largest tracker and the largest replica.
+
+        None if the tracker's size is unknown.
+        """
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.model.row_values)
         if num_bytes is None or not self.keeps_replicas:
             return num_bytes
@@ -322,7 +325,7 @@ def cell_hash(config: Config) -> str:
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells that have a result only of the backend that ``auto`` does not choose on this machine.
+    """A line about cells of backend ``auto`` with a run folder only of the backend that ``auto`` does not choose here.
 
     None if there is no such cell. Raises UserError if the data or the trace cannot be read.
     """

@@ -174,7 +174,7 @@ class CheckpointStore:
         return record.path
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip bit ``number``, modulo the number of bits, of the rows in :meth:`newest_file`, for failure injection.
+        """Flip bit ``number``, modulo the number of bits, of rows and row ids in :meth:`newest_file`, as a fault.
 
         Returns the file's path below the root and the bit's number in the file; None if there is no checkpoint. Raises
         StoreError.

@@ -178,7 +178,10 @@ def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
 
 
 def _number(text: str, job_h: float) -> tuple[int, float]:
-    """N and H of ``N@H``; H is the job's length if it is left out, as in CPR. Raises TraceError for any other text."""
+    """N and H of ``N@H``; H is the job's length if it is left out, as in CPR.
+
+    Raises TraceError for other text, for an N that is not 1 to ``_MOST_FIXED``, and unless 0 < H <= ``job_h``.
+    """
     number, has_first, first = text.partition("@")
     if not _COUNT.fullmatch(number) or not 1 <= int(number) <= _MOST_FIXED:
         raise TraceError(

@@ -200,7 +200,7 @@ class Uploader:
 
     @property
     def project_url(self) -> str | None:
-        """Address of the wandb project of the newest run that :meth:`send` sent or found sent; None without one."""
+        """Address of the wandb project of the run that :meth:`send` sent last, or found sent; None without one."""
         return None if self._url is None else self._url.partition("/runs/")[0]
 
     def send(self, path: Path, figures: Mapping[str, Any]) -> Outcome:

@@ -257,7 +257,11 @@ def read_json(model: Any, text: str, source: str) -> Any:
 
 
 def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield ``file:line`` and the stripped fields of each line that is not blank; LF, CRLF and CR end lines."""
+    """Yield ``file:line`` and the stripped fields of each CSV row; rows with empty fields only are skipped.
+
+    LF, CRLF and CR end lines. A quoted field may hold line breaks; the line is then the row's last one. Raises
+    TraceError for text that is no CSV.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
