@@ -149,9 +149,18 @@ def show_progress(cells: Iterable[Cell], view: GridView) -> None:
 
 
 def done_outcome(cell: Cell, seconds: float) -> Outcome:
-    """The outcome of a cell that is done. ``seconds``: its duration, unless its record has one."""
-    finished = EventLog.of(RunDir(cell.run_dir)).finished
-    assert finished is not None, "a run that is done has a result"
+    """The outcome of a cell that is done: ``damaged`` if its record cannot be read or lacks the result.
+
+    ``seconds``: its duration, unless its record has one.
+    """
+    run, damage = RunDir(cell.run_dir), ""
+    try:
+        finished = EventLog.of(run).finished
+    except StoreError as error:
+        finished, damage = None, str(error)
+    if finished is None:
+        error = damage or f"{run.events}: expected the finish event of a run that is done, got none"
+        return Outcome(cell=cell, status="damaged", seconds=seconds, error=error)
     return Outcome(cell=cell, status="done", seconds=finished.machine.get("seconds", seconds), finished=finished)
 
 
@@ -169,7 +178,8 @@ def progress_of(run_dir: Path) -> RunStatus | None:
     events = newest_events(RunDir(run_dir).events)
     if not events or not isinstance(num_steps := events[0].get("num_steps"), int):
         return None
-    losses = [event["losses"][-1] for event in events if event.get("losses")]
+    losses = [event["losses"][-1:] for event in events if isinstance(event.get("losses"), list)]
+    losses = [loss for last in losses for loss in last if isinstance(loss, float)]
     steps = [event["step"] for event in events if isinstance(event.get("step"), int)]
     return RunStatus(
         step=steps[-1] if steps else 0,

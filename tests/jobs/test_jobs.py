@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 import run
+from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError, RunFailed
 from harness.jobs import cell_job, ray_pool
-from harness.jobs.arrays import arrays, folder_of, processors_of, progress_of
+from harness.jobs.arrays import arrays, done_outcome, folder_of, processors_of, progress_of
 from harness.jobs.cell_job import CellJob
 from harness.jobs.clusters import CLUSTERS
 from harness.jobs.pool import JobPool, cluster_of
 from harness.run.spec import cell_hash
 from tests.grid.cells import Journal
 from tests.jobs.cells import cells_of
+from tests.made_runs import made_config, write_run
 from tests.runs import changed
 
 
@@ -128,6 +130,27 @@ def test_progress_is_that_of_the_newest_event(tmp_path: Path) -> None:
     status = progress_of(tmp_path)
     assert status is not None
     assert (status.step, status.loss) == (40, 0.5)
+    with events.open("a") as stream:
+        stream.write('\n{"event": "train", "step": 60, "losses": 0.3}\n{"event": "train", "losses": ["0.4"]}\n')
+    status = progress_of(tmp_path)
+    assert status is not None
+    assert (status.step, status.loss) == (60, 0.5)
+
+
+@pytest.mark.parametrize("events", [None, b"", b"no event\n"])
+def test_a_done_cell_whose_record_cannot_be_used_is_damaged(tmp_path: Path, events: bytes | None) -> None:
+    """Law: it is an outcome that names the file, so that the grid goes on; with its record the same cell is done."""
+    cell = Cell(made_config(), "one", "0123456789", tmp_path)
+    write_run(tmp_path, cell.config)
+    good = done_outcome(cell, 1.0)
+    assert (good.status, good.error) == ("done", None)
+    file = tmp_path / "events.jsonl"
+    file.unlink()
+    if events is not None:
+        file.write_bytes(events)
+    bad = done_outcome(cell, 1.0)
+    assert (bad.status, bad.finished) == ("damaged", None)
+    assert str(bad.error).startswith(f"{file}:")
 
 
 @pytest.mark.parametrize("package", ["submitit", "ray"])
