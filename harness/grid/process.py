@@ -197,16 +197,17 @@ class CellStarter:
 def _start(process: ForkServerProcess) -> None:
     """Start ``process``, and retry with a new fork server if the present one has died or does not answer.
 
-    Raises the last error if that takes too long.
+    Raises RunFailed if that takes too long.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         fork_server()  # a new one if the former has died
         try:
             return start(process, _ANSWER_S)
-        except (RunFailed, EOFError, ConnectionError, FileNotFoundError):
+        except (RunFailed, EOFError, ConnectionError, FileNotFoundError) as error:
             if time.monotonic() > deadline_s + _ANSWER_S:
-                raise
+                words = f"the cell's process could not be started: {error}; check memory and limits"
+                raise RunFailed(words) from error
             time.sleep(0.01)
 
 

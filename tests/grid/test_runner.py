@@ -18,6 +18,7 @@ import pytest
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError, UserError
+from harness.grid import process
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
@@ -107,6 +108,23 @@ def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Pa
     assert re.fullmatch(words, bad[2])
     assert not (cells[0].run_dir / "error.txt").exists()
     assert (cells[1].run_dir / "error.txt").read_text() == bad[2] + "\n"
+
+
+def test_a_cell_whose_process_cannot_be_started_fails_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a fork server that ends whenever it is to fork, as without memory, is retried, and then costs each cell a
+    line."""
+
+    def end(_process: object, _timeout_s: float) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr(process, "start", end)
+    monkeypatch.setattr(process, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(process, "_ANSWER_S", 0.0)
+    outcomes = run_grid(cells_of(tmp_path, 2), run_well, Journal())
+    words = "the cell's process could not be started: unexpected EOF; check memory and limits"
+    assert [(one.status, one.error) for one in outcomes] == [("failed", words)] * 2
 
 
 def test_a_stopped_fork_server_or_cell_does_not_hold_up_a_grid(tmp_path: Path) -> None:
