@@ -14,7 +14,7 @@ from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
 from harness.files import Place
-from harness.processes.leash import continue_after_parent, hold_leash, ignore_interrupts
+from harness.processes.leash import continue_after_parent, hold_leash
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
@@ -53,7 +53,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
     The latter is a RunStopped, or one line for any other HarnessError. The process ends when the process ``owner_pid``
     ends. It ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop.
     """
-    ignore_interrupts()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = _stopped_by_sigterm()
     hold_leash(owner_pid)
     continue_after_parent()  # the fork server ends with the owner
@@ -72,7 +72,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
 
 
 def _stopped_by_sigterm() -> StopRequest:
-    """Let SIGTERM set a request to stop, which is returned."""
+    """Let SIGTERM set a request to stop, which is returned; also one that has come already, while it was blocked."""
     stop = StopRequest()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a fork server has it blocked

@@ -255,6 +255,16 @@ def test_a_grid_that_is_asked_to_stop_asks_its_cells(tmp_path: Path) -> None:
     assert [outcome.status for outcome in outcomes] == ["skipped", "done", "done"]
 
 
+def test_a_cell_that_is_asked_to_stop_while_it_starts_stops(tmp_path: Path) -> None:
+    """Law: a request that comes before a cell's process handles signals is not lost."""
+    stop = StopRequest()
+    stop.set()
+    cells, view = cells_of(tmp_path, 3)[1:], Journal()
+    with pytest.raises(RunStopped):
+        run_grid(cells, run_until_stopped, view, jobs=2, stop=stop)
+    assert sorted(name for what, name in view.lines if what == "stopped") == ["local-1", "local-2"]
+
+
 def test_end_all_ends_every_cell(tmp_path: Path) -> None:
     """Law: ending the starter's cells leaves none of them."""
     starter = CellStarter(run_forever)
