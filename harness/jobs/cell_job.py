@@ -69,7 +69,7 @@ class CellJob:
         code = self._stop_child()
         if code == 0:
             raise SystemExit(0)
-        has_failed = code not in (None, _STOPPED, -signal.SIGKILL)
+        has_failed = code not in (None, _STOPPED, -signal.SIGINT, -signal.SIGKILL)  # SIGINT: it was just starting
         if has_failed or (self._is_terminated and is_cancelled()):
             return None
         return DelayedSubmission(replace(self))

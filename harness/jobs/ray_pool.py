@@ -103,7 +103,7 @@ def _outcomes(cell: Cell, end: dict[str, Any], seconds: float) -> Iterator[Outco
     """The outcome of a cell whose task has ended; none if the task was cancelled before it began."""
     if RunDir(cell.run_dir).done.exists():
         yield done_outcome(cell, seconds)
-    elif end["code"] == 128 + signal.SIGINT:
+    elif end["code"] in (128 + signal.SIGINT, -signal.SIGINT):  # the latter: it was just starting
         yield Outcome(cell=cell, status="stopped", seconds=seconds, error=reason_of(cell))
     elif end["code"] is not None or end["error"]:
         yield Outcome(cell=cell, status="failed", seconds=seconds, error=end["error"] or reason_of(cell))

@@ -153,6 +153,13 @@ def test_a_done_cell_whose_record_cannot_be_used_is_damaged(tmp_path: Path, even
     assert str(bad.error).startswith(f"{file}:")
 
 
+@pytest.mark.parametrize(("code", "status"), [(130, "stopped"), (-2, "stopped"), (-9, "failed"), (3, "failed")])
+def test_a_task_that_is_asked_to_stop_as_it_starts_is_stopped(tmp_path: Path, code: int, status: str) -> None:
+    """Law: so it is whether its run handled the request, or the request ended a command that handles no signal yet."""
+    cell = Cell(made_config(), "one", "0123456789", tmp_path)
+    assert [one.status for one in ray_pool._outcomes(cell, {"code": code, "error": None}, 1.0)] == [status]
+
+
 @pytest.mark.parametrize("package", ["submitit", "ray"])
 def test_a_scheduler_whose_package_is_missing_is_one_line(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str

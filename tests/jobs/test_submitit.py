@@ -22,8 +22,10 @@ from harness.grid.runner import run_cells
 from harness.jobs import arrays as arrays_module
 from harness.jobs import clusters
 from harness.jobs.arrays import JobFiles, arrays, folder_of
+from harness.jobs.cell_job import CellJob
 from harness.jobs.clusters import CLUSTERS, sbatch_text
 from harness.jobs.pool import JobPool
+from harness.processes.child import Child
 from harness.processes.stop import StopRequest
 from tests.grid.cells import Journal
 from tests.jobs import slurm
@@ -111,6 +113,22 @@ def test_a_job_of_slurm_that_is_preempted_or_at_its_limit_is_requeued(
         assert_undisturbed(cell, tmp_path)
     (array,) = arrays("grid", cells)
     assert (queue / "700.sh").read_text() == sbatch_text(array)
+
+
+@pytest.mark.parametrize(("script", "is_requeued"), [("exec sleep 60", True), ("exit 3", False)])
+def test_a_job_that_is_preempted_as_it_starts_is_requeued(tmp_path: Path, script: str, is_requeued: bool) -> None:
+    """Law: a command that the request ends, since it does not handle signals yet, has not failed."""
+    job = CellJob(("sh", "-c", script), str(tmp_path), str(tmp_path / "log"), grace_s=PATIENCE_S)
+    job._child = Child(job.command, log=tmp_path / "log")
+    if not is_requeued:
+        job._child.wait()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        assert (job.checkpoint() is not None) is is_requeued
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_a_cancelled_job_of_slurm_is_not_requeued(config: Config, tmp_path: Path, gate: Path, queue: Path) -> None:
