@@ -30,6 +30,7 @@ from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
 from harness.record.code import current_code, roots_of
+from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
@@ -325,7 +326,7 @@ def cell_hash(config: Config) -> str:
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells of backend ``auto`` with a run folder only of the backend that ``auto`` does not choose here.
+    """A line about cells of backend ``auto`` that have only run to the end on the backend not chosen here.
 
     None if there is no such cell. Raises UserError if the data or the trace cannot be read.
     """
@@ -336,7 +337,7 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
         chosen = choose_backend(cell.config.trainer, cell.config.model.name)
         other: BackendName = "torch" if chosen == "compiled" else "compiled"
         run_dir = cell.run_dir.with_name(f"{cell.slug}-{cell_hash(with_backend(cell.config, other))}")
-        if run_dir.exists():
+        if RunDir(run_dir).done.exists():
             found.append((run_dir, other, chosen))
     if not found:
         return None

@@ -66,6 +66,8 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     monkeypatch.setattr(products, "AVAILABLE", True)
     after = load_experiment(file, cell_hash=cell_hash).cells
     assert not {cell.run_dir for cell in before} & {cell.run_dir for cell in after}
+    assert cells_of_other_backend(after) is None, "it has no result yet"
+    RunDir(before[0].run_dir).done.touch()
     line = cells_of_other_backend(after)
     assert line is not None
     assert line.startswith(f"1 of these cells ran with trainer.backend=torch (see {before[0].run_dir}); ")
