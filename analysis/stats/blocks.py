@@ -17,7 +17,6 @@ from analysis.stats.estimates import (
     Measure,
     components,
     conditions,
-    estimate,
     estimate_pairs,
     setting_keys,
 )
@@ -82,10 +81,13 @@ class Line:
         return float(np.std(means, ddof=1)) / math.sqrt(len(means))
 
     def estimate(self, name: str) -> Estimate | None:
-        """The estimate of column ``name`` over the line's cells; None if no cell has a value."""
+        """The estimate of column ``name`` over the line's cells; None if no cell has a value.
+
+        As in :func:`estimate_pairs`, cells that share a seed or a trace are not independent.
+        """
         if name not in self._estimates:
-            values = self.cells[name].to_numpy(float, na_value=math.nan)
-            self._estimates[name] = estimate(values[values == values].tolist())  # noqa: PLR0124 - NaN differs from itself
+            known = self.cells[self.cells[name].notna()]
+            self._estimates[name] = estimate_pairs(known.assign(**{name: known[name].astype(float)}), name)
         return self._estimates[name]
 
     def mean(self, name: str) -> float:

@@ -196,6 +196,24 @@ def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) 
     assert crossed.half_width > 1.5 * independent.half_width
 
 
+def test_the_interval_of_a_mean_counts_seeds_and_traces_and_not_their_cells(tmp_path: Path) -> None:
+    """Each seed under each draw: a quantity of the trace alone has as many values as traces, one of the seed as seeds.
+
+    PLS follows from the trace and AUC from the seed here, so nine cells tell no more of either than three.
+    """
+    for seed, draw in np.ndindex(3, 3):
+        made = made_config("cpr_mfu", seed=seed, trace={"path": f"failure_traces/poisson-{draw}.csv"})
+        write_run(tmp_path / f"{seed}-{draw}", made)
+    cells = analysis.load(tmp_path)
+    cells["auc"], cells["pls"] = cells["seed"].astype(float), cells["trace"].str[-1].astype(float)
+    (line,) = blocks_of(cells)[0].lines
+    for name in ("auc", "pls"):
+        found, expected = line.estimate(name), estimate([0.0, 1.0, 2.0])
+        assert found is not None
+        assert expected is not None
+        assert (found.num, found.interval) == (9, pytest.approx(expected.interval)), name
+
+
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
     """One line for each value, the same runs as base of all; the other way round there is no telling which is meant."""
     for seed in range(2):
