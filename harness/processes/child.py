@@ -128,11 +128,13 @@ class Child:
     def end(self, within_s: float = 0.0) -> int:
         """Wait for its end; after ``within_s`` kill it and its own children. Returns the exit code as :meth:`wait`."""
         if self.wait(within_s) is None:
-            children = [*Path(f"/proc/{self.pid}/task").glob("*/children")]
-            with suppress(OSError):  # it has ended meanwhile
-                pids = [int(pid) for file in children for pid in file.read_text().split()]
-                self.signal(signal.SIGKILL)
-                for pid in pids:
+            pids: list[int] = []
+            for file in [*Path(f"/proc/{self.pid}/task").glob("*/children")]:
+                with suppress(OSError):  # the thread has ended meanwhile
+                    pids += map(int, file.read_text().split())
+            self.signal(signal.SIGKILL)
+            for pid in pids:
+                with suppress(ProcessLookupError):  # so has the child
                     os.kill(pid, signal.SIGKILL)
         code = self.wait()
         assert code is not None

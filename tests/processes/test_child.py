@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -55,6 +56,20 @@ def test_a_log_gets_output_and_errors_at_its_end(tmp_path: Path) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert (child.end(PATIENCE_S), child.wait()) == (1, 1)
     assert log.read_text() == f"before\n{tmp_path} SIG_IGN True SIG_DFL 0\n"
+
+
+def test_a_command_is_ended_while_its_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: and so are its own children."""
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [self / "0" / "children", *glob(self, pattern)])
+    child = Child(python("print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"))
+    other = child.answer(PATIENCE_S)
+    ender = Thread(target=child.close, daemon=True)
+    ender.start()
+    ender.join(10.0)
+    child.signal(signal.SIGKILL)
+    ender.join(PATIENCE_S)
+    assert (child.wait(), ends(other)) == (-signal.SIGKILL, True)
 
 
 def test_it_ends_with_the_process_that_started_it() -> None:
