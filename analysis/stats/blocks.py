@@ -276,7 +276,9 @@ class Verdict:
         if not self.loss.standard_error:
             return "the seeds have no spread"
         number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"about {self.more_seeds}"
-        return f"{number} more seed{'' if self.more_seeds == 1 else 's'} to decide"
+        is_crossed = self.line.losses["seed"].duplicated().any()  # with traces
+        plural = "" if self.more_seeds == 1 else "s"
+        return f"{number} more {f'pair{plural} of seed and trace' if is_crossed else f'seed{plural}'} to decide"
 
 
 def verdicts(block: Block, margin: float | None = None) -> list[Verdict]:

@@ -47,7 +47,7 @@ Format = Literal["csv", "latex", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 CAPTION = (
-    "Means over n seeds, ± half of the 95 % confidence interval (Student's t; ? with one seed). "
+    "Means over n runs, ± half of the 95 % confidence interval (Student's t; ? with one seed). "
     "ΔAUC to none is paired by seed. Save to total: overhead emulated by the profile, % of the job. "
     "Stall: seconds measured on this machine."
 )

@@ -1,6 +1,7 @@
 """Means, intervals, pairs, settings, components of variance, and tests of differences."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from analysis.stats import (
     rounding_text,
     sample_equivalent,
     setting_keys,
+    verdicts,
     without_replicates,
 )
 from tests.made_runs import made_config
@@ -142,6 +144,19 @@ def test_draws_of_a_trace_are_one_setting() -> None:
     assert drawn.setting["trace"] == "busy"
     assert [len(line.cells) for line in (*drawn.lines, *other.lines)] == [2, 2, 1, 1]
     assert drawn.lines[1].auc_difference == estimate([0.0, -0.25])
+
+
+def test_an_open_verdict_on_seeds_that_meet_several_traces_lacks_pairs() -> None:
+    """Not seeds: with the traces as they are, further seeds may decide nothing."""
+    cells = [
+        _cell(strategy=strategy, seed=seed, trace=f"busy-{trace}", trace_law="busy", overhead_frac=0.25)
+        | {"auc": 0.5 - (4e-4 * (2 + seed - trace)) * (strategy == "partial")}
+        for strategy in ("none", "partial")
+        for seed in range(2)
+        for trace in range(3)
+    ]
+    ((verdict,),) = map(verdicts, blocks_of(pd.DataFrame(cells)))
+    assert re.fullmatch(r"open: .* more pairs of seed and trace to decide", verdict.sentence)
 
 
 def test_the_work_of_pairing_grows_with_the_cells() -> None:

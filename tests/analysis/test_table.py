@@ -137,7 +137,7 @@ def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path)
     """Law: notes on the method are below the tables with ``explain`` alone."""
     frame = analysis.load(grid)
     looks = {
-        "Means over n seeds": [analysis.show_table(frame, explain=each) for each in (False, True)],
+        "Means over n runs": [analysis.show_table(frame, explain=each) for each in (False, True)],
         "One-sided paired t-tests": [analysis.advice(frame, explain=each) for each in (False, True)],
         "Paired by seed": [analysis.show_comparison_to(grid, "full", explain=each) for each in (False, True)],
     }
