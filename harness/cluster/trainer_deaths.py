@@ -39,6 +39,7 @@ class TrainerWatch:
     def begins(self, trainer: Rank, *, is_connected: bool = False) -> None:
         """Record that a new process is ``trainer`` now. ``is_connected``: it is a spare that had connected before."""
         self._met = {*self._met, trainer} if is_connected else self._met - {trainer}
+        self._connections.stuck.discard(trainer)
         self._progress[trainer].hear("start")
 
     def hear(self, trainer: Rank, kind: str, *args: Any) -> None:

@@ -215,6 +215,16 @@ def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
     assert said_by(worlds.run_and_say, config, tmp_path) == "[True]"
 
 
+def test_who_replaces_a_trainer_that_stood_still_in_a_message_has_its_own_deadline() -> None:
+    """Law: its predecessor's half a message is none of its own."""
+    connections = Mock(stuck={"trainer1"}, __contains__=lambda *_: False)
+    options, clock = ClusterConfig(), ListeningClock(1.0)
+    watch = TrainerWatch(["trainer1"], options, Mock(), connections, clock, progress_timeout_s=None)
+    assert "no sign of life" in str(watch.problem("trainer1", is_replacement=False))
+    watch.begins("trainer1")
+    assert watch.problem("trainer1", is_replacement=True) is None
+
+
 def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
     """Law: between two readings at most two ticks; a sign of life and progress have a deadline each."""
     now_s = [0.0]
