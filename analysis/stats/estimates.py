@@ -88,11 +88,16 @@ def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | N
     """The mean of paired differences; its interval holds for new seeds and, with several traces, for new traces.
 
     ``pairs``: a frame with columns ``seed``, ``draw`` (of the trace) and ``column``. Pairs that share a seed or a trace
-    are not independent, so standard error and degrees of freedom are from :func:`components`. None without a pair.
+    are not independent, so standard error and degrees of freedom are from :func:`components`. Pairs that share both,
+    such as those of two engines, count in the error as one, their mean. None without a pair.
     """
     values = pairs[column].to_list()
-    found = components(pairs, column) if len(values) > 1 else None
-    return estimate(values) if found is None else _estimate(values, math.sqrt(found.squared_error), found.degrees)
+    if pairs.duplicated(["seed", "draw"]).any():
+        pairs = pairs.groupby(["seed", "draw"], as_index=False, sort=False)[column].mean()
+    if len(pairs) < 2:
+        return estimate([_mean(values)] if values else [])
+    found = components(pairs, column)
+    return _estimate(values, math.sqrt(found.squared_error), found.degrees)
 
 
 def components(pairs: Frame, column: str = "auc_difference") -> Components:

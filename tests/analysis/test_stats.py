@@ -83,6 +83,19 @@ def test_pairs_of_one_seed_and_trace_each_are_independent() -> None:
     assert (shared.half_width, shared.degrees) == (pytest.approx(estimated(0.0, 1.0, 2.0).half_width), 2)
 
 
+def test_pairs_of_one_seed_and_trace_are_one_value_of_the_interval() -> None:
+    """Twice the same pairs, as of two engines, tell no more than once: alone, nested in traces, crossed with them."""
+    values = [0.1, 0.3, -0.2, 0.5, 0.0, 0.4]
+    for seeds, draws in ((range(6), range(6)), (range(6), [0, 0, 0, 1, 1, 1]), ([0, 0, 1, 1, 2, 2], [0, 1] * 3)):
+        once, twice = (estimate_pairs(_pairs([*seeds] * num, [*draws] * num, values * num)) for num in (1, 2))
+        assert once is not None
+        assert twice is not None
+        assert (twice.interval, twice.degrees) == (pytest.approx(once.interval), once.degrees)
+    alone = estimate_pairs(_pairs([0, 0], [0, 0], [0.1, 0.3]))
+    assert alone is not None
+    assert (alone.mean, alone.interval) == (pytest.approx(0.2), None)
+
+
 def test_crossed_components_are_the_moments_of_the_analysis_of_variance() -> None:
     """Against the mean squares of a balanced table; the interaction counts once in the error of the mean.
 
