@@ -203,9 +203,12 @@ class Measure(Model):
         return 100 * (value / other - 1 if self.change == "more" else 1 - value / other)
 
     def mean(self, own: Frame, results: Frame) -> Estimate | None:
-        """The mean over ``own``, a part of ``results``, of results whose reference ran; None without a value."""
+        """The mean over ``own``, a part of ``results``, of results whose reference ran; None without a value.
+
+        Of cells, those that share a seed or a trace are not independent (:func:`estimate_pairs`).
+        """
         values = self.values(own, results)
-        if self.reference != _OF_NONE:
+        if "status" not in results:
             return estimate(values)
         return estimate_pairs(own[["seed", "draw"]].join(values.rename("value"), how="inner"), "value")
 

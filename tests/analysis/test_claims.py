@@ -63,6 +63,17 @@ def test_cells_of_one_seed_count_once() -> None:
     assert OVERHEAD.differences(cells[:2], cells[:1]).to_dict() == pytest.approx({0: 10.0})
 
 
+def test_a_mean_has_the_interval_of_as_many_values_as_there_are_traces() -> None:
+    """Each of three seeds under each of three traces, on which alone the overhead depends."""
+    overheads = [0.1, 0.2, 0.4]
+    cells = [cell("full", s, trace=f"fixed5-{t}", overhead_frac=overheads[t]) for s, t in np.ndindex(3, 3)]
+    frame = results_of(cells)
+    found, expected = OVERHEAD.mean(frame, frame), estimate([100 * each for each in overheads])
+    assert found is not None
+    assert expected is not None
+    assert (found.num, found.interval) == (9, pytest.approx(expected.interval))
+
+
 def test_a_sign_needs_an_interval_without_zero() -> None:
     """One value has none."""
     values = {(1.0, 1.1, 0.9): "reproduced", (-1.0, -1.1): "not reproduced", (1.0, -1.0): "cannot be told"}
