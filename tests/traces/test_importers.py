@@ -88,6 +88,13 @@ def test_who_goes_where_nobody_has_a_name(tmp_path: Path) -> None:
     assert found == [(1, "slot0", 2), (1, "slot1", 3), (4, "slot2", None)]
 
 
+def test_who_was_there_when_the_log_began_has_a_slot_from_then_on(tmp_path: Path) -> None:
+    """Two instances that are removed without having been added are two slots, and not one that fails twice."""
+    log = read(tmp_path, "bamboo", "3600000,remove,a\n7200000,remove,b\n10800000,add,c")
+    found = [(outage.start_h, outage.node, outage.end_h) for outage in log.outages]
+    assert (found, log.nodes) == ([(1, "slot0", 3), (2, "slot1", None)], ("slot0", "slot1"))
+
+
 @pytest.mark.parametrize(("unit", "per_minute"), [("ms", 60_000), ("s", 60), ("m", 1), ("h", 1 / 60), ("d", 1 / 1440)])
 def test_intervals_in_any_unit(tmp_path: Path, unit: str, per_minute: float) -> None:
     """The unit is an option; times count from the log's beginning, or from 1970, and then there is a date."""

@@ -63,20 +63,20 @@ def read_events(text: str, found: Findings) -> None:
     the instance. An instance that is removed without having been added was there when the log began.
     """
     slots = Slots(found, is_named=found.how.by == "instance")
-    known: set[str] = set()
-    for time_s, where, line in found.in_order(
-        [_event(where, fields) for where, fields in csv_rows(text, found.source)]
-    ):
-        is_here, is_new = line.instance in slots.slot_of, line.instance not in known
-        known.add(line.instance)
+    events = [*found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)])]
+    first: dict[str, str] = {}
+    for _, _, line in events:
+        first.setdefault(line.instance, line.kind)
+    for instance in (instance for instance, kind in first.items() if kind == "remove"):
+        slots.enter(instance, None)
+    for time_s, where, line in events:
+        is_here = line.instance in slots.slot_of
         if line.kind == "add":
             if is_here:
                 found.change(THERE, where)
             else:
                 slots.enter(line.instance, time_s)
-        elif is_here or is_new:
-            if is_new:
-                slots.enter(line.instance, None)
+        elif is_here:
             slots.leave(line.instance, time_s, where)
         else:
             found.drop(GONE, where)
