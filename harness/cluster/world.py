@@ -456,6 +456,8 @@ class World:
             self._connections.ignore([rank])
         if is_trainer(rank):
             self._watch.hear(rank, "hello")
+        if self._is_halting and rank in self._trainers:
+            self._connections.send(rank, "halt")  # those that were told have all died
         if generation is None:
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")

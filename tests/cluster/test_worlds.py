@@ -26,6 +26,7 @@ from harness.core.events import Lost, Regrouped
 from harness.core.trainers import TrainerGroup
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
+from harness.processes.stop import StopRequest
 from harness.run import assemble
 from tests.cluster import worlds
 from tests.cluster.worlds import DEADLINE_S, JOIN_S, TELL_S
@@ -133,6 +134,17 @@ def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_
     assert news == [{"ps1"}, {"ps0", "ps2"}, {"ps3"}, {"ps0", "ps1"}, {"ps3"}, set()]
     assert taken == [{"ps1"}, {"ps0", "ps2"}, set(), {"ps0"}, {"ps3"}]
     assert not any(alive(pid) for each in pids for pid in each.values())
+
+
+def test_trainers_that_replace_all_others_are_asked_to_stop_too(config: Config, tmp_path: Path) -> None:
+    """Law: a request to stop outlives the trainers that were told of it."""
+    stop = StopRequest()
+    stop.set()
+    events = worlds.run_job(
+        config, tmp_path, worlds.die_when_asked_to_stop, planned_faults=(worlds.ALL_TRAINERS,), stop=stop
+    )
+    stop.close()
+    assert events[-1] is True
 
 
 def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:

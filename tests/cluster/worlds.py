@@ -29,6 +29,7 @@ from harness.core.faults import Partition, PlannedFault, Strike
 from harness.processes import forked, network
 from harness.processes.forked import current
 from harness.processes.spawn import nest_fork_server
+from harness.processes.stop import StopRequest
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
@@ -48,6 +49,8 @@ def run_job(
     job: Job,
     planned_faults: tuple[PlannedFault, ...] = (),
     ps_main: Callable[..., None] = rank_process.ps_main,
+    *,
+    stop: StopRequest | None = None,
 ) -> list[Any]:
     """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
     world = make_world(config, RunSpec(config).rank_spec(root), job, Parts(ps_main=ps_main))
@@ -58,7 +61,7 @@ def run_job(
         supervisor = Supervisor(
             ranks=world, sink=events.append, store=store, planned_faults=planned_faults, on_status=lambda **_: None
         )
-        world.serve(supervisor)
+        world.serve(supervisor, stop)
     finally:
         world.close()
     assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())
@@ -190,6 +193,19 @@ def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
     admit(14)
     note()
     assert not alive(suspended)
+
+
+ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)}, takes_trainers=True)
+
+
+def die_when_asked_to_stop(cluster: Cluster, effects: Effects) -> None:
+    """The only trainer knows that the run is to stop when it is killed; its replacement says whether it knows too."""
+    ends_s = time.monotonic() + 10.0
+    while not effects.is_stopping() and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    if link_of(cluster).rank_context.formation.generation == 0:
+        effects.inject(5, 20, (0,))
+    effects.record(effects.is_stopping())
 
 
 # --- the mute ---------------------------------------------------------------------------------------------------------
