@@ -218,10 +218,11 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
     if law in PRESETS:
         spec = PRESETS[law].spec
         weights: dict[int, float] = defaultdict(float)
-        for size, weight in spec.group_sizes:
+        for size, weight in spec.group_sizes if num_ps > 1 else ():
             weights[min(size, num_ps)] += weight  # a larger group is all ranks
+        groups = {"group_probability": spec.group_probability if weights else 0, "group_sizes": tuple(weights.items())}
         hours = {"length_h": profile.job_h} if spec.stretch_h is None else {"stretch_h": profile.job_h}
-        return spec.changed(ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
+        return spec.changed(ranks=num_ps, **groups, **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
     expected = ("exponential", "fixed:N", "fixed:N@H", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")

@@ -162,6 +162,13 @@ def test_a_law_gives_each_seed_a_trace_of_the_job(law: str) -> None:
     assert longer.entries[-1].hour > 100
 
 
+def test_a_group_of_a_job_of_one_rank_is_that_rank() -> None:
+    """Larger groups are all ranks of the job; one rank dies at the instants at which some of four ranks die."""
+    instants = list(dict.fromkeys(hour for hour, _ in deaths(drawn("poster50"))))
+    assert deaths(drawn("poster50", num_ps=1)) == [(hour, "ps0") for hour in instants]
+    assert {who for _, who in deaths(drawn("spot_p3", num_ps=1))} == {"ps0"}
+
+
 def test_the_exponential_law_is_the_profiles() -> None:
     """Over 120 draws: a failure in ten hours, of 1.5 ranks on average."""
     traces = [drawn("exponential", seed, ranks_per_failure=1.5) for seed in range(120)]
