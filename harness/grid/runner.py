@@ -108,12 +108,12 @@ class LocalPool:
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)
-        room = self._jobs or _num_cores()
         starter, clock = CellStarter(self._run_cell), ListeningClock(_LOOK_S)
         grids = {cell.run_dir.parent: Place(cell.run_dir.parent) for cell in cells}
         lost: Moved | None = None  # a grid whose running cells are waited for
         try:
             while waiting or running:
+                room = self._jobs or _num_cores()  # now, as of the slots: the affinity may change
                 while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
                     cell = waiting.popleft()
                     try:

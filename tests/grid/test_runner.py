@@ -18,7 +18,7 @@ import pytest
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError, UserError
-from harness.grid import process
+from harness.grid import process, runner
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
@@ -163,6 +163,21 @@ def test_cells_with_many_threads_do_not_hold_up_the_others(tmp_path: Path, monke
     journal = Journal()
     run_grid([replace(wide, run_dir=tmp_path / name, hash=name) for name in ("a", "b")], run_well, journal)
     assert journal.most_at_once() == 1
+
+
+def test_a_grid_that_gets_more_cores_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a cell that takes all cores takes those that there are when it starts (``taskset -p``, a cpuset)."""
+    asked: list[int] = []
+
+    def cores(_: int) -> set[int]:
+        asked.append(1)
+        assert len(asked) < 1000, "it waits for cores without end"
+        return {0} if len(asked) == 1 else {0, 1}
+
+    monkeypatch.setattr("os.sched_getaffinity", cores)
+    monkeypatch.setattr(runner, "_LOOK_S", 0.01)
+    outcomes = run_grid(cells_of(tmp_path, 1, "rpc"), run_well, Journal())
+    assert [outcome.status for outcome in outcomes] == ["done"]
 
 
 def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None:
