@@ -78,7 +78,7 @@ class CellProcess:
         """The next status that the cell sent; None for its result, which is kept. Raises EOFError at the pipe's end."""
         try:
             message = self.pipe.recv()
-        except ConnectionResetError as error:
+        except OSError as error:  # it was killed in the middle of a message
             raise EOFError from error
         if isinstance(message, Finished | RunStopped | str):
             self._result = message

@@ -1,10 +1,12 @@
 """Laws of the grid runner, with real processes: only the training inside a cell is a small function of cells.py."""
 
 import json
+import multiprocessing
 import os
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +22,7 @@ from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError, UserError
 from harness.grid import process, runner
-from harness.grid.process import CellStarter, is_done
+from harness.grid.process import CellProcess, CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
@@ -125,6 +128,17 @@ def test_a_cell_whose_process_cannot_be_started_fails_in_one_line(
     outcomes = run_grid(cells_of(tmp_path, 2), run_well, Journal())
     words = "the cell's process could not be started: unexpected EOF; check memory and limits"
     assert [(one.status, one.error) for one in outcomes] == [("failed", words)] * 2
+
+
+def test_half_a_message_is_the_end_of_a_cell(tmp_path: Path) -> None:
+    """Law: a cell that is killed while its message waits for room in the pipe has ended, and the others go on."""
+    (cell,), (ours, theirs) = cells_of(tmp_path, 1), multiprocessing.Pipe(duplex=False)
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"half")
+    theirs.close()
+    running = CellProcess(cell, Mock(), Mock(), ours)
+    with pytest.raises(EOFError):
+        running.receive()
+    ours.close()
 
 
 def test_a_stopped_fork_server_or_cell_does_not_hold_up_a_grid(tmp_path: Path) -> None:
