@@ -200,7 +200,7 @@ def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h:
     failures the first is chosen. The start of a ``random`` window is drawn by ``seed``.
     """
     if kind == "random":
-        return round(float(generator(seed, "window").uniform(0, total_h - length_h)), 2)
+        return min(round(float(generator(seed, "window").uniform(0, total_h - length_h)), 2), total_h - length_h)
     starts_W = np.arange(0, total_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
     hours_E = np.array(hours)
     counts_W = np.searchsorted(hours_E, starts_W + length_h) - np.searchsorted(hours_E, starts_W)

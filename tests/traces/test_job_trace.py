@@ -228,6 +228,18 @@ def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
     assert config_of(tmp_path, window="random", seed=3).trace_name == "log-3"
 
 
+def test_a_window_that_ends_with_the_log_has_its_last_failure() -> None:
+    """Without a length in its header a log ends with a failure, which is the job's too where both end together."""
+    log = parse_trace(["hour,rank", "4,ps0", "10,ps1", "40,ps0"], "log.csv")
+    for kind in ("densest", "random"):
+        assert deaths(on_job(log, TraceConfig(window=kind), job_h=40)) == deaths(log)
+    assert deaths(on_job(log, TraceConfig(window="densest"), job_h=36)) == [(4, "ps0"), (10, "ps1")]
+    for seed in range(200):
+        part = on_job(log, TraceConfig(window="random"), job_h=39.994, seed=seed)
+        first_h, last_h = map(float, part.header["window_h"].split("-"))
+        assert 0 <= first_h < last_h <= 40
+
+
 FIXED = "expected fixed:N with 1 to 10000 failures, got '"
 
 
