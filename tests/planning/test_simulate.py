@@ -11,7 +11,7 @@ import pytest
 from harness.core.errors import ConfigError
 from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import Placement
-from harness.core.plans import Costs, Progress, SavePlan, ps_rank
+from harness.core.plans import Costs, Progress, SavePlan, ps_rank, trainer_rank
 from harness.core.pls import rank_weights
 from harness.core.strategies import OPTIONS, STRATEGIES, Full, Strategy, make_strategy, options_of
 from harness.planning.advisor import planned_kills_at
@@ -82,6 +82,16 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
         if step == NUM_STEPS:
             return pls_samples / COSTS.total_samples / NUM_PS, lost_steps / NUM_STEPS * 56, num_bytes, num_saves
         step += 1
+
+
+def test_a_spare_trainer_is_ready_again_by_the_hours_of_the_saves_before() -> None:
+    """Two deaths of a trainer 0.14 h apart, and a spare, ready again after 1 h, which a save between them takes."""
+    costs = replace(COSTS, o_save_h=1.0, o_res_h=1.0, spare_o_res_h=0.25, num_spare_trainers=1)
+    deaths = [PlannedFault(step=step, strikes={trainer_rank(1): Strike(0.0, 1)}) for step in (10, 11)]
+    for interval, expected_h in ((10 * BATCH, 0.25 + 1.0), (11 * BATCH, 0.25 + 0.25)):
+        strategy = Full(options_of("full", interval_samples=interval), costs)
+        found = simulate(strategy, replace(JOB, costs=costs), deaths)
+        assert found.reschedule_h == pytest.approx(expected_h), interval
 
 
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"none"}))
