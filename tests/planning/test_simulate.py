@@ -89,7 +89,7 @@ def test_a_spare_trainer_is_ready_again_by_the_hours_of_the_saves_before() -> No
     costs = replace(COSTS, o_save_h=1.0, o_res_h=1.0, spare_o_res_h=0.25, num_spare_trainers=1)
     deaths = [PlannedFault(step=step, strikes={trainer_rank(1): Strike(0.0, 1)}) for step in (10, 11)]
     for interval, expected_h in ((10 * BATCH, 0.25 + 1.0), (11 * BATCH, 0.25 + 0.25)):
-        strategy = Full(options_of("full", interval_samples=interval), costs)
+        strategy = make_strategy(options_of("full", interval_samples=interval), costs)
         found = simulate(strategy, replace(JOB, costs=costs), deaths)
         assert found.reschedule_h == pytest.approx(expected_h), interval
 
