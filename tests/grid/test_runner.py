@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -133,6 +134,7 @@ def test_a_cell_whose_process_cannot_be_started_fails_in_one_line(
 def test_half_a_message_is_the_end_of_a_cell(tmp_path: Path) -> None:
     """Law: a cell that is killed while its message waits for room in the pipe has ended, and the others go on."""
     (cell,), (ours, theirs) = cells_of(tmp_path, 1), multiprocessing.Pipe(duplex=False)
+    assert isinstance(ours, Connection)
     os.write(theirs.fileno(), struct.pack("!i", 100) + b"half")
     theirs.close()
     running = CellProcess(cell, Mock(), Mock(), ours)
