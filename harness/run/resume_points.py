@@ -106,6 +106,7 @@ class ResumePoints:
         if given is None:
             return False
         state, self._number, save = given
+        self._began_s = self.effects.clock()  # the others have measured the time before
         self._load(state)
         self.checkpointer.take_over(save)
         return True

@@ -35,6 +35,10 @@ class StepLog(Resumable):
         self.step = 0
         self.losses: list[float] = []
 
+    def _loaded(self) -> None:
+        """Leave out the time before, in which a new trainer waited."""
+        self._began_s = self.effects.clock()
+
     def finish_step(self, loss: float) -> bool:
         """Count one more finished step; returns whether the step is a repetition after a rollback.
 
