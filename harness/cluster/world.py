@@ -461,7 +461,7 @@ class World:
         if generation is None:
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")
-        elif generation != self._formation.generation:
+        elif generation != self._formation.generation and rank in self._formation.members:  # a late spare may be none
             self._connections.send(rank, "join", rank, self._formation)
 
     def _carry_out(self, rank: Rank, kind: str, method: Callable[..., Any], values: Any, number: int | None) -> None:

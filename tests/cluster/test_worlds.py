@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +20,7 @@ from harness.cluster.group import Formation
 from harness.cluster.protocol import Exchange
 from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.trainer_deaths import TrainerProgress, TrainerWatch
+from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
@@ -145,6 +146,28 @@ def test_trainers_that_replace_all_others_are_asked_to_stop_too(config: Config, 
     )
     stop.close()
     assert events[-1] is True
+
+
+def world_of(**options: Any) -> tuple[World, Mock]:
+    """The supervisor's side of a world whose processes are none, and how it starts and watches them."""
+    pids = count(1)
+    launcher = Mock(dead_after_s=None)
+    launcher.spawn.side_effect = lambda *_: Mock(pid=next(pids), host=None, exitcode=None)
+    launcher.lost_hosts.return_value = {}
+    return World(1, launcher, ps=Mock(), trainer=Mock(), options=ClusterConfig(port=0, **options)), launcher
+
+
+def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
+    """Law: as when another spare has died, and those that had connected have formed a generation of their own."""
+    world, _ = world_of(spares=2)
+    world.start()
+    late, hello = Mock(), world.pids["spare1"]
+    world.regroup()
+    assert "spare1" not in world.formation().members
+    world._greet(late, "spare1", hello, 0)
+    late.send.assert_not_called()
+    assert "spare1" in world.regroup().members
+    world.close()
 
 
 def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:
