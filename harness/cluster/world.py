@@ -495,7 +495,8 @@ class World:
         Each rank is ordered to stop, and killed if it runs two seconds later. Trainers that wait to be admitted are
         killed at once.
         """
-        self.kill(self._replacements.waiting)
+        for rank in self._replacements.waiting:
+            self._processes[rank].kill()
         for rank in self.pids:
             self._connections.send(rank, "stop")
         self._processes.close()

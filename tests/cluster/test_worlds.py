@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 
@@ -168,6 +168,19 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
     late.send.assert_not_called()
     assert "spare1" in world.regroup().members
     world.close()
+
+
+def test_a_world_is_closed_whole_though_a_fork_server_is_lost_with_its_spare_trainers() -> None:
+    """Law: its listener, its launcher and its other processes do not depend on how a process ended."""
+    world, launcher = world_of(num_trainers=2, spare_trainers=1)
+    world.start()
+    lost = RunFailed("the fork server (pid 1) was ended by SIGKILL")
+    for each in world._processes._by_rank.values():
+        type(each).exitcode = PropertyMock(side_effect=lost)
+    world.close()
+    launcher.close.assert_called_once()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", world.port))
 
 
 def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:
