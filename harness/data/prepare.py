@@ -150,6 +150,8 @@ def _check(
         raise DataError(f"--max-ind-range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
     if table_sizes is not None and len(table_sizes) != num_tables:
         raise DataError(f"--table-rows: expected the sizes of {num_tables} tables, got {len(table_sizes)}")
+    if wrong := [size for size in table_sizes or () if not 1 <= size <= MAX_IND_RANGE_LIMIT]:
+        raise DataError(f"--table-rows: expected tables of 1 to {MAX_IND_RANGE_LIMIT} rows, got {wrong[0]}")
 
 
 def _counting(total: int, progress: Progress | None) -> Callable[[int], None]:
