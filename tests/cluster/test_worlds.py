@@ -175,7 +175,8 @@ def test_a_world_is_closed_whole_though_a_fork_server_is_lost_with_its_spare_tra
     world, launcher = world_of(num_trainers=2, spare_trainers=1)
     world.start()
     lost = RunFailed("the fork server (pid 1) was ended by SIGKILL")
-    for each in world._processes._by_rank.values():
+    processes: Any = world._processes
+    for each in processes._by_rank.values():
         type(each).exitcode = PropertyMock(side_effect=lost)
     world.close()
     launcher.close.assert_called_once()
