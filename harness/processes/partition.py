@@ -87,20 +87,18 @@ def _tcp_sockets(process: Pidfd) -> Iterator[socket.socket]:
     """A duplicate of each TCP socket of a process; the caller closes it. Raises CannotCutOff."""
     folder = f"/proc/{process.pid}/fd"
     try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return  # it has ended
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                if not os.readlink(f"{folder}/{name}").startswith("socket:"):
+                    continue
+                sock = socket.socket(fileno=_duplicate(process.fd, int(name)))
+                if sock.family in _FAMILIES and sock.type == socket.SOCK_STREAM:
+                    yield sock
+                else:
+                    sock.close()
     except OSError as error:
-        raise CannotCutOff(f"{folder}: {error.strerror}") from error
-    for name in names:
-        with suppress(FileNotFoundError):
-            if not os.readlink(f"{folder}/{name}").startswith("socket:"):
-                continue
-            sock = socket.socket(fileno=_duplicate(process.fd, int(name)))
-            if sock.family in _FAMILIES and sock.type == socket.SOCK_STREAM:
-                yield sock
-            else:
-                sock.close()
+        if not process.has_ended():  # until it is reaped, its files are root's
+            raise CannotCutOff(f"{folder}: {error.strerror}") from error
 
 
 def _duplicate(pidfd: int, fd: int) -> int:

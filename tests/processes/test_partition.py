@@ -68,6 +68,19 @@ def test_no_packet_reaches_a_process_that_is_cut_off(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_what_has_ended_and_is_not_reaped_has_no_sockets() -> None:
+    """Law: also for a user to whom the files of such a process are denied, as they are to all but root."""
+
+    def attack() -> Iterator[str]:
+        process = Pidfd(forked(lambda: None))
+        assert process.has_ended(PATIENCE_S)
+        yield partition.problem(process) or "none"
+        yield str(partition.cut_off(process))
+
+    assert [*as_nobody(attack)] == ["none", "0"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_a_system_that_refuses_says_so_in_one_line() -> None:
     """Law: what another user may not do is one line, before it is tried and when it is."""
     process = Pidfd(os.getpid())
