@@ -132,8 +132,8 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     """The trace that ``seed`` draws from ``law`` for a job with this profile and number of PS ranks.
 
     ``goes_on``: make it ``WALL_LENGTH`` times as long, for a job that overhead makes longer. Traces of the laws
-    ``fixed:`` and ``at:`` keep the job's length. Raises ConfigError for an unknown law, but TraceError for one that has
-    a colon, for bad parameters of a law, and for a trace that cannot be learned from.
+    ``fixed:`` and ``at:`` keep the job's length. Raises ConfigError for an unknown law, and TraceError for bad
+    parameters of a law, or a trace that cannot be learned from.
     """
     try:
         if law.startswith(("fixed:", "at:")):
@@ -223,7 +223,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         groups = {"group_probability": spec.group_probability if weights else 0, "group_sizes": tuple(weights.items())}
         hours = {"length_h": profile.job_h} if spec.stretch_h is None else {"stretch_h": profile.job_h}
         return spec.changed(ranks=num_ps, **groups, **hours)
-    if ":" in law and (learned := spec_of_model(law, job)) is not None:
+    if law.startswith(("fit:", "empirical:")) and (learned := spec_of_model(law, job)) is not None:
         return learned
     expected = ("exponential", "fixed:N", "fixed:N@H", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")

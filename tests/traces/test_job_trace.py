@@ -247,7 +247,8 @@ FIXED = "expected fixed:N with 1 to 10000 failures, got '"
     ("law", "message"),
     [
         ("poisson", r"trace.law: expected one of exponential, fixed:N, fixed:N@H, at:H\+H, cpr56, .*, got 'poisson'"),
-        ("fits:log.csv", r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"),
+        ("fits:log.csv", r"trace.law: expected one of .*, fixed:N, .*, fit:TRACE.csv, .*, got 'fits:log.csv'"),
+        ("fit:", r"trace.law=fit:: model: fit:…; expected fit:TRACE.csv or empirical:TRACE.csv"),
         ("fixed:0", rf"trace.law=fixed:0: {FIXED}0'"),
         (f"fixed:{'9' * 5000}", f"{FIXED}9999"),  # more digits than Python makes a number of
         *((f"fixed:5@{h}", rf"fixed:N@H with H above 0 and at most 100 hours, got '{h}'") for h in ("0", "101", "x")),
