@@ -89,7 +89,11 @@ class HostsLauncher(Launcher):
         self.dead_after_s = cluster.dead_after_s
         self._hosts = hosts
         self._notice = Notice()
-        self._agents, self._commands = start_agents(cluster, self._notice.give)
+        try:
+            self._agents, self._commands = start_agents(cluster, self._notice.give)
+        except BaseException:
+            self._notice.close()
+            raise
         self._ctrl_z = _CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
             self._check_shared(checkpoints.absolute())

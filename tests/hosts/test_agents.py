@@ -113,6 +113,18 @@ def test_a_start_command_that_fails_is_one_line_with_what_it_printed(tmp_path: P
     assert not Path(f"/proc/{note.read_text().strip()}").exists()
 
 
+def test_a_start_that_fails_leaves_no_descriptor(tmp_path: Path) -> None:
+    """Law: who starts runs from Python may try many."""
+
+    def num_notices() -> int:
+        files = [*Path("/proc/self/fd").iterdir()]
+        return sum("eventfd" in str(file.readlink()) for file in files if file.is_symlink())
+
+    before = num_notices()
+    refusal(tmp_path, start_agent="/nowhere {command}")
+    assert num_notices() == before
+
+
 def test_a_stranger_without_the_key_is_refused(tmp_path: Path) -> None:
     """Law: it is no agent, though it knows the address; nor is one whose versions and code are not the supervisor's."""
     message = refusal(tmp_path, start_agent=f"{WRONG} stranger {{command}}")
