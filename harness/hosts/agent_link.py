@@ -193,7 +193,7 @@ class AgentLink:
         except OSError as error:  # the agent need not have seen it, and its lease may last
             self._fall_silent()
             self._await_ranks(self._left_s())
-            return f"its connection failed: {error.strerror}"
+            return f"its connection failed: {error.strerror or error}"
         return f"its agent gave no sign of life for {self._dead_after_s:g} s (cluster.dead_after_s)"
 
     def _await_ranks(self, timeout_s: float) -> None:

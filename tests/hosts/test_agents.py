@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import sys
 import time
 from multiprocessing import Pipe
@@ -208,6 +209,15 @@ def test_an_agent_that_ended_is_lost_at_once_and_says_why_if_it_can() -> None:
     assert time.monotonic() - began_s < SOON_S
     assert link.lost == "the fork server was ended"
     assert (link.exitcode(0), link.exitcode(1)) == (-9, ORPHANED)
+
+
+def test_an_agent_that_ended_in_the_middle_of_a_message_is_lost() -> None:
+    """Law: the reason is in words."""
+    link, theirs = linked(0.5)
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"half")
+    theirs.close()
+    link.await_end(0, 5.0)
+    assert link.lost == "its connection failed: got end of file during message"
 
 
 def test_a_host_that_ends_after_the_run_says_nothing(tmp_path: Path) -> None:
