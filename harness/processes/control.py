@@ -186,9 +186,10 @@ def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connectio
         try:
             answer_challenge(connection, authkey)
             deliver_challenge(connection, authkey)
-        except (EOFError, ConnectionError):
+        except (AuthenticationError, EOFError, OSError) as error:
             connection.close()
-            if time.monotonic() > deadline_s:
+            was_hung_up_on = isinstance(error, EOFError | ConnectionError)
+            if not was_hung_up_on or time.monotonic() > deadline_s:
                 raise
             time.sleep(_KNOCK_S)
         else:
