@@ -27,6 +27,8 @@ from analysis.claims.rows import (
 from analysis.load import Frame
 from analysis.stats import BASELINE, Estimate, estimate
 
+_UNKNOWN = "an unknown value of the condition"
+
 FLAT = 0.1
 """By default, a smaller change of a measure counts as no change, in the measure's unit."""
 
@@ -188,11 +190,12 @@ class Provided(Model):
     def holds(self, scope: Scope, own: Frame) -> bool | None:
         """Whether ``own`` meets the condition; None if the interval contains the bound or is unknown.
 
-        True without a value, as for results that are themselves the measure's reference.
+        True for results that are themselves the measure's reference.
         """
-        value = scope.measures[self.of].mean(own, scope.results)
+        measure = scope.measures[self.of]
+        value = measure.mean(own, scope.results)
         if value is None:
-            return True
+            return True if measure.is_reference(own) else None
         low, high = value.interval or (-math.inf, math.inf)
         return True if high < self.below else False if low > self.below else None
 
@@ -267,7 +270,7 @@ class Within(Expected):
         if not better:
             return row
         beside = scope.measures[self.provided.of].text(found[better[-1]], scope.results)
-        why = f"{scope.text(better[-1])} reaches {rows[better[-1]].ours}, at {beside}"
+        why = f"{scope.text(better[-1])} reaches {rows[better[-1]].ours}, at {beside or _UNKNOWN}"
         may_keep = any(kept[value] is None for value in better)
         verdict: Verdict = "cannot be told" if may_keep or row.verdict == "cannot be told" else "not reproduced"
         return replace(row, verdict=verdict, why=joined(row.why, why))

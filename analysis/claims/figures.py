@@ -196,8 +196,10 @@ class _Drawing:
         if panel.means is not None:
             for value in values_of(series.results, panel.means):
                 own = matching(series.results, {panel.means: value})
-                across, up = x.point(own, self.done), series.measure.point(own, self.done) or (0.0, 0.0, 0.0)
-                if across is not None:
+                across, up = x.point(own, self.done), series.measure.point(own, self.done)
+                if up is None and series.measure.is_reference(own):
+                    up = 0.0, 0.0, 0.0
+                if across is not None and up is not None:
                     errors: dict[str, Any] = {"xerr": _errors([across]), "yerr": _errors([up])}
                     self.axes.errorbar(across[0], up[0], fmt=series.mark, color=series.hue, capsize=3, **errors)
                     place = {"xytext": (5, 5), "textcoords": "offset points"}

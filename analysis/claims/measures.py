@@ -212,6 +212,10 @@ class Measure(Model):
             return estimate(values)
         return estimate_pairs(own[["seed", "draw"]].join(values.rename("value"), how="inner"), "value")
 
+    def is_reference(self, own: Frame) -> bool:
+        """Whether all of ``own`` are results that others are compared with; their own value is 0 by definition."""
+        return bool(self.reference) and len(matching(own, self.reference)) == len(own)
+
     def by_seed(self, own: Frame, results: Frame) -> Any:
         """The mean for each seed over ``own``, as a series by seed; seeds without a known value are left out."""
         values = self.values(own, results)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as PlainFigure
 
 from analysis.claims.claim import FOLDER, PARTS, Benchmark, Claim, Section, find, names, read
+from analysis.claims.figures import Figure, drawn
 from analysis.claims.measures import OVERHEAD, Measure, check_columns, results_of, value_of
 from analysis.claims.page import Finding, claim_table, finding, html, markdown
 from analysis.claims.rows import Row, confirms_nothing, measured, signed, study, verdict_of, within
@@ -72,6 +74,23 @@ def test_a_mean_has_the_interval_of_as_many_values_as_there_are_traces() -> None
     assert found is not None
     assert expected is not None
     assert (found.num, found.interval) == (9, pytest.approx(expected.interval))
+
+
+@pytest.mark.parametrize("has_reference", [True, False])
+def test_a_loss_without_its_reference_is_no_loss_of_zero(*, has_reference: bool) -> None:
+    """Neither does it meet a condition, nor is it drawn; that of the reference itself is 0 and does both."""
+    measures: dict[str, Any] = {"saved": {"of": "wire_bytes", "words": "{}"}}
+    measures["loss"] = {"of": "-1000 * auc", "words": "loss {}", "reference": {"cache.staleness": 0}}
+    asked = {"of": "saved", "best": "most", "within": [8, 10], "provided": {"of": "loss", "below": 0.5}, "paper": "9"}
+    of = claim(by="cache.staleness", measures=measures, expect=[asked])
+    values = [*([(0, 8.5)] if has_reference else []), (100, 9.5)]
+    cells = [cell("none", s, wire_bytes=saved, **{"cache.staleness": v}) for v, saved in values for s in range(3)]
+    (row,) = of.rows([{**each, "auc": 0.75 - 1e-2 * bool(each["cache.staleness"])} for each in cells])
+    assert row.verdict == ("reproduced" if has_reference else "cannot be told")
+    figure = Figure(x="saved", y=["loss"], means="cache.staleness", group="engine")
+    axes = PlainFigure().subplots(1, 2)
+    drawn(figure, of.measures, "cache.staleness", {})(axes, results_of(cells))
+    assert [each.get_text() for each in axes[0].texts] == (["0", "100"] if has_reference else [])
 
 
 def test_a_sign_needs_an_interval_without_zero() -> None:
