@@ -113,8 +113,9 @@ def test_who_has_another_key_hangs_up_at_once(listener: socket.socket) -> None:
 
     server = Thread(target=serve, daemon=True)
     server.start()
+    host, port = listener.getsockname()
     with pytest.raises(AuthenticationError) as kept:
-        control.connect(*listener.getsockname(), KEY, PATIENCE_S)
+        control.connect(host, port, KEY, PATIENCE_S)
     server.join()
     assert hears_the_end == [True], kept
 
