@@ -234,7 +234,10 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ),
     Regrouped: _regroup,
     Recovered: _recovery,
-    Evaluated: lambda event: f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}",
+    Evaluated: lambda event: (
+        f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}; {'final' if event.final else 'curve'}, "
+        f"on {event.num_samples:,} samples"
+    ),
 }
 """The text of an event in the timeline, by the event's type; events of other types are left out."""
 

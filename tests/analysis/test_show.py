@@ -5,10 +5,11 @@ from pathlib import Path
 import analysis
 from analysis.tables import UNKNOWN
 from harness.config.model import Config
+from harness.core.events import Evaluated
 from tests.analysis.shown import shown
 from tests.injected import is_fault
 from tests.recovery.test_faults import under
-from tests.runs import run
+from tests.runs import changed, run
 
 TRACE = """hour,rank,phase,fault,factor,repair_h
 5,ps1,,slow,3,7
@@ -29,8 +30,12 @@ def rows(text: str, kind: str) -> list[list[str]]:
 
 
 def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> None:
-    """Rank, hour and line of the trace, the phase and what happened; hours where the fault itself is charged."""
+    """Rank, hour and line of the trace, the phase and what happened; hours where the fault itself is charged.
+
+    Two evaluations at the last step tell which one is of the curve and which one is final, and on how many samples.
+    """
     config = under(config, tmp_path, TRACE, strategy__name="full", profile__detect_h=0.5)
+    config = changed(config, eval__every_steps=64, eval__curve_samples=8)
     _, events = run(config, tmp_path / "run")
     story = shown(analysis.show(tmp_path / "run"))
     assert "disagrees" not in story
@@ -50,3 +55,7 @@ def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> Non
     (flipped,) = (event for event in events if is_fault(event, "bitflip"))
     what = f"ps2: bit {flipped.details['bit']} of {flipped.details['path']} flipped; hour 54 of the trace, line 8"
     assert rows(story, "bitflip") == [["62", "248", what, UNKNOWN, UNKNOWN]]
+    evaluated = [event for event in events if isinstance(event, Evaluated)][-2:]
+    words = ["curve, on 8 samples", f"final, on {evaluated[1].num_samples:,} samples"]
+    assert [row[2].partition("; ")[2] for row in rows(story, "eval")[-2:]] == words
+    assert evaluated[0].step == evaluated[1].step
