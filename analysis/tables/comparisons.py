@@ -104,12 +104,18 @@ def _legend(explain: bool) -> Text:
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
-    """Comparisons as text: :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means with intervals."""
+    """Comparisons as text: :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means with intervals.
+
+    A table of strategies of one folder does not name the folder; its column ``base`` has the strategy alone.
+    """
     if kind == "csv":
         return _frame(found).to_csv(index=False)
     headings, rows = _rounded(found, show_interval)
-    headings = [Heading("base", is_text=True), Heading("other", is_text=True), *headings]
-    rows = [[item.base, item.other, *row] for item, row in zip(found, rows, strict=True)]
+    sides = {"base": [item.base for item in found], "other": [item.other for item in found]}
+    if all(item.base.endswith(f" in {item.other}") for item in found):
+        sides = {"base": [item.base.removesuffix(f" in {item.other}") for item in found]}
+    headings = [*(Heading(side, is_text=True) for side in sides), *headings]
+    rows = [[*own, *row] for *own, row in zip(*sides.values(), rows, strict=True)]
     return markdown_table(headings, rows) if kind == "markdown" else latex_table(headings, rows)
 
 

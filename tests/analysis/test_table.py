@@ -92,6 +92,17 @@ def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
         analysis.table_text(frame, "csv", columns=("auc",))
 
 
+def test_strategies_of_one_folder_are_compared_without_its_path(grid: Path) -> None:
+    """A table of a paper has the strategies alone; of two folders it names both, and CSV always does."""
+    within, across = comparisons_to(grid, "full"), comparisons([grid, grid])
+    for kind in ("latex", "markdown"):
+        text = analysis.comparison_text(within, kind)
+        assert text.count(grid.name) == 0
+        assert len([line for line in text.splitlines() if "full" in line]) == len(within)
+        assert analysis.comparison_text(across, kind).count(grid.name) == 2 * len(across)
+    assert analysis.comparison_text(within, "csv").count(grid.name) == 2 * len(within)
+
+
 def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> None:
     """Hits and traffic saved of a cache, node-hours where the profile has prices, a mark where overhead passes the job.
 
