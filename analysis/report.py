@@ -65,7 +65,7 @@ def report(
         missing=missing(frame),
         tradeoff=_tradeoff(Data(found, frame, margin)),
         verdicts=[*verdict_tables(found, margin)],
-        reading=reading(margin, measure),
+        reading=reading(found, margin, measure),
         sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
         traces=[*_trace_sections(frame)],

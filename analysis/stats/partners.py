@@ -115,10 +115,8 @@ def rounding_of(references: Frame, cells: Frame, measure: Measure = AUC) -> Roun
     return Rounding(math.sqrt(squares / degrees), own.ngroups)
 
 
-def rounding_text(rounding: Rounding | None, measure: Measure = AUC) -> str:
+def rounding_text(rounding: Rounding, measure: Measure = AUC) -> str:
     """The effect of rounding in one sentence."""
-    if rounding is None:
-        return "Rounding: unknown, as there are no replicates of none with another backend or thread count."
     seeds = f"{rounding.num_seeds} seed{'' if rounding.num_seeds == 1 else 's'}"
     mean = " Their mean is the baseline of such a seed." if measure is AUC else ""
     return (

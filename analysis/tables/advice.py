@@ -48,6 +48,9 @@ def _headings(measure: Measure) -> tuple[Heading, ...]:
 
 
 _FRONT = "◆"
+_ROUNDING_UNKNOWN = (
+    " Rounding: unknown; the same grid with strategy.name=none trainer.backend=torch adds the runs that measure it."
+)
 
 
 def verdict_tables(blocks: Iterable[Block], margin: float | None) -> Iterator[dict[str, Any]]:
@@ -69,9 +72,10 @@ def advice(
     ``margin``: None is the margin of ``measure``. ``explain``: adds a note on the statistical tests.
     """
     parts: list[RenderableType] = []
-    for each in verdict_tables(regimes_of(frame, measure), margin):
+    blocks = regimes_of(frame, measure)
+    for each in verdict_tables(blocks, margin):
         parts += [rich_table(each["columns"], each["rows"], each["title"]), *map(Text, each["lines"])]
-    notes = [Text(reading(margin, measure), style="dim")] if explain else []
+    notes = [Text(reading(blocks, margin, measure), style="dim")] if explain else []
     return Shown(*parts, *notes) if parts else None
 
 
@@ -182,7 +186,7 @@ def _open(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """A sentence on the standard deviations of each strategy's loss by source, and one on the effect of rounding."""
+    """A sentence on the standard deviations of each strategy's loss by source, and one on rounding, if known."""
     parts: list[str] = []
     for each in found:
         spread = each.line.components
@@ -195,15 +199,20 @@ def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     if parts:
         note = " (test set: error of the mean)" * any("test set" in part for part in parts)
         yield f"Standard deviations of the loss, 10⁻³, by source{note}: {'; '.join(parts)}."
-    yield rounding_text(block.rounding, block.measure)
+    if block.rounding is not None:
+        yield rounding_text(block.rounding, block.measure)
 
 
 def _is_split(spread: Components) -> bool:
     return spread.seed is not None or spread.trace is not None
 
 
-def reading(margin: float | None, measure: Measure = AUC) -> str:
-    """A note that explains the columns and the words of the verdict tables. ``margin``: None is the measure's."""
+def reading(blocks: Iterable[Block], margin: float | None, measure: Measure = AUC) -> str:
+    """A note that explains the columns and the words of the verdict tables, and how rounding is measured if it is not.
+
+    ``margin``: None is the measure's.
+    """
+    is_measured = all(block.rounding for block in blocks)
     return (
         f"Loss: by how much {measure.title} is worse than that of none, the run of the same seed without failures; "
         "mean over n pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: "
@@ -212,5 +221,5 @@ def reading(margin: float | None, measure: Measure = AUC) -> str:
         f"0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected for the number of strategies by Holm's method. "
         f"More seeds: with so many more pairs one verdict or the other is reached with probability {100 * POWER:g} %, "
         f"averaged over the losses that the pairs so far leave possible. {_FRONT}: no other strategy has both a lower "
-        "overhead and a lower mean loss; that is no verdict."
+        "overhead and a lower mean loss; that is no verdict." + ("" if is_measured else _ROUNDING_UNKNOWN)
     )

@@ -319,11 +319,11 @@ def table_text(
 
 
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
-    """Lines below the table: cells without a partner, differing options, the effect of rounding, the mark †.
+    """Lines below the table: cells without a partner, differing options, the effect of rounding if known, the mark †.
 
     ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have.
     """
-    rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks)
+    rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks if block.rounding)
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
     found = [
