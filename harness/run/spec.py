@@ -34,7 +34,7 @@ from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
-from harness.traces.schedule import planned_faults_of, trace_facts
+from harness.traces.schedule import merged_instants, planned_faults_of, trace_facts
 
 
 @dataclass(frozen=True)
@@ -366,6 +366,8 @@ def check(config: Config) -> list[str]:
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:
         name = config.trainer.optimizer
         remarks.append(f"strategy.restore_optimizer=reset changes nothing: {name} has no state in rows")
+    if run_spec.strategy.injects_failures:
+        remarks += merged_instants(run_spec.config, total_samples=run_spec.total_samples, num_steps=run_spec.num_steps)
     return remarks
 
 

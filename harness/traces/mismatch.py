@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 from harness.config.model import Config
-from harness.core.clock import strike_step
 from harness.core.plans import Costs
 from harness.traces.fits import mean_interval
 from harness.traces.gaps import Observed, longest_repairs, observe
@@ -33,8 +32,6 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
     yield from _length(trace, observed, costs.job_h, is_planned=is_planned, is_wall=config.trace.clock == "wall")
     yield from _rates(observed, costs, config.emulated.name)
     yield from _ranks(observed, costs.num_ps)
-    if not is_planned and config.trace.clock == "samples":
-        yield from _instants(observed, costs, config.trainer.batch_size)
     yield from _repairs(trace, costs, is_charged=config.trace.repair == "reschedule")
 
 
@@ -88,20 +85,6 @@ def _ranks(observed: Observed, num_ps: int) -> Iterator[str]:
         f"{observed.num_ranks} ranks in the trace, {num_ps} PS ranks in the job: {result}; cluster.num_ps="
         f"{observed.num_ranks} takes the trace's, `trace import ranks={num_ps}` maps a log to the job's"
     )
-
-
-def _instants(observed: Observed, costs: Costs, batch_size: int) -> Iterator[str]:
-    """A sentence if several failure instants fall on one boundary between steps, where they are one failure."""
-    num_steps = costs.total_samples // batch_size
-    hours = [hour for hour in observed.instants[0].tolist() if hour <= costs.job_h]
-    job = {"total_samples": costs.total_samples, "batch_size": batch_size, "num_steps": num_steps}
-    num_boundaries = len({strike_step(hour, job_h=costs.job_h, **job) for hour in hours})
-    if num_boundaries < len(hours):
-        yield (
-            f"{len(hours)} failure instants fall on {num_boundaries} boundaries between steps, and instants at one "
-            f"boundary are one failure: the run has {num_steps:,} steps of {costs.job_h / num_steps:.3g} h each; "
-            "more samples or smaller batches keep instants apart"
-        )
 
 
 def _repairs(trace: Trace, costs: Costs, *, is_charged: bool) -> Iterator[str]:

@@ -78,6 +78,26 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
     return planned_faults
 
 
+def merged_instants(config: Config, *, total_samples: int, num_steps: int) -> Iterator[str]:
+    """A sentence if losses of ranks at several hours fall on one boundary between steps, where they are one failure.
+
+    None where failures do not strike at the samples of their hour: on the wall clock or at real seconds. Raises
+    TraceError and ConfigError as :func:`job_trace`.
+    """
+    if config.trace.clock == "wall" or config.trace.inject == "wall":
+        return
+    trace, job_h = job_trace(config), config.emulated.job_h
+    hours = {entry.hour for entry in (trace.failures if trace else ()) if entry.phase == "boundary"}
+    job = {"total_samples": total_samples, "batch_size": config.trainer.batch_size, "num_steps": num_steps}
+    num_boundaries = len({strike_step(hour, job_h=job_h, **job) for hour in hours})
+    if num_boundaries < len(hours):
+        yield (
+            f"{len(hours)} failure instants of trace {config.trace_name} fall on {num_boundaries} boundaries between "
+            f"steps, and instants at one boundary are one failure: the run has {num_steps:,} steps of "
+            f"{job_h / num_steps:.3g} h each; more samples or smaller batches keep instants apart"
+        )
+
+
 def schedule(
     trace: Trace,
     *,

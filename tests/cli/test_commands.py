@@ -370,7 +370,7 @@ def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> Non
     assert [line.partition(";")[0] for line in first.errors if line.startswith("note: ")] == [
         "note: the trace lasts 11 h, the job 56 h: no failure after hour 10",
         "note: MTBF 1.1 h in the trace (10 failures in 11 h), 40 h in profile busy*, by which intervals are chosen",
-        "note: 10 failure instants fall on 4 boundaries between steps, and instants at one boundary are one failure: the run has 18 steps of 3.11 h each",
+        "note: 10 failure instants of trace t fall on 4 boundaries between steps, and instants at one boundary are one failure: the run has 18 steps of 3.11 h each",
     ]
     words = ("strategy.name=partial", "profile.from_trace=true", "out=fitted")
     fitted = cli("replay", "t.csv", "one.yaml", "--stretch", *words)

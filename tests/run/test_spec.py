@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.kernels import products
 from harness.record.rundir import RunDir, read_config
-from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend
-from tests.runs import changed, run
+from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend, check
+from tests.runs import changed, run, saving_every
 
 
 @pytest.mark.parametrize("is_available", [False, True])
@@ -93,3 +94,25 @@ def test_contents_stand_in_the_record(config: Config, tmp_path: Path, monkeypatc
     empty, full, missing = found
     assert missing is None
     assert empty["digest"] != full["digest"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_said"),
+    [
+        ({}, True),
+        ({"data__max_train_samples": None}, False),
+        ({"strategy__name": "none"}, False),
+        ({"trace__clock": "wall"}, False),
+        ({"trace__inject": "wall", "engine": "rpc"}, False),
+    ],
+)
+def test_failures_that_meet_at_one_boundary_are_told(
+    config: Config, tmp_path: Path, keys: dict[str, Any], is_said: bool
+) -> None:
+    """Two kills of one rank are one then: a remark before the run, where failures strike at boundaries of samples."""
+    (tmp_path / "twice.csv").write_text("hour,rank\n9,ps1\n9.5,ps1\n30,ps2\n30,ps3\n")
+    config = changed(config, trace__path=str(tmp_path / "twice.csv"), strategy__name="partial")
+    config = saving_every(changed(config, data__max_train_samples=64), 32)
+    told = [line for line in check(changed(config, **keys)) if "instants" in line]
+    words = "3 failure instants of trace twice fall on 2 boundaries between steps, and instants at one boundary are one"
+    assert [line.startswith(words) for line in told] == [True] * is_said

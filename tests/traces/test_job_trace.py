@@ -109,7 +109,6 @@ CHARGED, PLANNED = {"repair": "reschedule"}, {"is_planned": True}
         (10, 2, "4,ps0, 4,ps1,", {}, "2 ranks per failure in the trace, 1 in profile busy*; profile.from_trace=true"),
         (10, 9, "4,ps0,", {}, "9 ranks in the trace, 2 PS ranks in the job: failures of the others cannot happen; "),
         (10, 1, "4,ps0,", {}, "1 ranks in the trace, 2 PS ranks in the job: ranks from ps1 on never fail; cluster"),
-        (10, 2, "4,ps0, 4.001,ps1, 4.002,ps0, 9,ps1,", {}, "4 failure instants fall on 3 boundaries between steps, "),
         (10, 2, "4,ps0,30", {}, "repair times of the trace (30 h) are not charged: a failure costs O_res, 3 min, as "),
         (10, 2, "4,ps0,30", CHARGED, "repair times of 30 h are charged to a job of 10 h, which waits for its nodes; "),
         (10, 2, "4,ps0,3", CHARGED, None),
