@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
 from harness.cli.arguments import GRACE_S
-from harness.cli.needs import say_needs
+from harness.cli.needs import say_needs, say_needs_in_turn
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
@@ -169,7 +169,10 @@ def run_experiments(
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare the results of both engines, for every strategy or the one named on the command line."""
+    """Compare the results of both engines, for every strategy or the one named on the command line.
+
+    The runs of a strategy are removed if they are identical.
+    """
     if any(word.startswith("strategy.name=") for word in options.overrides):
         configs = [load_config(options.config, options.overrides)]
     else:
@@ -182,15 +185,21 @@ def verify(options: argparse.Namespace) -> int:
 
     for config in configs:
         check(config)
+    work_dir = Path(f"{configs[0].out}-verify")
+    say_needs_in_turn([verification.cells_of(config) for config in configs], work_dir)
     is_identical = True
     assemble.prepare_fork_server()
     for number, config in enumerate(configs, start=1):
         name = config.strategy.name
         with progress.runs_progress(f"verify {name} ({number} of {len(configs)})") as on_status:
-            differences = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
+            differences = verification.verify(config, work_dir, on_status=on_status)
         console.say(f"{name:<12} {'DIFFERENT' if differences else 'identical'}")
         for difference in differences:
             console.say(f"  {difference}")
+        if differences:
+            console.say(f"  the runs stay: {work_dir}/{name}-*")
+        else:
+            verification.discard(config, work_dir)
         is_identical &= not differences
     return OK if is_identical else FAILED
 

@@ -1,7 +1,8 @@
 """Checks that engines and data paths compute the same bits: runs the same config on each, and compares the events."""
 
 import shutil
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -107,16 +108,15 @@ def verify(
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
     config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
     RunSpec(config).validate()  # variants replace keys of which a run would refuse some
-    name = config.strategy.name
-    trace_path = work_dir / f"{name}.csv"
+    trace_path = _trace_path(config, work_dir)
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
     trace = config.trace.model_copy(update={"path": str(trace_path), "law": None, "window": None, "stretch": False})
     differences: list[str] = []
     variants = variants_of(config)
-    runs: list[tuple[Variant, EngineName]] = [(variant, engine) for variant in variants for engine in variant.engines]
+    runs = _runs_of(variants)
     for number, (variant, engine) in enumerate(runs, start=1):
-        run_dir = work_dir / f"{name}-{engine}-{variant.name}"
+        run_dir = _run_dir(config, work_dir, variant, engine)
         cell = variant.of(config, engine, trace)
         shutil.rmtree(run_dir, ignore_errors=True)
         try:
@@ -127,7 +127,7 @@ def verify(
         # Between variants, the bytes that messages take differ too.
         of_messages = {"replica_bytes", "wire_bytes"} if RunSpec(cell).keeps_replicas else set[str]()
         found = compare_records(
-            work_dir / f"{name}-local-{reference.name}",
+            _run_dir(config, work_dir, reference, "local"),
             run_dir,
             ignored=set() if variant is reference else {"cache", "config_hash", *of_messages},
             moves_saves=variant.moves_saves,
@@ -135,6 +135,32 @@ def verify(
         against = _named(reference.of(config, "local", trace))
         differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
     return differences
+
+
+def cells_of(config: Config) -> list[Config]:
+    """The configs that :func:`verify` runs one after another, under the config's own trace."""
+    return [variant.of(config, engine, config.trace) for variant, engine in _runs_of(variants_of(config))]
+
+
+def discard(config: Config, work_dir: Path) -> None:
+    """Remove what :func:`verify` left of ``config`` in ``work_dir``, and the folder if it is empty then."""
+    for variant, engine in _runs_of(variants_of(config)):
+        shutil.rmtree(_run_dir(config, work_dir, variant, engine), ignore_errors=True)
+    with suppress(OSError):
+        _trace_path(config, work_dir).unlink(missing_ok=True)
+        work_dir.rmdir()
+
+
+def _runs_of(variants: Sequence[Variant]) -> list[tuple[Variant, EngineName]]:
+    return [(variant, engine) for variant in variants for engine in variant.engines]
+
+
+def _run_dir(config: Config, work_dir: Path, variant: Variant, engine: EngineName) -> Path:
+    return work_dir / f"{config.strategy.name}-{engine}-{variant.name}"
+
+
+def _trace_path(config: Config, work_dir: Path) -> Path:
+    return work_dir / f"{config.strategy.name}.csv"
 
 
 def _named(cell: Config) -> str:

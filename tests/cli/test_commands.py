@@ -173,10 +173,15 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
 def test_verify_runs_all_strategies_or_the_one_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: tuple[str, ...]
 ) -> None:
-    """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs."""
+    """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs.
+
+    What the runs need is said before. Runs that differ stay, and their folder is named; others do not.
+    """
     for differences, code, word in (([], 0, "identical"), (["event 3: auc"], 1, "DIFFERENT")):
 
-        def verify(config: Config, _dir: Path, *, on_status: OnRunStatus, found: list[str] = differences) -> list[str]:
+        def verify(config: Config, work: Path, *, on_status: OnRunStatus, found: list[str] = differences) -> list[str]:
+            (work / f"{config.strategy.name}-local-none").mkdir(parents=True)
+            (work / f"{config.strategy.name}.csv").touch()
             on_status(1, 8, RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
             return found if config.strategy.name == "full" else []
 
@@ -185,6 +190,11 @@ def test_verify_runs_all_strategies_or_the_one_named(
         lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
         assert result.code == code
         assert lines == [[name, word if name == "full" else "identical"] for name in expected]
+        (needs,) = [line for line in result.errors if line.startswith("needs: ")]
+        assert re.match(r"needs: \d+ runs, one at a time, roughly \d+ s on idle cores .* MB of disk \(", needs)
+        left = sorted(path.name for path in Path("out-verify").glob("*"))
+        assert left == (["full-local-none", "full.csv"] if differences else [])
+        assert Path("out-verify").exists() == ("  the runs stay: out-verify/full-*" in result.out) == bool(differences)
 
 
 def test_a_damaged_run_is_shown_as_such(cli: Cli, finished: Path) -> None:
