@@ -14,6 +14,8 @@ from tests import started
 from tests.forked import ran
 from tests.runs import changed
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def test_a_run_from_python_is_recorded_and_not_run_twice(config: Config, tmp_path: Path) -> None:
     """The second call returns the recorded result, and leaves the record as it is.
@@ -29,6 +31,25 @@ def test_a_run_from_python_is_recorded_and_not_run_twice(config: Config, tmp_pat
     assert api.run(short) == first
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == before
     assert analysis.load(tmp_path)["auc"].tolist() == [first.auc]
+
+
+def test_the_example_of_the_guide_runs(click_data: Path, tmp_path: Path) -> None:
+    """As it stands on the page, on a small log: the results are those on record; each step has one loss."""
+    page = (ROOT / "docs" / "GUIDE.md").read_text(encoding="utf-8")
+    code = page.partition("### In Python")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "data").symlink_to(click_data)
+    (tmp_path / "failure_traces").symlink_to(ROOT / "failure_traces")
+    done = ran(started.program, code + "\nprint(len(curve), len(losses), finished.step)", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    results, counts = done.stdout.splitlines()
+    (row,) = analysis.load(tmp_path / "runs").to_dict("records")
+    assert [float(word) for word in results.split()] == [
+        row[name] for name in ("auc", "log_loss", "train_loss", "pls", "overhead_frac")
+    ]
+    num_points, num_losses, num_steps = map(int, counts.split())
+    assert num_points > 1
+    assert num_losses == num_steps
 
 
 def test_a_wrong_key_is_a_line(tmp_path: Path) -> None:
