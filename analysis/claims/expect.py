@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from analysis.claims.measures import Measure, Model, Names, matching
+from analysis.claims.measures import Measure, Model, Names, matching, paired_difference
 from analysis.claims.rows import (
     NO_RUN,
     UNPUBLISHED,
@@ -25,7 +25,7 @@ from analysis.claims.rows import (
     within,
 )
 from analysis.load import Frame
-from analysis.stats import BASELINE, Estimate, estimate
+from analysis.stats import BASELINE, Estimate
 
 _UNKNOWN = "an unknown value of the condition"
 
@@ -363,8 +363,8 @@ EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "t
 
 
 def _difference(measure: Measure, own: Frame, others: Frame, results: Frame) -> Estimate | None:
-    """The mean over ``own`` minus the mean over ``others``, paired by seed; None without a common seed."""
-    return estimate((measure.by_seed(own, results) - measure.by_seed(others, results)).dropna())
+    """The mean over ``own`` minus the mean over ``others`` (:func:`paired_difference`)."""
+    return paired_difference(own, measure.values(own, results), others, measure.values(others, results))
 
 
 def _flat(change: Estimate, flat: float) -> tuple[Verdict, str]:

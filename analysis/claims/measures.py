@@ -230,8 +230,9 @@ class Measure(Model):
         return self.model_copy(update={"reference": {}}).by_seed(own, own)
 
     def difference(self, own: Frame, others: Frame) -> Estimate | None:
-        """The estimate from :meth:`differences`; None without a common seed."""
-        return estimate(self.differences(own, others))
+        """As :func:`paired_difference`; ``reference`` is ignored."""
+        plain = self.model_copy(update={"reference": {}})
+        return paired_difference(own, plain.values(own, own), others, plain.values(others, others))
 
     def point(self, own: Frame, results: Frame) -> tuple[float, float, float] | None:
         """Middle, low end and high end of an error bar; None without a value.
@@ -267,6 +268,26 @@ class Measure(Model):
     @property
     def label(self) -> str:
         return self.axis or self.name
+
+
+def paired_difference(own: Frame, values: Any, others: Frame, other_values: Any) -> Estimate | None:
+    """The mean of ``values``, of the results ``own``, minus that of ``other_values``; None without a common seed.
+
+    Paired by seed. Where seeds have several traces on both sides, pairs are of one seed and trace, and those that share
+    either are not independent (:func:`estimate_pairs`).
+    """
+
+    def paired_by(*keys: str) -> Any:
+        left, right = (
+            found.groupby([found.index.map(frame.reindex(columns=[key])[key]) for key in keys]).agg(fmean)
+            for frame, found in ((own, values), (others, other_values))
+        )
+        return (left - right).dropna()
+
+    by_seed = paired_by("seed")
+    by_both = paired_by("seed", "draw").rename_axis(["seed", "draw"]).rename("value").reset_index()
+    is_crossed = len(by_both) > len(by_seed) and {*by_both["seed"]} == {*by_seed.index}
+    return estimate_pairs(by_both, "value") if is_crossed else estimate(by_seed)
 
 
 OVERHEAD = Measure(of=["100 * overhead_frac"], words="overhead {} %", axis="overhead, % of the job")

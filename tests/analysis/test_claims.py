@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as PlainFigure
 
 from analysis.claims.claim import FOLDER, PARTS, Benchmark, Claim, Section, find, names, read
 from analysis.claims.figures import Figure, drawn
-from analysis.claims.measures import OVERHEAD, Measure, check_columns, results_of, value_of
+from analysis.claims.measures import OVERHEAD, PLS, Measure, check_columns, results_of, value_of
 from analysis.claims.page import Finding, claim_table, finding, html, markdown
 from analysis.claims.rows import Row, confirms_nothing, measured, signed, study, verdict_of, within
 from analysis.claims.rows import shown as rows_shown
@@ -74,6 +74,24 @@ def test_a_mean_has_the_interval_of_as_many_values_as_there_are_traces() -> None
     assert found is not None
     assert expected is not None
     assert (found.num, found.interval) == (9, pytest.approx(expected.interval))
+
+
+def test_a_difference_of_strategies_counts_the_traces_that_seeds_share() -> None:
+    """Each of three seeds under each of three traces, on which alone the difference depends: three values, not none."""
+    less, than = [0.1, 0.2, 0.2], [0.2, 0.2, 0.5]
+    cells = [
+        cell(name, s, trace=f"fixed5-{t}", pls=values[t])
+        for name, values in (("cpr_mfu", less), ("cpr_vanilla", than))
+        for s, t in np.ndindex(3, 3)
+    ]
+    expected = estimate([100 * (a - b) for a, b in zip(less, than, strict=True)])
+    assert expected is not None
+    (row,) = claim(expect=[{"less": "cpr_mfu", "than": "cpr_vanilla", "of": "pls", "paper": "lower"}]).rows(cells)
+    assert (row.num, row.ours, row.verdict) == (9, rows_shown(expected), "cannot be told")
+    frame = results_of(cells)
+    change = PLS.difference(frame[:9], frame[9:])
+    assert change is not None
+    assert change.interval == pytest.approx(expected.interval)
 
 
 @pytest.mark.parametrize("has_reference", [True, False])
