@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Evaluated, Event, Recovered
 from harness.record.audit import check
 from harness.record.code import code_of
 from harness.record.event_log import EventLog
-from harness.record.rundir import BESIDE, SEALED, RunDir, find_runs, flatten, kept_audit, read_config, read_env, verify
+from harness.record.rundir import SEALED, RunDir, find_runs, flatten, kept_audit, read_config, read_env, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,18 +81,8 @@ network has not learned from, if all trainers have died at once. ``trace_law``: 
 (``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``. ``data``: the path of the click log.
 """
 
-NOT_SWEPT = (
-    "out",
-    "name",
-    "plugins",
-    "seed",
-    "engine",
-    "strategy.name",
-    "trace.path",
-    "profile.name",
-    "cluster.num_ps",
-)
-"""Config keys that never count as swept: they have a column of their own, or do not affect the result."""
+NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
+"""Config keys that never count as swept, as they have a column of their own."""
 
 
 def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
@@ -160,7 +151,7 @@ def plain(frame: Frame) -> Frame:
 
 
 def swept_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Dotted config keys that differ between cells and have no column of their own."""
+    """Dotted config keys that differ between cells, are settings, and have no column of their own."""
     return _swept([flatten(config) for config in configs])
 
 
@@ -169,7 +160,7 @@ def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
-    if key in NOT_SWEPT or key.startswith(BESIDE):
+    if key in NOT_SWEPT or not is_setting(key):
         return False
     # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
     owner = "profile.name" if key.startswith("profile.") else ""

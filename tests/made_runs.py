@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.derived import job_costs
+from harness.config.keys import IRRELEVANT
 from harness.config.model import Config
 from harness.core.events import (
     Evaluated,
@@ -57,8 +58,8 @@ def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: An
 
 
 def made_hash(config: Config, *contents: str | None) -> str:
-    """A hash that differs where configs or ``contents`` differ, but for engine and folder."""
-    text = config.model_dump_json(exclude={"engine", "out", "name", "wandb", "store"}) + "".join(filter(None, contents))
+    """A hash that differs where configs or ``contents`` differ, but for keys of no hash."""
+    text = config.model_dump_json(exclude=IRRELEVANT) + "".join(filter(None, contents))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -5,11 +5,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 
+from harness.config.keys import IRRELEVANT
 from harness.config.model import Config
 from harness.config.profiles import Profile
 from harness.core.plans import Costs, HostMap
 
-_NOT_OF_GROUP = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "strategy", "trace", "profile"}
+_NOT_OF_GROUP = IRRELEVANT | dict.fromkeys(("seed", "strategy", "trace", "profile"), True)
 
 
 def job_costs(config: Config, total_samples: int) -> Costs:

@@ -2,33 +2,34 @@
 
 import difflib
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 
-from harness.config.model import NO_RESULT, Config
+from harness.config.model import BY_TRACE, NO_RESULT, Config
 from harness.config.profiles import PROFILES
 from harness.config.words import Schema, choices_of, describe, options_of, show
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
 
 
-def _irrelevant(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys marked ``NO_RESULT``, nested, in the form of pydantic's argument ``exclude``."""
+def _marked(model: type[BaseModel], *marks: str) -> dict[str, Any]:
+    """The keys marked by one of ``marks``, nested, in the form of pydantic's argument ``exclude``."""
     marked: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         group = field.annotation
-        if NO_RESULT in field.metadata:
+        if any(mark in field.metadata for mark in marks):
             marked[name] = True
-        elif isinstance(group, type) and issubclass(group, BaseModel) and (inner := _irrelevant(group)):
+        elif isinstance(group, type) and issubclass(group, BaseModel) and (inner := _marked(group, *marks)):
             marked[name] = inner
     return marked
 
 
-IRRELEVANT = _irrelevant(Config)
+IRRELEVANT = _marked(Config, NO_RESULT, BY_TRACE)
 """Keys that do not affect a run's results or events; the result hash leaves them out."""
+_NO_SETTING = _marked(Config, NO_RESULT)
 
 
 @cache
@@ -64,8 +65,20 @@ def list_keys() -> frozenset[str]:
 
 def is_irrelevant(key: str) -> bool:
     """Whether ``key`` affects no result and no event on any engine."""
+    return _holds(IRRELEVANT, key)
+
+
+def is_setting(key: str) -> bool:
+    """Whether runs that differ in ``key`` are of several settings: it affects results, or is the engine.
+
+    Keys that affect results only through the trace are settings.
+    """
+    return key == "engine" or not _holds(_NO_SETTING, key)
+
+
+def _holds(marked: Mapping[str, Any], key: str) -> bool:
     group, _, rest = key.partition(".")
-    keys = IRRELEVANT.get(group, {})
+    keys = marked.get(group, {})
     return keys is True or rest in keys
 
 

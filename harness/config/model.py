@@ -27,6 +27,8 @@ BackendName = Literal["torch", "compiled"]
 DenseOptimizerName = Literal["sgd", "adagrad", "adam"]
 NO_RESULT = "changes no result and no event, whatever the engine: no part of a result's hash"
 """Marks the field of a key, or of a group of keys, that has no effect on results and events."""
+BY_TRACE = "as NO_RESULT, unless the trace names trainers or hosts: then the hash has what follows from the key"
+"""Marks the field of a key that affects results and events only through the trace (``facts_of_named``)."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -114,7 +116,7 @@ class EvalConfig(_Model):
 class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
     """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
-    num_trainers: Annotated[int, Field(ge=1, le=256), NO_RESULT] = 1
+    num_trainers: Annotated[int, Field(ge=1, le=256), BY_TRACE] = 1
     """Trainers of engine `rpc`, each a process with a replica of the dense network. They divide the samples of a batch
         and the PS ranks; their number changes no bit. More than one needs backend `compiled` (docs/TRAINERS.md)."""
     placement: Literal["row", "table"] = "row"
@@ -123,7 +125,7 @@ class ClusterConfig(_Model):
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done. `hosts`: on the
         machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md). `ray`: the same, but a
         Ray that runs starts the agents; needs `pip install -r requirements-ray.txt`."""
-    hosts: Annotated[tuple[HostName, ...], Field(max_length=256), NO_RESULT] = ()
+    hosts: Annotated[tuple[HostName, ...], Field(max_length=256), BY_TRACE] = ()
     """Launcher `hosts`: names of the hosts, as `start_agent` takes them. Launcher `ray`: addresses of nodes; empty: all
         living nodes. A trace calls them `host0`, `host1`, ... in this order."""
     ray_address: Annotated[str, NO_RESULT] = "auto"
@@ -131,7 +133,7 @@ class ClusterConfig(_Model):
     start_agent: Annotated[str, NO_RESULT] = "ssh {host} {command}"
     """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
         absolute paths; what the agent must be told it reads from its standard input."""
-    place: Annotated[dict[str, str], NO_RESULT] = {}
+    place: Annotated[dict[str, str], BY_TRACE] = {}
     """Host by rank, `{ps0: a, trainer0: b}`. Ranks without one are placed in turn."""
     dead_after_s: Annotated[float, Field(ge=1), NO_RESULT] = 10.0
     """Launchers `hosts` and `ray`: seconds of silence after which a host counts as dead, with all its ranks. A host

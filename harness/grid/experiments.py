@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.config.derived import group_of
 from harness.config.experiment import Cell, Experiment
+from harness.config.keys import is_setting
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError, UserError
@@ -111,6 +112,7 @@ def _state(run_dir: Path, config: Config, digest: str) -> State:
                 "out=FOLDER keeps both"
             ) from error
         keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
+        keys = [key for key in keys if is_setting(key)]
         what = ", ".join(keys) if keys else "the content of data or trace"
         raise StoreError(f"{error}; what differs: {what}") from error
 

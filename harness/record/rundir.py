@@ -153,8 +153,8 @@ def _write_config(run: RunDir, config: Config) -> str:
     return new_digest(text.encode()).hexdigest()
 
 
-BESIDE = ("wandb.", "jobs.")
-"""How config keys begin that say where a run is reported and queued, and nothing of what it computes."""
+_BESIDE = ("wandb.", "jobs.")
+"""How config keys begin that affect neither what a run computes nor the time that it takes."""
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
@@ -164,7 +164,7 @@ def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[st
     """
     lefts, rights = flatten(left), flatten(right)
     shared = lefts.keys() & rights.keys()
-    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(BESIDE))
+    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(_BESIDE))
     return [
         key
         for key in keys

@@ -71,11 +71,13 @@ def test_a_sample_that_the_dense_network_lacks_counts_once(failures: list[tuple[
 def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:
     """Copies of three seeds in a second grid change neither the number of seeds nor an interval.
 
-    Nor does a cell of equal setting and results whose hash alone differs, as after a new config key.
+    Nor does a cell of equal setting and results whose hash alone differs, as after a new config key, and nor do keys
+    that are no part of the hash.
     """
-    for folder in ("a", "b", "c"):
+    for folder, every_s in (("a", 300), ("b", 60), ("c", 300)):
         for seed in range(3) if folder != "c" else [0]:
-            write_run(tmp_path / folder / f"none-s{seed}", made_config("none", seed=seed))
+            config = made_config("none", seed=seed, resume={"every_s": every_s})
+            write_run(tmp_path / folder / f"none-s{seed}", config)
     _rewritten(tmp_path / "c" / "none-s0", 0, config_hash="f" * 16)
     frame = analysis.load(tmp_path)
     assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 4}
@@ -94,6 +96,7 @@ def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None
         ([("full", {}), ("cpr_mfu", {"strategy": {"r": 0.5}}), ("cpr_ssu", {})], ["r"]),
         ([("full", {"profile": {"base": "busy", "mtbf_h": each}}) for each in (4.0, 5.0)], ["mtbf_h"]),  # of one name
         ([("full", {"profile": "busy"}), ("full", {"profile": "cpr56"})], []),
+        ([("full", {"seed": n, "resume": {"every_s": n}, "store": {"keep": n + 1}}) for n in (0, 1)], []),  # of no hash
     ],
 )
 def test_keys_that_differ_between_cells_are_columns(

@@ -39,7 +39,7 @@ from analysis.stats import (
     verdicts,
     without_replicates,
 )
-from tests.made_runs import made_config
+from harness.config.keys import is_irrelevant, leaf_keys
 
 
 def estimated(*values: float) -> Estimate:
@@ -201,10 +201,12 @@ def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
     assert "strategy.untracked" in setting_keys(pd.DataFrame([*cells, swept]))
 
 
-def test_where_a_run_is_queued_or_reported_is_no_setting() -> None:
-    """Cells that differ in ``jobs.*`` or ``wandb.*`` alone are pairs."""
-    configs = [made_config("full", jobs={"max_parallel": n}, wandb={"group": str(n)}) for n in (1, 2)]
-    assert swept_keys([config.model_dump(mode="json") for config in configs]) == []
+def test_a_key_of_no_hash_is_no_setting() -> None:
+    """Law: cells that differ in such keys alone are pairs, unless a trace can bring the key into the hash."""
+    values = {key for key in leaf_keys() if is_irrelevant(key)}
+    configs = [{key: f"{key} {number}" for key in values} for number in (1, 2)]
+    assert {*swept_keys(configs)} == {"cluster.num_trainers", "cluster.hosts", "cluster.place"}
+    assert {"resume.every_s", "cluster.network", "jobs.max_parallel", "wandb.group", "store.keep"} <= values
 
 
 def test_a_strategy_without_the_swept_option_stands_in_every_setting_of_it() -> None:

@@ -155,7 +155,7 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
     again = cli("train", "one.yaml")
     assert (again.code, again.errors) == (0, ["out: this run is finished already; its results follow"])
     assert again.out == first.out
-    other = cli("train", "one.yaml", "seed=1", "out=out")
+    other = cli("train", "one.yaml", "seed=1", "store.keep=3", "out=out")
     assert other.code == 2
     assert len(other.errors) == 1
     assert "holds a run of another config" in other.errors[0]

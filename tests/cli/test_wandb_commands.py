@@ -91,7 +91,7 @@ def test_a_group_is_of_an_experiment_and_its_settings(tmp_path: Path) -> None:
         return {cell.config.wandb.group for cell in prepared(experiment).cells}
 
     assert len(groups()) == 1
-    assert groups("seed=[5,6,7]") == groups()
+    assert groups("seed=[5,6,7]", "resume.every_s=60") == groups()
     assert groups("data.max_train_samples=20000").isdisjoint(groups())
     assert groups("wandb.group=mine") == {"mine"}
 
