@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, part_keys, unknown
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
-from harness.config.yaml_file import Setting
+from harness.config.yaml_file import CLAIM, GRIDS, Setting
 from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.errors import ConfigError
 
@@ -17,7 +17,12 @@ from harness.core.errors import ConfigError
 def refuse_unknown(settings: Iterable[Setting]) -> None:
     """Raise ConfigError for keys that do not exist, one line each."""
     known = leaf_keys().keys() | group_keys()
-    wrong = [at(setting, unknown(setting.key)) for setting in settings if setting.key not in known]
+    of_file = (GRIDS, CLAIM)
+    wrong = [
+        at(setting, unknown(setting.key, of_file if setting.argument is None else ()))
+        for setting in settings
+        if setting.key not in known
+    ]
     if wrong:
         raise ConfigError("\n".join(dict.fromkeys(wrong)))
 

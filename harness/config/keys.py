@@ -82,9 +82,9 @@ def _holds(marked: Mapping[str, Any], key: str) -> bool:
     return keys is True or rest in keys
 
 
-def unknown(key: str) -> str:
-    """An error sentence on the unknown key ``key``, with the most similar known keys."""
-    known = sorted(leaf_keys().keys() | group_keys())
+def unknown(key: str, sections: Iterable[str] = ()) -> str:
+    """An error sentence on the unknown key ``key``, with the most similar of the known keys and ``sections``."""
+    known = sorted({*leaf_keys(), *group_keys(), *sections})
     given, key = key, key.lower()
     group, _, last = key.rpartition(".")
     near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group

@@ -20,6 +20,8 @@ from harness.core.errors import ConfigError, printable
 
 CLAIM = "claim"
 """The section of a YAML file that only `run.py reproduce` reads."""
+GRIDS = "grids"
+"""The section of a YAML file that makes it an experiment."""
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
 _MAX_CHARACTERS = 2**20  # of a text; a grid file has a few thousand
@@ -57,7 +59,7 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
     settings: list[Setting] = []
     grids: list[list[Setting]] | None = None
     for key, node in document.pairs(root):
-        if key == "grids":
+        if key == GRIDS:
             grids = document.grids(node)
         elif key != CLAIM:
             settings += document.settings(key, node)

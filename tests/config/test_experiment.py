@@ -332,6 +332,7 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
         ("grids:\n- strategy.name: [full, none]\n  strategy.r: [0.1]", "", "x.yaml:3: strategy.r: not an option of strategy full or none; cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror have it"),
         ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy; did you mean full?"),
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
+        ("seed: 0\ngrid: [{seed: [0, 1]}]", "", "x.yaml:2: unknown key grid; did you mean grids?"),
         ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0 and < 2^63"),
         ("grids:\n- seed: []", "", "x.yaml:2: seed: expected at least one value, got an empty list"),
         (
