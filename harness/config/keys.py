@@ -1,6 +1,7 @@
 """The configuration keys, their types, and error sentences about them; derived from ``config.model``."""
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -29,6 +30,7 @@ def _marked(model: type[BaseModel], *marks: str) -> dict[str, Any]:
 
 IRRELEVANT = _marked(Config, NO_RESULT, BY_TRACE)
 """Keys that do not affect a run's results or events; the result hash leaves them out."""
+_WORDS = re.compile(r"[\w.+-]+( *, *[\w.+-]+)+")  # with commas between them
 _NO_SETTING = _marked(Config, NO_RESULT)
 
 
@@ -168,6 +170,8 @@ def complaint(key: str, value: object, part: str | None = None) -> str:
     sentence = f"{key}: {show(value)} is not {describe(spec)}"
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
+    if isinstance(value, str) and _WORDS.fullmatch(value):
+        return f"{sentence}; did you mean the list [{value.replace(' ', '')}]?"
     choices = [str(choice) for option in options_of(spec) for choice in choices_of(option)]
     near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return f"{sentence}; did you mean {near[0]}?" if near else sentence

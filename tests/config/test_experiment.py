@@ -333,6 +333,8 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
         ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy; did you mean full?"),
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
         ("seed: 0\ngrid: [{seed: [0, 1]}]", "", "x.yaml:2: unknown key grid; did you mean grids?"),
+        ("seed: 0", "seed=0, 1", "seed: '0, 1' is not a whole number >= 0 and < 2^63; did you mean the list [0,1]? (seed=0, 1 on the command line)"),
+        ("profile: busy,cpr56", "", "x.yaml:1: profile: 'busy,cpr56' is not one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_priced, nor a mapping with base: one of them; did you mean the list [busy,cpr56]?"),
         ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0 and < 2^63"),
         ("grids:\n- seed: []", "", "x.yaml:2: seed: expected at least one value, got an empty list"),
         (
