@@ -197,4 +197,6 @@ def _add_arguments(parser: Parser, arguments: Mapping[str, Any], shared: Mapping
             values["type"] = _TYPES[values["type"]]
         if "action" in values:
             values["action"] = _ACTIONS.get(values["action"], values["action"])
+        if values.get("nargs") == "*":
+            values["default"] = []  # without one, argparse calls the argument required
         groups[group].add_argument(name, **values)

@@ -24,6 +24,8 @@ ERRORS: list[tuple[str, str]] = [
     # commands, options and choices
     ("trian one.yaml", "did you mean train?"),
     ("table out --format latx", "--format: unknown 'latx'; did you mean latex?"),
+    ("train", "error: the following arguments are required: CONFIG.yaml (see `run.py train --help`)"),
+    ("trace import", "required: FILE, --out (see `run.py trace import --help`)"),
     ("train one.yaml --fast", "unknown argument --fast"),
     ("train one.yaml --afrsh", "unknown argument --afrsh; did you mean --afresh?"),
     ("train one.yaml --seed 3", "unknown argument --seed; keys have no dashes: seed=…"),
