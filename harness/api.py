@@ -86,16 +86,9 @@ def _config_of(values: Mapping[str, Any]) -> "Config":
     """Load the plugins that ``values`` names, then validate ``values``. Raises ConfigError, one line a mistake."""
     names = values.get("plugins", ())
     load_plugins([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
-    from pydantic import ValidationError
+    from harness.config.build import config_of
 
-    from harness.config.model import Config
-    from harness.config.words import mistakes_of
-    from harness.core.errors import ConfigError
-
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(mistakes_of(error))) from error
+    return config_of(values)
 
 
 def load_plugins(names: Sequence[str]) -> None:

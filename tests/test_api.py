@@ -1,6 +1,7 @@
 """The functions for Python do what the command line does."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,10 +53,24 @@ def test_the_example_of_the_guide_runs(click_data: Path, tmp_path: Path) -> None
     assert num_losses == num_steps
 
 
-def test_a_wrong_key_is_a_line(tmp_path: Path) -> None:
-    """A ConfigError names the dotted key."""
-    with pytest.raises(ConfigError, match=r"^trainer\.batch_size: "):
-        api.run({"trainer": {"batch_size": 0}, "out": str(tmp_path / "run")})
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"trainer": {"batch_size": 0}}, r"trainer\.batch_size: 0 is not a whole number >= 1"),
+        ({"trainer": {"batchsize": 1}}, r"unknown key trainer\.batchsize; did you mean trainer\.batch_size\?"),
+        ({"trainer.batch_size": 1}, r"trainer\.batch_size: expected a mapping in a mapping, got a dotted key"),
+        ({"trainer": 1}, r"trainer: takes no value such as 1; it holds trainer\.batch_size, .*"),
+        ({"strategy": {"name": "partail"}}, r"strategy\.name: 'partail' is not one of .*; did you mean partial\?"),
+        ({"model": {"name": "dlmr"}}, r"model\.name: 'dlmr' is not one of .*; did you mean dlrm\?"),
+        ({"strategy": {"name": "none", "r": 0.5}}, r"strategy\.r: not an option of strategy none; .* have it"),
+        ({"profile": {"base": "busy", "job_h": "x"}}, r"profile\.job_h: 'x' is not a number > 0"),
+        ({1: 2}, "unknown key 1; .*"),
+    ],
+)
+def test_a_wrong_key_is_a_line(tmp_path: Path, values: dict[Any, Any], line: str) -> None:
+    """A ConfigError has the words of the command line."""
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        api.run({"out": str(tmp_path / "run"), **values})
 
 
 GRID = """\

@@ -1,6 +1,6 @@
 """Validation of settings: each mistake becomes one line of a ConfigError, with its place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +83,25 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
     return configs
 
 
+def config_of(values: Mapping[str, Any]) -> Config:
+    """The validated configuration of nested mappings. Raises ConfigError as :func:`build`, without places."""
+    settings = [*_settings_of(values, "")]
+    refuse_unknown(settings)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(dict.fromkeys(_sentences(error, settings)))) from error
+
+
+def _settings_of(values: Mapping[str, Any], prefix: str) -> Iterator[Setting]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key in group_keys():
+            yield from _settings_of(value, f"{key}.")
+        else:
+            yield Setting(key=key, value=value, where="")
+
+
 def _constants(setting: Setting) -> list[Setting]:
     """A profile that an axis gives as a mapping, as one setting per constant; any other setting unchanged."""
     if setting.key != "profile" or not isinstance(setting.value, dict):
@@ -136,12 +155,15 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys
             yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
+        elif problem["type"] == "extra_forbidden":  # in nested mappings of a caller
+            dotted = f"{key}: expected a mapping in a mapping, got a dotted key"
+            yield at(given[key], no_option(key, [part]) if part else dotted)
         else:
             yield at(given[key], complaint(key, given[key].value, part))
 
 
 def at(setting: Setting, sentence: str) -> str:
-    """The error line ``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
+    """The error line ``sentence`` with the place of ``setting``: file and line, the command-line argument, or none."""
     if setting.argument is None:
-        return f"{setting.where}: {sentence}"
+        return f"{setting.where}: {sentence}" if setting.where else sentence
     return f"{sentence} ({setting.argument} on the command line)"
