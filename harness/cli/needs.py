@@ -76,8 +76,8 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None =
     kept = sum(one.kept_bytes for one in needs.values())
     disk_needed = kept + sum(sorted(one.disk_bytes for one in needs.values())[-at_once:])
     console.note(
-        f"needs: {len(due):,} cells, {at_once} at once, roughly {_duration(seconds)} on idle cores (half to twice "
-        f"that); at most {_gb(at_once * most_memory)} of memory ({_gb(memory)} here) and {_gb(disk_needed)} of disk "
+        f"needs: {len(due):,} cell{'s' * (len(due) != 1)}, {at_once} at once, {_duration(seconds)}; at most "
+        f"{_gb(at_once * most_memory)} of memory ({_gb(memory)} here) and {_gb(disk_needed)} of disk "
         f"({_gb(disk)} free), of which {_gb(kept)} stay"
     )
     if at_once * most_memory > memory:
@@ -103,8 +103,8 @@ def say_needs_in_turn(groups: Sequence[Sequence[Config]], folder: Path, machine:
         sum(one.kept_bytes for one in group) + max(one.disk_bytes for one in group) for group in groups_needs
     )
     console.note(
-        f"needs: {len(needs):,} runs, one at a time, roughly {_duration(sum(one.seconds for one in needs))} on idle "
-        f"cores (half to twice that); at most {_gb(max(one.memory_bytes for one in needs))} of memory "
+        f"needs: {len(needs):,} runs, one at a time, {_duration(sum(one.seconds for one in needs))}; "
+        f"at most {_gb(max(one.memory_bytes for one in needs))} of memory "
         f"({_gb(machine.memory_bytes)} here) and {_gb(disk_needed)} of disk ({_gb(machine.disk_bytes)} free)"
     )
 
@@ -114,6 +114,7 @@ def _gb(num_bytes: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 1:
+        return "less than a second on idle cores"
+    hours = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"roughly {f'{seconds:.0f} s' if seconds < 90 else hours} on idle cores (half to twice that)"

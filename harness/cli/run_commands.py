@@ -22,7 +22,7 @@ from harness.grid.experiments import checked, opened_grid, opened_run
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, LocalPool
 from harness.grid.worker import run_assembled
-from harness.record.folder import has_resume_point
+from harness.record.folder import has_resume_point, refuse_no_grid
 
 
 def train(options: argparse.Namespace) -> int:
@@ -71,6 +71,8 @@ def grid(options: argparse.Namespace) -> int:
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
+    if not (options.dry_run or options.print_script):
+        refuse_no_grid(experiment.out)
     pool = _pool_of(options, experiment)
     if options.print_script:
         _print_scripts(experiment)
@@ -153,7 +155,7 @@ def run_experiments(
         with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
             outcomes = one.run(view, stop)
         counts = Counter(outcome.status for outcome in outcomes)
-        cells = f"{len(outcomes)} cells"
+        cells = f"{len(outcomes)} cell{'s' * (len(outcomes) != 1)}"
         words = f"{cells}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
         console.note(words + (f", {counts['damaged']} damaged" if counts["damaged"] else ""))
         if show is not None and counts["failed"] < len(outcomes):

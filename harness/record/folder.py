@@ -193,22 +193,32 @@ def _discard_unstarted(run_dir: Path) -> None:
 def claim_grid(out: Path) -> Iterator[Place]:
     """Lock ``out``, which is made if need be, for one grid. Yields its :class:`Place`, to be checked before any write.
 
-    Raises StoreError, and changes no file, if another grid runs there, or if ``out`` is a file, a run, or a folder with
-    neither grid.yaml nor a grid's lock that contains more than folders of runs.
+    Raises StoreError, and changes no file, if another grid runs there, or as :func:`refuse_no_grid`.
     """
+    refuse_no_grid(out)
     with ExitStack() as lock:
         with system_errors(out):
-            if out.exists() and not out.is_dir():
-                raise StoreError(f"{out}: expected a folder, got a file; set out to another folder")
-            if (words := _lock_words(out))[1:2] == ["run"]:
-                raise StoreError(
-                    f"{out}: expected a folder for a grid, got the single run {words[2]}; set out to another folder"
-                )
-            if out.exists() and words[:2] != [_MARK, "grid"] and not (out / "grid.yaml").exists():
-                _refuse_others(out)
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
         yield Place(out)
+
+
+def refuse_no_grid(out: Path) -> None:
+    """Raise StoreError if ``out`` can be no grid's folder.
+
+    That is a file, a run, or a folder with neither grid.yaml nor a grid's lock that contains more than folders of runs.
+    """
+    with system_errors(out):
+        with suppress(FileNotFoundError):
+            out.stat()  # not below a file
+        if out.exists() and not out.is_dir():
+            raise StoreError(f"{out}: expected a folder, got a file; set out to another folder")
+        if (words := _lock_words(out))[1:2] == ["run"]:
+            raise StoreError(
+                f"{out}: expected a folder for a grid, got the single run {words[2]}; set out to another folder"
+            )
+        if out.exists() and words[:2] != [_MARK, "grid"] and not (out / "grid.yaml").exists():
+            _refuse_others(out)
 
 
 def _refuse_others(out: Path) -> None:

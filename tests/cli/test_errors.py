@@ -96,7 +96,7 @@ ERRORS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("words", "message"), ERRORS)
 def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message: str) -> None:
-    """Notes and the plan of a grid may come before the line."""
+    """Notes may come before the line, and the needs of a grid unless it is refused for its folder."""
     Path("jobs.csv").write_text(_LOG)
     Path("file").write_text("")
     before = cli.files()
@@ -104,4 +104,6 @@ def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message
     assert (result.code, result.out) == (2, "")
     (line,) = [line for line in result.errors if line.startswith("error: ")]
     assert message in line
+    if words.startswith("grid ") and "out=" in words:
+        assert not [line for line in result.errors if line.startswith("needs: ")]
     assert cli.files() == before

@@ -1,6 +1,7 @@
 """What is said before a grid's first cell, and when the grid is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from harness.cli.needs import Machine, say_needs
 from harness.config.experiment import Cell, load_experiment
 from harness.core.errors import ConfigError
+from harness.run import needs
 from harness.run.needs import needs_of
 from harness.run.spec import RunSpec, cell_hash
 from tests.cli.conftest import Cli
@@ -24,22 +26,27 @@ def cells_of(data: Path, *overrides: str) -> tuple[Cell, ...]:
 def test_cells_that_cannot_run_are_refused(click_data: Path) -> None:
     """Law: before the first cell, in one line with both numbers; what is only likely not to do is a note."""
     (cell,) = cells_of(click_data, "strategy.name=full")
-    needs = needs_of(RunSpec(cell.config))
+    least = needs_of(RunSpec(cell.config))
     with pytest.raises(ConfigError, match=r"^local-full-seed0.*: expected .* of memory for its model, got"):
-        say_needs([cell], None, Machine(memory_bytes=needs.least_memory_bytes - 1, disk_bytes=10**12))
+        say_needs([cell], None, Machine(memory_bytes=least.least_memory_bytes - 1, disk_bytes=10**12))
     with pytest.raises(ConfigError, match=r"^local-full-seed0.*: expected .* of free disk .*, got"):
-        say_needs([cell], None, Machine(memory_bytes=1e12, disk_bytes=needs.least_disk_bytes - 1))
+        say_needs([cell], None, Machine(memory_bytes=1e12, disk_bytes=least.least_disk_bytes - 1))
 
 
-def test_the_line_names_what_does_not_do(click_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_names_what_does_not_do(
+    click_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Law: cells, time, memory and disk in one line; and a note if the disk holds one cell but not all that is kept."""
     cells = cells_of(click_data, "store.keep_finished=true")
     assert say_needs(cells, 2, ROOM) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("needs: 5 cells, 2 at once, roughly ")
+    assert line.startswith("needs: 5 cells, 2 at once, less than a second on idle cores; at most ")
     least = max(needs_of(RunSpec(cell.config)).least_disk_bytes for cell in cells)
     assert say_needs(cells, 2, Machine(memory_bytes=1e12, disk_bytes=least)) == 2
     assert "store.keep_finished=false" in capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.setattr(needs, "STEP_S", 10.0)
+    assert say_needs(cells[:1], 1, ROOM) == 1
+    assert re.match(r"needs: 1 cell, 1 at once, roughly \d+ min on idle cores \(half to", capsys.readouterr().err)
 
 
 def test_the_memory_limits_the_cells_at_once(click_data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,7 +185,7 @@ def test_a_grid_of_jobs_ends_with_its_table(
     said, noted = capsys.readouterr()
     assert said.endswith("report: grid/report.html\n")
     assert re.search(
-        r"\nsubmitted 1 job: \S+\n\[1/1\] local-full-seed0 .* AUC .*\n1 cells: 1 run, 0 done before, 0 failed\n$", noted
+        r"\nsubmitted 1 job: \S+\n\[1/1\] local-full-seed0 .* AUC .*\n1 cell: 1 run, 0 done before, 0 failed\n$", noted
     )
 
 
