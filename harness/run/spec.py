@@ -35,6 +35,7 @@ from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import merged_instants, planned_faults_of, trace_facts
+from harness.traces.trace import read_trace
 
 
 @dataclass(frozen=True)
@@ -368,6 +369,8 @@ def check(config: Config) -> list[str]:
         remarks.append(f"strategy.restore_optimizer=reset changes nothing: {name} has no state in rows")
     if run_spec.strategy.injects_failures:
         remarks += merged_instants(run_spec.config, total_samples=run_spec.total_samples, num_steps=run_spec.num_steps)
+        if (path := config.trace.path) is not None and not read_trace(Path(path)).entries:
+            remarks.append(f"trace.path: {path} has no failures")
     return remarks
 
 

@@ -85,6 +85,14 @@ def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dic
     assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
 
 
+def test_a_trace_without_failures_is_told(config: Config, tmp_path: Path) -> None:
+    """One sentence, except for the strategy that has no failures anyway."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n")
+    empty = changed(config, trace__path=str(tmp_path / "trace.csv"))
+    assert check(changed(empty, strategy__name="full")) == [f"trace.path: {tmp_path / 'trace.csv'} has no failures"]
+    assert check(changed(empty, strategy__name="none")) == []
+
+
 def test_other_data_at_the_trainer_are_one_line(click_data: Path, tmp_path: Path) -> None:
     """Law: no data, other data, and records that changed; the line names the folder and why."""
     folder, digest = tmp_path / "data", read_meta(click_data).digest
