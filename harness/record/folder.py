@@ -83,12 +83,13 @@ def discard_run(run_dir: Path, digest: str) -> None:
     A no-op if the folder is absent or empty. Raises as :func:`inspect` does for any other folder, StoreError if another
     process is writing the run.
     """
-    *_, found = ("", *_lock_words(run_dir)[:3])
-    if not is_same_config(digest, found):
-        inspect(run_dir, digest)
-        return
-    with system_errors(run_dir), _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
-        _remove(run_dir, REMOVABLE)
+    with system_errors(run_dir):
+        *_, found = ("", *_lock_words(run_dir)[:3])
+        if not is_same_config(digest, found):
+            inspect(run_dir, digest)
+            return
+        with _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
+            _remove(run_dir, REMOVABLE)
 
 
 @contextmanager

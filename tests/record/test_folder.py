@@ -127,6 +127,8 @@ def test_what_the_system_refuses_is_one_line_and_the_owners_errors_pass(tmp_path
         for how in (claim, claim_for_grid):
             with pytest.raises(StoreError, match=rf"{where}.*: {reason}; set out to another folder$"):
                 how(tmp_path / where)
+    with pytest.raises(StoreError, match=r": File name too long; set out to another folder$"):
+        discard_run(tmp_path / ("x" * 300), HASH)
     for claimed in (claim_run(tmp_path / "run", HASH), claim_grid(tmp_path / "grid")):
         with pytest.raises(FileNotFoundError), claimed:
             (tmp_path / "absent").read_text()
