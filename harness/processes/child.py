@@ -87,7 +87,12 @@ class Child:
                 env=environment,
             )
         self.pid = self._process.pid
-        self._handle = Pidfd(self.pid)
+        try:
+            self._handle = Pidfd(self.pid)
+        except OSError:  # no descriptor is left
+            with self._process:  # closes its pipes and waits for it
+                self._process.kill()
+            raise
         self._code: int | None = None
 
     def send(self, *values: Any) -> None:

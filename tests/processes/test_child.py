@@ -1,5 +1,6 @@
 """Child processes that run another program: lines both ways, and an end in time."""
 
+import errno
 import os
 import signal
 import sys
@@ -88,6 +89,25 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     assert ends(pid)
     os.close(reading)
     os.close(writing)
+
+
+def test_a_command_that_cannot_be_watched_is_not_left_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Law: an error of its start means that it does not run, and no pipe stays open."""
+    opened: list[int] = []
+
+    def refuse(pid: int) -> int:
+        opened.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    before = os.listdir("/proc/self/fd")
+    for log in (None, tmp_path / "log"):
+        with pytest.raises(OSError, match=r"Too many open files"):
+            Child(python("time.sleep(600)"), log=log)
+    assert os.listdir("/proc/self/fd") == before
+    for pid in opened:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_what_a_command_says_is_its_output_if_it_ends_well() -> None:
