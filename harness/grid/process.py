@@ -17,7 +17,7 @@ from harness.core.events import Finished
 from harness.files import Place, read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.processes.forked import ForkedProcess, current, start
+from harness.processes.forked import ForkedProcess, current, signal_name, start
 from harness.processes.spawn import fork_server
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
 from harness.record.rundir import RunDir, write_reason
@@ -215,7 +215,7 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if isinstance(exit_code, str):
         return f"no result came from the cell's process; {exit_code}"
     if exit_code < 0:
-        name = signal.Signals(-exit_code).name
+        name = signal_name(-exit_code)
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
         return "the cell's process ended without writing DONE"

@@ -21,6 +21,14 @@ _TELL_S = 10.0  # for a fork server to report how a process ended
 _FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
 
 
+def signal_name(number: int) -> str:
+    """Name of a signal, ``signal 35`` for one of the real-time signals without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class ForkServer(Pidfd):
     """A running fork server.
 
@@ -49,7 +57,7 @@ class ForkServer(Pidfd):
     def killed_by(self) -> str | None:
         """Name of the signal that killed the server; None if it runs, ended by itself, or was reaped elsewhere."""
         code = self.exit_code
-        return signal.Signals(-code).name if code is not None and code < 0 else None
+        return signal_name(-code) if code is not None and code < 0 else None
 
 
 _current: ForkServer | None = None

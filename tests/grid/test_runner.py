@@ -306,6 +306,15 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
     assert [one.outcome().error for one in running] == ["the cell's process was ended by SIGKILL (out of memory?)"] * 2
 
 
+def test_a_cell_that_a_signal_without_a_name_ends_has_failed(tmp_path: Path) -> None:
+    """Law: a real-time signal is told by its number."""
+    starter = CellStarter(run_forever)
+    (cell,) = cells_of(tmp_path, 1)
+    running = starter.start(cell)
+    os.kill(pid_of(cell.run_dir, lambda: None), signal.SIGRTMIN + 1)
+    assert running.outcome().error == f"the cell's process was ended by signal {signal.SIGRTMIN + 1}"
+
+
 def test_cells_end_with_an_interrupted_runner(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Law: Ctrl-C of the runner ends its cells at once, with a message and exit code 130.
 
