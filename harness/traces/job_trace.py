@@ -94,9 +94,9 @@ def _window(trace: Trace, kind: Kind, job_h: float, seed: int, *, goes_on: bool)
     hours = [entry.hour for entry in trace.failures]
     first_h = find_window(hours, kind, length_h=job_h, total_h=length_h, seed=seed)
     kept_h = length_h - first_h if goes_on else job_h
-    keeps_all = goes_on or first_h + job_h >= length_h  # also a failure with which the log ends
+    keeps_all = goes_on or first_h + job_h > length_h - 1e-9  # also a failure with which the log ends
     entries = tuple(
-        replace(entry, hour=round(entry.hour - first_h, _DIGITS))
+        replace(entry, hour=min(round(entry.hour - first_h, _DIGITS), kept_h))
         for entry in trace.entries
         if entry.hour >= first_h and (keeps_all or entry.hour - first_h < job_h)
     )

@@ -239,6 +239,15 @@ def test_a_window_that_ends_with_the_log_has_its_last_failure() -> None:
         assert 0 <= first_h < last_h <= 40
 
 
+@pytest.mark.parametrize(("job_h", "length_h"), [(12.1, 13.6125), (0.7, 0.9625), (2 / 3, 0.875)])
+def test_a_windows_last_failure_does_not_depend_on_rounding(job_h: float, length_h: float) -> None:
+    """Law: it strikes at the job's end, and not after it, though the sum of two hours is not exact."""
+    log = parse_trace(["hour,rank", f"{length_h - job_h / 40},ps0", f"{length_h},ps1"], "log.csv")
+    (_, last) = on_job(log, TraceConfig(window="densest"), job_h=job_h).entries
+    assert last.hour == pytest.approx(job_h)
+    assert last.hour <= job_h
+
+
 FIXED = "expected fixed:N with 1 to 10000 failures, got '"
 
 
