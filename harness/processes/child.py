@@ -139,7 +139,7 @@ class Child:
                     pids += map(int, file.read_text().split())
             self.signal(signal.SIGKILL)
             for pid in pids:
-                with suppress(ProcessLookupError):  # so has the child
+                with suppress(OSError):  # so has the child, or it is another user's
                     os.kill(pid, signal.SIGKILL)
         code = self.wait()
         assert code is not None

@@ -74,6 +74,25 @@ def test_a_command_is_ended_while_its_threads_end(monkeypatch: pytest.MonkeyPatc
     assert (child.wait(), ends(other)) == (-signal.SIGKILL, True)
 
 
+def test_a_command_is_ended_though_one_of_its_children_is_another_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: it is reaped, and its other children are killed."""
+    kill, refused = os.kill, list[int]()
+
+    def refuse_first(pid: int, number: int) -> None:
+        if not refused:
+            refused.append(pid)
+            raise PermissionError
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", refuse_first)
+    start = "subprocess.Popen(['sleep', '600']).pid"
+    child = Child(python(f"print(json.dumps([{start}, {start}]), flush=True); time.sleep(600)"))
+    others = child.answer(PATIENCE_S)
+    assert child.close() == -signal.SIGKILL
+    kill(refused[0], signal.SIGKILL)
+    assert all(map(ends, others))
+
+
 def test_it_ends_with_the_process_that_started_it() -> None:
     """Law: at once, also by SIGKILL, whatever it does by then."""
     reading, writing = os.pipe()
