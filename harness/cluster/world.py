@@ -458,10 +458,10 @@ class World:
             self._watch.hear(rank, "hello")
         if self._is_halting and rank in self._trainers:
             self._connections.send(rank, "halt")  # those that were told have all died
-        if generation is None:
+        if generation is None or rank not in self._formation.members:  # others have formed one without a late spare
             if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")
-        elif generation != self._formation.generation and rank in self._formation.members:  # a late spare may be none
+        elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)
 
     def _carry_out(self, rank: Rank, kind: str, method: Callable[..., Any], values: Any, number: int | None) -> None:

@@ -158,14 +158,17 @@ def world_of(**options: Any) -> tuple[World, Mock]:
 
 
 def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
-    """Law: as when another spare has died, and those that had connected have formed a generation of their own."""
+    """Law: as when another spare has died, and those that had connected have formed one; trainers are told of it."""
     world, _ = world_of(spares=2)
     world.start()
-    late, hello = Mock(), world.pids["spare1"]
+    trainer, late = Mock(), Mock()
+    world._greet(trainer, "trainer0", world.pids["trainer0"], 0)
+    world._greet(Mock(), "spare0", world.pids["spare0"], 0)
     world.regroup()
     assert "spare1" not in world.formation().members
-    world._greet(late, "spare1", hello, 0)
+    world._greet(late, "spare1", world.pids["spare1"], 0)
     late.send.assert_not_called()
+    trainer.send.assert_called_once_with(("spares",))
     assert "spare1" in world.regroup().members
     world.close()
 
