@@ -273,19 +273,27 @@ class Measure(Model):
 def paired_difference(own: Frame, values: Any, others: Frame, other_values: Any) -> Estimate | None:
     """The mean of ``values``, of the results ``own``, minus that of ``other_values``; None without a common seed.
 
-    Paired by seed. Where seeds have several traces on both sides, pairs are of one seed and trace, and those that share
-    either are not independent (:func:`estimate_pairs`).
+    Paired by seed. Where seeds have several traces, pairs are of one seed and trace, and those that share either are
+    not independent (:func:`estimate_pairs`). A side with one trace for each seed is paired with all of the other's.
     """
 
-    def paired_by(*keys: str) -> Any:
+    def means_by(*keys: str) -> tuple[Any, Any]:
         left, right = (
-            found.groupby([found.index.map(frame.reindex(columns=[key])[key]) for key in keys]).agg(fmean)
+            found.groupby([found.index.map(frame.reindex(columns=[key])[key]).rename(key) for key in keys]).agg(fmean)
             for frame, found in ((own, values), (others, other_values))
         )
-        return (left - right).dropna()
+        return left, right
 
-    by_seed = paired_by("seed")
-    by_both = paired_by("seed", "draw").rename_axis(["seed", "draw"]).rename("value").reset_index()
+    left, right = means_by("seed")
+    left_pairs, right_pairs = means_by("seed", "draw")
+    by_seed = (left - right).dropna()
+    if len(right_pairs) == len(right):
+        by_both = left_pairs.sub(right, level="seed")
+    elif len(left_pairs) == len(left):
+        by_both = right_pairs.rsub(left, level="seed")
+    else:
+        by_both = left_pairs - right_pairs
+    by_both = by_both.dropna().rename("value").reset_index()
     is_crossed = len(by_both) > len(by_seed) and {*by_both["seed"]} == {*by_seed.index}
     return estimate_pairs(by_both, "value") if is_crossed else estimate(by_seed)
 

@@ -94,6 +94,21 @@ def test_a_difference_of_strategies_counts_the_traces_that_seeds_share() -> None
     assert change.interval == pytest.approx(expected.interval)
 
 
+def test_a_difference_to_runs_under_one_trace_counts_the_traces_that_seeds_share() -> None:
+    """Such as those of none, which run once a seed: each is paired with the seed's runs under all traces."""
+    values = [0.1, 0.2, 0.6]
+    many = [cell("cpr_mfu", s, trace=f"fixed5-{t}", pls=values[t]) for s, t in np.ndindex(3, 3)]
+    frame = results_of([*many, *(cell("none", s, trace="fixed5", pls=0.0) for s in range(3))])
+    expected = estimate([100 * value for value in values])
+    less, more = PLS.difference(frame[9:], frame[:9]), PLS.difference(frame[:9], frame[9:])
+    assert less
+    assert more
+    assert expected
+    for change in (less.negated, more):
+        assert change.num == 9
+        assert change.interval == pytest.approx(expected.interval)
+
+
 @pytest.mark.parametrize("has_reference", [True, False])
 def test_a_loss_without_its_reference_is_no_loss_of_zero(*, has_reference: bool) -> None:
     """Neither does it meet a condition, nor is it drawn; that of the reference itself is 0 and does both."""
