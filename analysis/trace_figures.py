@@ -14,6 +14,7 @@ from analysis.trace_show import LEVELS, between, headline, levels_of, number, re
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
 from harness.core.events import Injected
+from harness.files import store_errors
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, flatten, read_config
 from harness.traces.fits import verdict
@@ -43,15 +44,16 @@ _LEAST_GAPS = 5  # for a curve
 def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
     """Write the figure into ``folder`` as ``survival.svg`` and ``survival.png``; returns the paths.
 
-    Writes nothing and returns [] if no kind of gap has at least 5 gaps.
+    Writes nothing and returns [] if no kind of gap has at least 5 gaps. Raises StoreError if they cannot be written.
     """
     if not (levels := _levels(stats)):
         return []
     paths = [folder / "survival.svg", folder / "survival.png"]
     with style():
         figure = _row(levels, 5.2 * max(len(levels), 1.6))
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=150)
+        with store_errors(folder, "written"):
+            figure.savefig(paths[0], metadata={"Date": None})
+            figure.savefig(paths[1], dpi=150)
     return paths
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from analysis.figures.look import colour, style
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
+from harness.files import store_errors
 
 if TYPE_CHECKING:
     from harness.planning.advisor import Advice, Spread
@@ -32,6 +33,7 @@ def write_plan_figure(path: Path, advice: "Advice", spreads: Sequence["Spread"] 
     """Write the figure as SVG or PNG, by the suffix of ``path``. Call ``check_plan_figure`` first.
 
     ``spreads``: of these, the 5 to 95 % range of overhead over simulated traces is added for full, partial and cpr_mfu.
+    Raises StoreError if the file cannot be written.
     """
     from harness.planning.advisor import full_buckets, part_buckets  # noqa: PLC0415 - torch, which tables do without
 
@@ -61,4 +63,5 @@ def write_plan_figure(path: Path, advice: "Advice", spreads: Sequence["Spread"] 
                 axes.vlines(each.interval_h, low, high, color=colour(each.name), linewidth=5, alpha=0.4)
         axes.set(xscale="log", yscale="log", xlabel="interval between saves (h)", ylabel="overhead (% of the job)")
         axes.legend(frameon=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        with store_errors(path, "written"):
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

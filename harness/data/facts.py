@@ -29,7 +29,7 @@ from harness.data.records import (
     refuse_other,
 )
 from harness.data.sources import Progress
-from harness.files import replace_text
+from harness.files import write_text
 from harness.kernels import click_records
 
 BATCH_SIZE = 128
@@ -171,8 +171,8 @@ def read_facts(path: Path) -> Facts:
 
 
 def write_facts(path: Path, facts: Facts) -> None:
-    """Write a JSON file that :func:`read_facts` reads. Raises OSError."""
-    replace_text(path, facts.model_dump_json(by_alias=True, indent=1) + "\n")
+    """Write a JSON file that :func:`read_facts` reads. Raises StoreError."""
+    write_text(path, facts.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
 def measure(path: Path, *, progress: Progress | None = None, growth_rows: Sequence[int] = ()) -> Facts:

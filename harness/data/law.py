@@ -26,7 +26,7 @@ from harness.core.errors import DataError
 from harness.core.seeds import derive, generator, words
 from harness.data.criteo import MAX_INTEGER
 from harness.data.records import NUM_DENSE, NUM_TABLES
-from harness.files import replace_text
+from harness.files import write_text
 from harness.kernels import click_draws
 
 Floats = NDArray[np.float64]
@@ -150,10 +150,10 @@ def read_law(like: str) -> Law:
 
 
 def write_law(path: Path, law: Law, facts: BaseModel) -> None:
-    """Write a file that :func:`read_law` reads, with the facts to which the law was fitted. Raises OSError."""
+    """Write a file that :func:`read_law` reads, with the facts to which the law was fitted. Raises StoreError."""
     parts = {"law": law.model_dump(), "facts": facts.model_dump(by_alias=True)}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in parts.items())
-    replace_text(path, f"{{{lines}}}\n")
+    write_text(path, f"{{{lines}}}\n")
 
 
 def path_of_law(like: str) -> Path:

@@ -11,6 +11,7 @@ import pytest
 import analysis
 from analysis.trace_figures import trace_sections, trace_svgs
 from analysis.trace_show import number
+from harness.core.errors import StoreError
 from harness.core.events import Event
 from harness.record.recorder import Recorder
 from harness.traces.statistics import describe
@@ -80,6 +81,13 @@ def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
     few = describe(parse_trace(["# length_h: 9", "hour,rank", "3,ps0", "5,ps1", "5,ps2"], "few.csv"))
     assert [re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) for svg in first] == [[], []]
     assert (trace_svgs(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
+
+
+def test_a_figure_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
+    """It names the folder."""
+    (tmp_path / "survival.png").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: cannot be written: No space left on device$"):
+        analysis.draw_trace(describe(rich_trace()), tmp_path)
 
 
 def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:

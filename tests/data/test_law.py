@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
-from harness.core.errors import DataError
+from harness.core.errors import DataError, StoreError
 from harness.core.placement import tracked_tables
-from harness.data.facts import mutual_information, read_facts
+from harness.data.facts import mutual_information, read_facts, write_facts
 from harness.data.law import (
     Law,
     World,
@@ -151,6 +151,16 @@ def test_laws_are_read_as_they_were_written(tmp_path: Path, kaggle: Law) -> None
     assert read_law("terabyte").digest != kaggle.digest
     with pytest.raises(DataError, match=r"--like: avazu: expected kaggle, terabyte or a file"):
         read_law("avazu")
+
+
+def test_a_law_or_facts_that_find_no_room_are_one_line(tmp_path: Path, kaggle: Law) -> None:
+    """It names the file, of which nothing is there."""
+    facts, path = read_facts(Path("kaggle")), tmp_path / "mine.json"
+    for write in (lambda: write_law(path, kaggle, facts), lambda: write_facts(path, facts)):
+        (tmp_path / ".mine.json.tmp").symlink_to("/dev/full")
+        with pytest.raises(StoreError, match=rf"^{path}: cannot be written: No space left on device$"):
+            write()
+        assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(

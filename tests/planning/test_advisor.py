@@ -158,6 +158,14 @@ def test_simulated_spread_does_not_hang_on_the_processes(capsys: pytest.CaptureF
     assert (tmp_path / "0.svg").read_text().count("recovery") >= 2
 
 
+def test_a_figure_that_finds_no_room_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It names the file."""
+    figure = tmp_path / "plan.svg"
+    figure.symlink_to("/dev/full")
+    code, _, err = run_plan(capsys, "cpr56", "--figure", str(figure))
+    assert (code, err) == (2, f"error: {figure}: cannot be written: No space left on device\n")
+
+
 def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Its options are accepted, and count: the share of a mirror in memory and in saves."""
 
