@@ -83,8 +83,8 @@ def _seal(folder: Path, pattern: str) -> None:
 def _is_sound(folder: Path) -> bool:
     """Whether every cached file matches the digest beside it; a file without a digest is still being written."""
     try:
-        seals = {seal.with_name(seal.name.removesuffix(_SEAL)): seal.read_text() for seal in folder.rglob(f"*{_SEAL}")}
-        return all(_digest(file) == digest for file, digest in seals.items())
+        seals = {seal.with_name(seal.name.removesuffix(_SEAL)): seal.read_bytes() for seal in folder.rglob(f"*{_SEAL}")}
+        return all(_digest(file).encode() == digest for file, digest in seals.items())
     except FileNotFoundError:  # another process found the folder damaged, and removes it
         return True
 

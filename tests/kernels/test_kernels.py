@@ -70,7 +70,7 @@ def flipped(content: bytes) -> bytes:
 
 
 def test_machine_code_is_run_again_unless_it_is_damaged(kernels: Path) -> None:
-    """A cached file that was cut short or changed by a bit is removed, and compiled again.
+    """A cached file that was cut short or changed by a bit, or its digest, is removed, and compiled again.
 
     So are all where a file lacks its digest, as of a process that ended between the two.
     """
@@ -80,6 +80,9 @@ def test_machine_code_is_run_again_unless_it_is_damaged(kernels: Path) -> None:
         (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
         file.write_bytes(damage(file.read_bytes()))
         assert run_loops(kernels) == ["42 0", "42 1"]
+    for seal in (kernels / "__pycache__").rglob("*.digest"):
+        seal.write_bytes(b"\xff" + seal.read_bytes()[1:])
+    assert run_loops(kernels) == ["42 0", "42 1"]
     for seal in (kernels / "__pycache__").rglob("*.digest"):
         seal.unlink()
     (file,) = (kernels / "__pycache__").rglob("*.nbi")
