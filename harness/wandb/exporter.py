@@ -119,13 +119,23 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
         yield
         return
     server = server_url() if config.wandb.mode == "online" else None
-    follower = _Follower(run, facts_of(run, config, config_hash), server)
+    follower = _follower(run, facts_of(run, config, config_hash), server)
     is_ok = False
     try:
         yield
         is_ok = True
     finally:
-        follower.finish(is_ok=is_ok)
+        if follower is not None:
+            follower.finish(is_ok=is_ok)
+
+
+def _follower(run: RunDir, facts: RunFacts, server: str | None) -> "_Follower | None":
+    """The thread that follows a run; None, and one line is logged, if the export process cannot be started."""
+    try:
+        return _Follower(run, facts, server)
+    except OSError as error:
+        _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, run.path)
+        return None
 
 
 class _Follower(Thread):

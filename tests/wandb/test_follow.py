@@ -1,5 +1,6 @@
 """wandb as a follower of a run that goes on: what it shows, silence, and no process left behind."""
 
+import errno
 import json
 import logging
 import os
@@ -176,6 +177,26 @@ def test_a_wandb_that_ends_or_hangs_does_not_cost_the_run(
     (line,) = [line for line in (tmp_path / "log.txt").read_text().splitlines() if "waiting for its end" not in line]
     assert line.startswith(f"note: wandb: {problem or ''}")
     assert line.endswith(f"; send it later by `run.py sync {run.path}`")
+
+
+def test_a_wandb_that_cannot_be_started_does_not_cost_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the system has no process or descriptor left for it, the run goes on, and says so in one line."""
+
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    config = made_config(wandb={"mode": "offline"})
+    with ExitStack() as views, Recorder(tmp_path / "run", config) as recorder:
+        views.enter_context(followed(recorder.run, config, made_hash(config)))
+        for event in made_events(config):
+            recorder.record(event)
+        recorder.done()
+    assert recorder.run.status == "done"
+    words = "Too many open files; the run goes on; send it later by `run.py sync"
+    assert [record.getMessage() for record in caplog.records] == [f"note: wandb: {words} {recorder.run.path}`"]
 
 
 def test_disabled_and_a_run_without_an_event_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
