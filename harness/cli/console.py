@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
@@ -109,9 +109,10 @@ def show(result: RenderableType) -> None:
 
 
 def note(text: str) -> None:
-    """Write plain text and a line end to stderr."""
-    sys.stderr.write(_escaped(text) + "\n")
-    sys.stderr.flush()
+    """Write plain text and a line end to stderr. What finds no room there, or no reader, is lost."""
+    with suppress(OSError):
+        sys.stderr.write(_escaped(text) + "\n")
+        sys.stderr.flush()
 
 
 class _Notes(logging.Handler):

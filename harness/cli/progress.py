@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from harness.cli.console import stderr_console
+from harness.cli.console import note, stderr_console
 from harness.config.experiment import Cell
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
@@ -78,8 +78,8 @@ class _GridBars:
         line = _outcome_text(outcome)
         if self._progress.disable:
             number = f"{self._num_ended:>{len(str(self._num_cells))}}"
-            line = f"[{number}/{self._num_cells}] {line}"
-        if self._progress.disable or not is_skipped:
+            note(f"[{number}/{self._num_cells}] {line}")
+        elif not is_skipped:
             self._progress.console.print(line, markup=False, soft_wrap=True)
         self._refresh()
 

@@ -296,6 +296,24 @@ def test_streams_that_take_nothing(cli: Cli) -> None:
         assert all(json.loads(event) for event in Path(name, "events.jsonl").read_text().splitlines())
 
 
+def _run_where_stderr_takes_nothing(folder: Path) -> None:
+    """Body of a process: stderr takes nothing until it gets the exit codes; stdout is /dev/null."""
+    os.chdir(folder)
+    error = os.dup(2)
+    with open("/dev/full", "w") as full, open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(full.fileno(), 2)
+        codes = [run.main(["grid", "grid.yaml", "strategy.name=none", "seed=0"]), run.main(["show", "absent"])]
+    os.write(error, f"exit codes {codes}".encode())
+    os.dup2(error, 2)
+
+
+def test_a_stderr_that_takes_nothing(cli: Cli) -> None:
+    """Law: a line that finds no room on stderr is lost; cells go on, and exit codes are what they are."""
+    assert said_by(_run_where_stderr_takes_nothing, cli.folder) == "exit codes [0, 2]"
+    assert len([*Path("out").glob("*/DONE")]) == 1
+
+
 def test_a_stream_of_few_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: where stdout cannot take a character of ours, something else stands there."""
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
