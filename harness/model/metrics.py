@@ -9,6 +9,7 @@ from torch.nn import functional
 
 NUM_GROUPS = 20
 _SIGN = np.uint32(1 << 31)
+_SERIAL = 1 << 14  # values that torch adds up on one thread, however many it has
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Quality:
 def measure(logits_M: Tensor, labels_M: Tensor, *, has_groups: bool = False) -> Quality:
     """Quality of float32 logits against labels in {0, 1}, on the CPU. ``has_groups``: with ``group_aucs``."""
     logits, labels = logits_M.double(), labels_M.double()
-    loss = functional.binary_cross_entropy_with_logits(logits, labels).item()
+    losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
     accuracy = ((logits_M > 0) == (labels_M > 0.5)).double().mean()
+    loss = math.fsum(part.sum().item() for part in losses.split(_SERIAL)) / len(losses)
     # numpy's sum, unlike torch's, does not depend on the number of threads; 1 + tanh does not overflow
     label, prediction = float(labels.numpy().mean()), float((1 + np.tanh(logits.numpy() / 2)).mean() / 2)
     is_mixed = 0 < label < 1

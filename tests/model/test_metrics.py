@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.model.metrics import NUM_GROUPS, exact_auc, measure
+from harness.model.metrics import NUM_GROUPS, Quality, exact_auc, measure
 
 
 def naive_auc(scores_M: Tensor, labels_M: Tensor) -> float:
@@ -42,6 +42,15 @@ def test_auc_is_its_definition() -> None:
         assert exact_auc(torch.tensor([low, high]), torch.tensor([0.0, 1.0])) == 1, (low, high)
         assert exact_auc(torch.tensor([low, high]), torch.tensor([1.0, 0.0])) == 0, (low, high)
     assert exact_auc(torch.tensor([0.0, -0.0]), torch.tensor([1.0, 0.0])) == 0.5
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    """Of no measure, on a set that torch divides among its threads."""
+    found: list[Quality] = []
+    for num_threads, seed in product((1, 2, 3, 5), range(3)):
+        torch.set_num_threads(num_threads)
+        found.append(measure(*make(100_001, 1000, seed), has_groups=True))
+    assert found == found[:3] * 4
 
 
 def test_log_loss_and_accuracy_are_numpys() -> None:
