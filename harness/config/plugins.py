@@ -105,12 +105,15 @@ def imported(name: str, key: str) -> ModuleType:
     found = () if is_path else entry_points(group=ENTRY_POINTS, name=name)
     module = next(iter(found)).module if found else name
     try:
-        return _from_file(Path(name)) if is_path else importlib.import_module(module)
+        plugin = _from_file(Path(name)) if is_path else importlib.import_module(module)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             expected = "expected an entry point, a module or a path that ends in .py, got no such module"
             raise ConfigError(f"{key}: {name}: {expected}") from error
         raise ConfigError(f"{key}: {name}: {type(error).__name__}: {error}") from error
+    if not str(getattr(plugin, "__file__", None)).endswith(".py"):  # its source is part of the code of a run
+        raise ConfigError(f"{key}: {name}: expected a module of Python source, got one without a file that ends in .py")
+    return plugin
 
 
 def _from_file(path: Path) -> ModuleType:

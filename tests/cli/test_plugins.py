@@ -91,6 +91,7 @@ def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
 
 
 _NO_MODULE = "expected an entry point, a module or a path that ends in .py, got no such module"
+_NO_SOURCE = "expected a module of Python source, got one without a file that ends in .py"
 _NO_IMPORT = "ModuleNotFoundError: No module named"
 
 
@@ -101,6 +102,9 @@ _NO_IMPORT = "ModuleNotFoundError: No module named"
         ("mine.py", "import harness.core.nothing", f"mine.py: {_NO_IMPORT} 'harness.core.nothing'"),
         ("none.py", "", "none.py: no such file; a path is relative to the working directory"),
         ("mine_of_nobody", "", f"mine_of_nobody: {_NO_MODULE}"),
+        ("sys", "", f"sys: {_NO_SOURCE}"),
+        ("_struct", "", f"_struct: {_NO_SOURCE}"),
+        ("a_folder", "", f"a_folder: {_NO_SOURCE}"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_one_line(
@@ -108,6 +112,8 @@ def test_a_plugin_that_cannot_be_used_is_one_line(
 ) -> None:
     """The module and the reason, or what a plugin may be."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("a_folder").mkdir()
     Path("mine.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
         plugins.imported(name, "plugins")
