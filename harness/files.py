@@ -72,10 +72,13 @@ def write_text(file: Path, text: str) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write ``file`` durably and atomically: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
+    """Write ``file`` durably and atomically: temporary file, fsync, rename, fsync of the folder. Raises OSError.
+
+    A character that UTF-8 lacks, as in a path that is no text, is written as its code (``\\udcff``).
+    """
     temporary = file.with_name(f".{file.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

@@ -36,7 +36,7 @@ from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from harness.core.events import Event, Trained
 from harness.record.event_log import EventLog
 from tests.injected import is_loss
-from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal
+from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal, write_run
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -152,6 +152,13 @@ def _curve(events: Sequence[Event], reference: Sequence[Event] = ()) -> Curve:
     drawn = curve(run, losses_of(EventLog([*reference])))
     assert drawn is not None
     return drawn
+
+
+def test_a_folder_whose_name_is_no_text_does_not_stop_the_report(tmp_path: Path) -> None:
+    """A byte of it that is no UTF-8 is told by its code, and no temporary file is left."""
+    write_run(tmp_path / os.fsdecode(b"cell\xff"), made_config("none"))
+    assert r">cell\udcff</a>" in analysis.report(tmp_path).read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [os.fsdecode(b"cell\xff"), "report.html"]
 
 
 def test_a_loss_curve_sees_each_sample_once() -> None:
