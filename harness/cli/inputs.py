@@ -195,7 +195,8 @@ class BenchmarkRun:
             last = (output.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
             console.print_error("failed", f"{script}: exit code {code}: {last}")
         elif not new.exists():
-            console.note(f"note: {script}: {(output.read_text().strip().splitlines() or ['no results'])[-1]}")
+            last = (output.read_text(errors="replace").strip().splitlines() or ["no results"])[-1]
+            console.note(f"note: {script}: {last}")
         else:
             self.keep(read_json(new))
             new.unlink()

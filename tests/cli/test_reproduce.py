@@ -32,6 +32,8 @@ if options.ends == "well":
     report(options, ["measured"], {{"results": [{{"value": options.value}}]}})
 elif options.ends == "bare":  # which waits for no torch
     options.json.write_text('{{"machine": {{}}, "results": [{{"value": 3}}]}}')
+elif options.ends == "garbled":
+    sys.stdout.buffer.write(b"skipped: \\xff")
 else:
     print("skipped: no namespaces")
 """
@@ -102,7 +104,8 @@ def reproduced(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    ("ends", "succeeds", "line"), [("badly", False, "no such wire"), ("skipped", True, "skipped:")]
+    ("ends", "succeeds", "line"),
+    [("badly", False, "no such wire"), ("skipped", True, "skipped:"), ("garbled", True, "skipped: \ufffd")],
 )
 def test_a_benchmark_without_results_says_why(
     script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ends: str, *, succeeds: bool, line: str
