@@ -119,12 +119,13 @@ def test_a_job_of_slurm_that_is_preempted_or_at_its_limit_is_requeued(
 def test_a_job_that_is_preempted_as_it_starts_is_requeued(tmp_path: Path, script: str, is_requeued: bool) -> None:
     """Law: a command that the request ends, since it does not handle signals yet, has not failed."""
     job = CellJob(("sh", "-c", script), str(tmp_path), str(tmp_path / "log"), grace_s=PATIENCE_S)
-    job._child = Child(job.command, log=tmp_path / "log")
-    if not is_requeued:
-        job._child.wait()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
     before = [signal.getsignal(number) for number in numbers]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that a script starts with `&` ignore it, as would the child
     try:
+        job._child = Child(job.command, log=tmp_path / "log")
+        if not is_requeued:
+            job._child.wait()
         assert (job.checkpoint() is not None) is is_requeued
     finally:
         for number, handler in zip(numbers, before, strict=True):
