@@ -44,8 +44,10 @@ def config(config: Config) -> Config:
 
 def listening(pids: Iterable[int], *, seen_by: int | str) -> set[Address]:
     """Where sockets of the processes listen in the network of another process (as ``ss -l`` there)."""
-    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    own = {os.readlink(link) for link in links}
+    own = set[str]()
+    for link in (link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            own.add(os.readlink(link))
 
     def rows(name: str) -> list[list[str]]:
         return [line.split() for line in Path(f"/proc/{seen_by}/net/{name}").read_text().splitlines()[1:]]
