@@ -21,19 +21,6 @@ import harness  # noqa: F401 - bounds how long threads of OpenMP spin, before a 
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin for 0.1 s after each product of numpy
 
-
-def _has_room(memory: str) -> bool:
-    """Whether a folder in memory can hold the temporary files of all tests, a gigabyte at most, and run programs."""
-    try:
-        found = os.statvfs(memory)
-    except OSError:
-        return False
-    return os.access(memory, os.W_OK) and found.f_bavail * found.f_frsize > 4e9 and not found.f_flag & os.ST_NOEXEC
-
-
-if _has_room("/dev/shm"):  # waits for a disk, and its file system's own work, are a tenth of the time
-    os.environ.setdefault("TMPDIR", "/dev/shm")
-
 if TYPE_CHECKING:
     from harness.config.model import Config
     from tests.wandb.stand_in import WandbServer
