@@ -205,7 +205,7 @@ class FailoverClient:
         return sum(reply.num_rows for reply in replies.values())
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
-        """The replies to requests of a recovery. ``meanwhile`` is called between sending them and waiting for them.
+        """Send the requests of a recovery, call ``meanwhile``, wait for the replies, and return them.
 
         The time to detect another death is counted from the beginning of the wait. Raises what :meth:`Cluster.finish`
         raises.
