@@ -1,7 +1,7 @@
 """What a run will need of the machine, before it starts: memory, disk and time.
 
 Bytes are upper bounds, from the sizes of the tables and the saves that the strategy will make. The time is rough, since
-it rests on the speeds of one machine with idle cores (docs/PERFORMANCE.md): half or twice as much is to be expected.
+machines differ: it rests on speeds between those of a fast and of a slow one with idle cores (docs/log/platform.md).
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,14 @@ PROCESS_BYTES = 0.5e9
 since the system drops them when it needs memory."""
 RANK_BYTES = 0.1e9
 """Memory of a process of a PS or trainer rank, besides its shard."""
-STEP_S = 0.2e-3
+START_S = 0.3
+"""Seconds of a run besides its steps, saves and recoveries, on either engine."""
+STEP_S = 0.45e-3
 """Seconds of a step besides the products of the dense network."""
+SAVE_S = 6e-3
+"""Seconds of a save besides its bytes."""
+RECOVERY_S = 0.08
+"""Seconds to replace dead ranks and load their rows."""
 FLOP_PER_S = 220e9
 """Floating-point operations per second of the dense network's products, on one core."""
 MESSAGE_S = 0.35e-3
@@ -73,7 +79,9 @@ def needs_of(run_spec: RunSpec) -> Needs:
     step_s = STEP_S + flop / (FLOP_PER_S * config.trainer.num_threads)
     if config.engine == "rpc" and config.cache.mode == "none":
         step_s += MESSAGE_S * config.num_ps
-    seconds = run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s + sum(saves) / DISK_BYTES_PER_S
+    seconds = START_S + run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s
+    seconds += sum(saves) / DISK_BYTES_PER_S + SAVE_S * len(saves)
+    seconds += RECOVERY_S * len({fault.step for fault in run_spec.planned_faults})
     has_points = config.resume.every_s is not None and 10 * seconds > config.resume.every_s
     # The newest, one that the resume point still needs, the save under way. On a busy machine a run may take ten times
     # as long, and then has resume points too.
