@@ -199,6 +199,24 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dropped(Event):
+    """What a failure cost the model at once: its AUC right before the failure and right after the recovery from it.
+
+    Both are of the same test samples. ``step`` and ``samples``: the boundary of the evaluation after the recovery.
+    After a rollback the model is that of the checkpoint, which trains again to where it was: the drop is 0, and
+    neither AUC is measured. machine: seconds (of both evaluations).
+    """
+
+    kind: ClassVar[str] = "drop"
+    ranks: list[str]  # that died: PS ranks, then trainers
+    auc_before: float | None
+    auc_after: float | None
+    drop: float | None  # auc_before - auc_after; null if it could not be measured
+    standard_error: float | None  # of the drop, by the choice of test samples; null if not known
+    num_samples: int  # of each evaluation; 0 after a rollback
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finished(Event):
     """The last event of a successful run: its results.
 
@@ -240,7 +258,8 @@ class Finished(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Finished)
+    cls.kind: cls
+    for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Dropped, Finished)
 }
 
 
