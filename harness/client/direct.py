@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, make_pushes
+from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.recovery.failover import StartedRequests
 
@@ -30,6 +31,7 @@ class DirectClient(EmbeddingClient):
 
     def reset(self) -> None:
         self._rows_NX: Tensor | None = None  # of the batch that was pulled last
+        self._early_NX: Tensor | None = None  # that the last message looked up, if it was waited for early
         self._next_NX: Tensor | None = None  # of the batch after it
         self._started: StartedRequests | None = None
         self._is_void = False
@@ -68,12 +70,18 @@ class DirectClient(EmbeddingClient):
         if is_boundary:
             self._receive(progress)
 
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """See EmbeddingClient. Waits for the message in flight, and keeps its rows for the next step."""
+        if self._started is not None:
+            self._early_NX = self._receive(progress)
+        return super().look_up(plan, progress)
+
     def settle(self, progress: Progress) -> None:
         self._receive(progress)
         self._next_NX = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        self._next_NX = None
+        self._next_NX = self._early_NX = None
         self._is_void = True
         return {}
 
@@ -87,8 +95,9 @@ class DirectClient(EmbeddingClient):
         Returns None if it looked up no rows, or if a shard was restored meanwhile.
         """
         started, self._started = self._started, None
+        early_NX, self._early_NX = self._early_NX, None
         if started is None:
-            return None
+            return early_NX
         self._is_void = False
         replies = list(self._failover.finish(started, progress).values())
         return None if self._is_void or replies[0] is None else torch.cat(replies)

@@ -98,8 +98,15 @@ class EmbeddingClient(Resumable, ABC):
         """
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """The rows of any batch, (N, X), for an evaluation at a boundary. Changes no tracker, counter or cache."""
+        """The rows of any batch, (N, X), as of the last step, for an evaluation. May be called whenever no push runs.
+
+        Changes no tracker, counter or cache, and no later request but for the deaths that it detects.
+        """
         return torch.cat(list(self._failover.ask(self._messages(rows=plan.rows), progress).values()))
+
+    def sends_at(self, step: int) -> bool:
+        """Whether the pull or the push after ``step`` finished steps sends requests."""
+        return True
 
     def reset(self) -> None:
         """Drop all rows and updates that this client holds. Called after a full recovery."""

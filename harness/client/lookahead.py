@@ -229,6 +229,21 @@ class LookaheadClient(EmbeddingClient):
         self._slots_N = self._window.slots[index]
         return Pulled(*self._window.steps[index], self._cache.values_SX, self._slots_N)
 
+    def sends_at(self, step: int) -> bool:
+        """A message is sent where a window begins, and where it ends at a boundary."""
+        return self._window is None or step == self._window.stop or self._spec.is_boundary(step + 1)
+
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """See EmbeddingClient. Rows in the cache have updates that their ranks lack, until the next boundary."""
+        self._receive(progress)
+        rows_NX = super().look_up(plan, progress)
+        places_N = np.searchsorted(self._held.keys, plan.keys_N).clip(max=max(len(self._held) - 1, 0))
+        if len(self._held):
+            slots_N = self._held.slots[places_N]
+            is_here_N = (self._held.keys[places_N] == plan.keys_N) & self._cache.is_cached_S[slots_N]
+            rows_NX[torch.from_numpy(is_here_N)] = self._cache.values(slots_N[is_here_N])
+        return rows_NX
+
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         assert self._window is not None
         self._update(grads_ND)

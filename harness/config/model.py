@@ -107,6 +107,11 @@ class EvalConfig(_Model):
         and 16384. The result of a run is of the whole set."""
     every_steps: PositiveInt | None = None
     """Number of steps between the evaluations of the curve; null: `points` decides."""
+    at_recoveries: bool = True
+    """Whether the model is evaluated right before each planned failure and right after its recovery: the drop in AUC.
+        Changes no other result."""
+    recovery_samples: PositiveInt | None = None
+    """Samples of each of these evaluations, the first of the set; null: as many as take 4 % of the training time."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None

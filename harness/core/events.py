@@ -200,20 +200,22 @@ class Recovered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped(Event):
-    """What a failure cost the model at once: its AUC right before the failure and right after the recovery from it.
+    """What a failure cost the model at once: its AUC right before the failure, and right after the recovery from it.
 
-    Both are of the same test samples. ``step`` and ``samples``: the boundary of the evaluation after the recovery.
-    After a rollback the model is that of the checkpoint, which trains again to where it was: the drop is 0, and
-    neither AUC is measured. machine: seconds (of both evaluations).
+    Both are of the same test samples, the first of the set. ``step``: when the second was measured, after the rows of
+    the next batch were pulled. The drop of a failure inside a step includes the updates of up to two steps. After a
+    rollback it is 0, as the lost steps run again; neither AUC is measured. machine: seconds (of both evaluations).
     """
 
     kind: ClassVar[str] = "drop"
-    ranks: list[str]  # that died: PS ranks, then trainers
+    ranks: list[str]  # that died
+    num_failures: int = 1  # more than one if the model could not be evaluated between their recoveries
     auc_before: float | None
     auc_after: float | None
-    drop: float | None  # auc_before - auc_after; null if it could not be measured
-    standard_error: float | None  # of the drop, by the choice of test samples; null if not known
-    num_samples: int  # of each evaluation; 0 after a rollback
+    drop: float | None  # auc_before - auc_after; null if unknown (harness.run.drops)
+    deviations: list[float] | None  # of parts of the samples from the drop (harness.model.metrics.auc_deviations)
+    standard_error: float | None  # of the drop, by the choice of test samples: from these deviations
+    num_samples: int  # of each evaluation; 0 without one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,15 @@
 """Quality of click predictions: exact AUC, log loss, accuracy, normalised entropy, calibration. M scores."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+Keys = NDArray[np.uint32]
 
 NUM_GROUPS = 20
 _SIGN = np.uint32(1 << 31)
@@ -63,13 +67,50 @@ def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
     """Area under the ROC curve of scores in float32; ties count one half. None if all labels are equal.
 
     It is the Mann-Whitney statistic, counted exactly: sums are integers, so the result does not depend on their order.
-    Scores are sorted as integers: the 32 bits of the float, changed so that integers have the order of floats.
+    """
+    positives, negatives, _ = _ordered(scores_M, labels_M)
+    if not len(negatives) or not len(positives):
+        return None
+    return int(_twice_wins(np.sort(positives), np.sort(negatives)).sum()) / (2 * len(negatives) * len(positives))
+
+
+def auc_deviations(scores_M: Tensor, labels_M: Tensor) -> list[float]:
+    """By part of the set, sample m in part m mod ``NUM_GROUPS``, how much its samples deviate from the AUC of the set.
+
+    The deviation of a sample is its structural component less the AUC, over the number of samples with its label
+    (DeLong et al. 1988, equations 6 and 7). Deviations of all samples add up to 0. Those of a difference, or a sum, of
+    AUCs on the same samples are the differences, or sums, of theirs. Empty if all labels are equal.
+    """
+    positives, negatives, is_positive_M = _ordered(scores_M, labels_M)
+    num_pairs = len(positives) * len(negatives)
+    if not num_pairs:
+        return []
+    deviation_M = np.empty(len(is_positive_M))
+    wins = _twice_wins(positives, np.sort(negatives))
+    losses = 2 * len(positives) - _twice_wins(negatives, np.sort(positives))
+    deviation_M[is_positive_M] = wins / (2 * num_pairs)
+    deviation_M[~is_positive_M] = losses / (2 * num_pairs)
+    for of_label in (is_positive_M, ~is_positive_M):
+        deviation_M[of_label] -= deviation_M[of_label].mean()
+    return np.bincount(np.arange(len(deviation_M)) % NUM_GROUPS, deviation_M, NUM_GROUPS).tolist()
+
+
+def error_of(deviations: Sequence[float]) -> float:
+    """The standard error, by the choice of samples, of a quantity with these :func:`auc_deviations` (random groups)."""
+    return math.sqrt(sum(value**2 for value in deviations) * len(deviations) / (len(deviations) - 1))
+
+
+def _ordered(scores_M: Tensor, labels_M: Tensor) -> tuple[Keys, Keys, NDArray[np.bool_]]:
+    """The scores of positive and of negative samples as integers of the same order, and which samples are positive.
+
+    The 32 bits of a float are changed so that integers have the order of floats, and are sorted faster.
     """
     is_positive_M = labels_M.numpy() > 0.5
     bits_M = (scores_M.float().numpy() + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
     keys_M = np.where(bits_M & _SIGN, ~bits_M, bits_M | _SIGN)
-    negatives, positives = np.sort(keys_M[~is_positive_M]), np.sort(keys_M[is_positive_M])
-    if not len(negatives) or not len(positives):
-        return None
-    twice_wins = sum(int(np.searchsorted(negatives, positives, side).sum()) for side in ("left", "right"))
-    return twice_wins / (2 * len(negatives) * len(positives))
+    return keys_M[is_positive_M], keys_M[~is_positive_M], is_positive_M
+
+
+def _twice_wins(keys_N: Keys, sorted_K: Keys) -> NDArray[np.int64]:
+    """Twice the number of ``sorted_K`` below each of ``keys_N``; one that is equal counts one half."""
+    return np.searchsorted(sorted_K, keys_N, "left") + np.searchsorted(sorted_K, keys_N, "right")

@@ -85,16 +85,18 @@ class Accounting(Ledgers, Resumable):
 
     Attributes:
         measured_s: measured seconds in each bucket of the overhead.
+        unmeasured: the dead ranks of each failure whose drop in AUC has not been measured yet.
     """
 
     updates: UpdateLedger | None
     count_updates: UpdateCounter
     memory_bytes: int | None
 
-    _state = ("overhead", "pls", "updates", "_num_lost_ranks", "measured_s")
+    _state = ("overhead", "pls", "updates", "_num_lost_ranks", "unmeasured", "measured_s")
 
     def __post_init__(self) -> None:
         self._num_lost_ranks = 0
+        self.unmeasured: list[list[Rank]] = []
         self.measured_s = dict.fromkeys(BUCKETS, 0.0)
 
     def sent(self, plan: BatchPlan) -> None:
@@ -172,6 +174,7 @@ class Accounting(Ledgers, Resumable):
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.ranks)
+        self.unmeasured.append(list(plan.ranks))
         self.measured_s["load"] += load_s
         self.measured_s["reschedule"] += reschedule_s
         cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)

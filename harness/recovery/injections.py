@@ -27,6 +27,8 @@ class TrainersDied(Exception):
 class Injections(Resumable):
     """Asks the supervisor to carry out planned faults, each once. It does not know which ranks they strike.
 
+    ``is_hidden``: whether a rank is lost that no request has found dead yet.
+
     Args:
         faults: all planned faults of the run; a fault's number is its index.
         progress: gives the present progress of the run.
@@ -51,9 +53,9 @@ class Injections(Resumable):
         self._to_come = deque(sorted(later, key=lambda number: self.faults[number].step))
         self._lasting: set[int] = set()
         self._armed: list[int] = []
-        self._is_evaluation = False
+        self._is_evaluation = self._is_suspended = False
         self._struck = Struck()  # since the last failure
-        self._is_hidden = False  # a loss that is not found yet
+        self.is_hidden = False
 
     def reach(self, step: int) -> None:
         """At boundary ``step``, begin lasting faults, arm faults with a phase, and end lasting faults that end here."""
@@ -74,7 +76,16 @@ class Injections(Resumable):
     @property
     def depend_on_messages(self) -> bool:
         """Whether further messages matter: a fault waits for one, or a lost rank has not been detected yet."""
-        return self._is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
+        return self.is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
+
+    def awaits_loss(self, *phases: Phase) -> bool:
+        """Whether a rank is lost when the run next enters one of ``phases``."""
+        armed = (self.faults[number] for number in self._armed)
+        return any(fault.loses_ranks and fault.phase in phases for fault in armed)
+
+    def lose_ranks(self, numbers: Iterable[int]) -> bool:
+        """Whether any of the faults with these numbers loses a rank."""
+        return any(self.faults[number].loses_ranks for number in numbers)
 
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
@@ -100,7 +111,7 @@ class Injections(Resumable):
 
     def _take(self, struck: Struck) -> None:
         self._struck = self._struck.also(struck)
-        self._is_hidden = True
+        self.is_hidden = True
 
     def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: Any = None) -> Struck:
         self.before_fault()
@@ -135,7 +146,7 @@ class Injections(Resumable):
 
     def sent(self, requests: Mapping[Rank, Request]) -> None:
         """Have the faults carried out that wait for a phase to which ``requests``, just sent, belong."""
-        if self._armed:
+        if self._armed and not self._is_suspended:
             for phase in _phases(requests.values(), is_evaluation=self._is_evaluation):
                 self.strike(phase)
 
@@ -148,6 +159,15 @@ class Injections(Resumable):
         finally:
             self._is_evaluation = False
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """A context in which requests belong to no phase: no fault strikes."""
+        self._is_suspended = True
+        try:
+            yield
+        finally:
+            self._is_suspended = False
+
     @property
     def has_taken_trainers(self) -> bool:
         """Whether the failure that is not charged yet killed all trainers."""
@@ -155,7 +175,7 @@ class Injections(Resumable):
 
     def take_struck(self) -> Struck:
         """Return the facts of all losses since the last call, merged into one failure."""
-        struck, self._struck, self._is_hidden = self._struck, Struck(), False
+        struck, self._struck, self.is_hidden = self._struck, Struck(), False
         return struck
 
 

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harness.client.clients import CLIENTS
 from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
@@ -21,7 +21,6 @@ from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
 from harness.core.trainers import TrainerGroup
 from harness.data.dataset import Batch
-from harness.model.metrics import Quality, measure
 from harness.model.network import Network, make_network
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
@@ -29,9 +28,13 @@ from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries
+from harness.run.drops import Drops
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
+
+_MOST_KEPT = 1 << 16
+"""The most samples of a repeated evaluation that are kept in memory."""
 
 
 @dataclass
@@ -46,23 +49,27 @@ class Evaluator:
     client: EmbeddingClient
     on_batch: Callable[[], None]
 
-    def __call__(self, progress: Progress, *, is_whole: bool) -> Quality:
-        """Quality on all evaluation samples and on groups of them or, if not ``is_whole``, on the curve's samples.
+    def __post_init__(self) -> None:
+        self._batches_by_size: dict[int, list[tuple[Batch, BatchPlan]]] = {}
+
+    def score(self, progress: Progress, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Logits and labels of the first ``num_samples`` evaluation samples, (M,) each.
 
         Raises RolledBack if a full recovery took place meanwhile.
         """
         logits, labels = [], []
-        for batch, plan in self._batches(self.run_spec.num_eval_samples) if is_whole else self._curve:
+        for batch, plan in self._kept(num_samples) if num_samples <= _MOST_KEPT else self._batches(num_samples):
             rows_ND = self.client.look_up(plan, progress)
             logits.append(self.network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
             self.on_batch()
-        return measure(torch.cat(logits), torch.cat(labels), has_groups=is_whole)
+        return torch.cat(logits), torch.cat(labels)
 
-    @cached_property
-    def _curve(self) -> list[tuple[Batch, BatchPlan]]:
-        """The batches of the curve, kept in memory because every point of the curve uses the same."""
-        return list(self._batches(self.run_spec.num_curve_samples))
+    def _kept(self, num_samples: int) -> list[tuple[Batch, BatchPlan]]:
+        """The batches of a repeated evaluation, kept in memory with their plans."""
+        if num_samples not in self._batches_by_size:
+            self._batches_by_size[num_samples] = list(self._batches(num_samples))
+        return self._batches_by_size[num_samples]
 
     def _batches(self, num_samples: int) -> Iterator[tuple[Batch, BatchPlan]]:
         config, placement = self.run_spec.config.eval, self.run_spec.placement
@@ -122,6 +129,15 @@ class Job:
         self.network = _make_network(run_spec, cluster, effects.group)
         self.client = self._make_client()
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
+        self.drops = Drops(
+            num_samples=run_spec.num_recovery_samples,
+            score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
+            accounting=self.accounting,
+            injections=self.injections,
+            effects=effects,
+            progress=self.progress,
+            repeats_exactly=run_spec.strategy.restores_exactly,
+        )
         self.checkpointer = self._make_checkpointer()
         self.resume_points = self._make_resume_points()
 
@@ -174,7 +190,8 @@ class Job:
         )
 
     def _make_resume_points(self) -> ResumePoints:
-        names = ("steps", "boundaries", "checkpoints", "accounting", "recoveries", "injections", "client", "network")
+        names = ("steps", "boundaries", "checkpoints", "accounting", "recoveries", "injections", "drops", "client")
+        names += ("network",)
         return ResumePoints(
             parts={name: getattr(self, name) for name in names},
             client=self.client,

@@ -104,6 +104,18 @@ class RunSpec:
         return min(wanted, self.num_eval_samples)
 
     @cached_property
+    def num_recovery_samples(self) -> int:
+        """Number of samples of each evaluation before a planned failure and after its recovery; 0: there is none.
+
+        By default all of them take at most 4 % of the run's time.
+        """
+        num_failures = sum(each.fault.loss is not None for each in self.planned_faults)
+        if not self.config.eval.at_recoveries or not num_failures:
+            return 0
+        wanted = self.config.eval.recovery_samples or max(self.total_samples // (10 * num_failures), 256)
+        return min(wanted, self.num_eval_samples)
+
+    @cached_property
     def evaluate_every_steps(self) -> int | None:
         """Number of steps between evaluations of the curve; None without a curve."""
         points = self.config.eval.points

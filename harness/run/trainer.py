@@ -24,7 +24,7 @@ from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Rank, SavePlan, trainer_rank
 from harness.data.records import read_meta, verify
-from harness.model.metrics import Quality
+from harness.model.metrics import Quality, measure
 from harness.model.network import Network
 from harness.recovery.failover import RolledBack
 from harness.recovery.injections import TrainersDied
@@ -107,7 +107,7 @@ class Trainer:
         self._boundaries, self._injections = job.boundaries, job.injections
         self._accounting, self._recoveries = job.accounting, job.recoveries
         self._cluster, self._failover, self._client = job.failover.cluster, job.failover, job.client
-        self._network, self._evaluate_model = job.network, job.evaluator
+        self._network, self._evaluator, self._drops = job.network, job.evaluator, job.drops
         self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
         # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
         # served while this process computes.
@@ -156,8 +156,11 @@ class Trainer:
 
     def _advance(self) -> None:
         """Run one step and the actions due at the boundary after it."""
+        if self._client.sends_at(self._steps.step):
+            self._drops.expect(is_lost=self._injections.awaits_loss("lookup", "forward", "apply"))
         began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
+        self._drops.measure()
         if self._injections.waits_for("forward"):
             self._client.settle(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
@@ -192,6 +195,7 @@ class Trainer:
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()
+            self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
             self._checkpointer.save(save, self._progress())
         self._finish_boundary()
 
@@ -209,14 +213,18 @@ class Trainer:
         if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
             self._checkpointer.finish_pending(self._progress())
-            self._injections.carry_out(self._boundaries.take_faults())
+            faults = self._boundaries.take_faults()
+            self._drops.expect(is_lost=self._injections.lose_ranks(faults))
+            self._injections.carry_out(faults)
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
+        self._drops.expect(is_lost=self._injections.awaits_loss("eval", "lookup"))
         began_s = self._effects.clock()
         self._effects.status(phase="evaluate")
+        num_samples = self._run_spec.num_eval_samples if final else self._run_spec.num_curve_samples
         with self._injections.evaluation():
-            quality = self._evaluate_model(self._progress(), is_whole=final)
+            quality = measure(*self._evaluator.score(self._progress(), num_samples), has_groups=final)
         self._boundaries.evaluated(self._steps.step)
         self._effects.record(
             Evaluated(
@@ -236,9 +244,11 @@ class Trainer:
         self._client.reset()
         for kind in self._recoveries:
             kind.rolled_back()
+        self._drops.rolled_back()
 
     def _finish(self) -> Finished:
         quality = self._evaluate(final=True)
+        self._drops.measure()
         requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
         digests = self._failover.ask(requests, self._progress())
         group = self._effects.group

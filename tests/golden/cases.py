@@ -13,6 +13,7 @@ import pandas as pd
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunStopped
+from harness.core.events import Dropped
 from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import BUILT_IN
 from harness.data.prepare import prepare
@@ -172,7 +173,8 @@ def record_of(run_dir: Path) -> str:
     One JSON object a line. The row says too whether the record adds up.
     """
     config_hash = hash_as_before(Config.model_validate(read_config(run_dir)))
-    events = [as_before(event.to_json(), config_hash) for event in read_events(run_dir / "events.jsonl")]
+    events = [event for event in read_events(run_dir / "events.jsonl") if not isinstance(event, Dropped)]
+    events = [as_before(event.to_json(), config_hash) for event in events]
     for rank in [rank for rank in events[-1].get("digests", ()) if is_trainer(rank) and rank != CHIEF]:
         del events[-1]["digests"][rank]  # how many trainers there were is no result
     (row,) = analysis.load(run_dir.parent).to_dict("records")

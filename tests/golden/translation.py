@@ -18,6 +18,7 @@ def hash_as_before(config: Config) -> str:
     identity = RunSpec(config).identity
     assert identity["trace"].pop("trainers_die") is identity["profile"].pop("trainer_load") is False
     assert identity["cluster"].pop("spare_trainers") == 0
+    assert (identity["eval"].pop("at_recoveries"), identity["eval"].pop("recovery_samples")) == (True, None)
     if config.strategy.name == "cpr_mirror":
         identity["strategy"]["trainer_dies"] = False
     return hash_of(identity)

@@ -1,0 +1,128 @@
+"""The drop in AUC at each failure: what it is, and that measuring it changes nothing.
+
+That runs have the bits that they had without it is in ``tests/golden``, that both engines record the same in
+``test_equivalence``.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.config.model import Config
+from harness.core.events import Dropped, Evaluated, Event
+from harness.model.metrics import NUM_GROUPS, auc_deviations, error_of, exact_auc
+from tests.runs import changed, facts, run, saving_every
+
+DEATHS = "hour,rank\n9,ps1\n20,ps0\n21,ps2\n37,2\n"
+
+
+@pytest.fixture
+def deaths(config: Config, tmp_path: Path) -> Config:
+    """A run that learns, under four failures at boundaries, which are evaluated on all test samples."""
+    (tmp_path / "deaths.csv").write_text(DEATHS)
+    return changed(
+        config,
+        trace__path=str(tmp_path / "deaths.csv"),
+        trainer__learning_rate=0.1,
+        eval__recovery_samples=10_000,
+        cache__lookahead=16,
+        strategy__name="partial",
+    )
+
+
+def drops_of(events: list[Event]) -> list[Dropped]:
+    return [event for event in events if isinstance(event, Dropped)]
+
+
+def test_a_drop_is_the_difference_of_the_aucs_on_both_sides_of_a_failure(deaths: Config, tmp_path: Path) -> None:
+    """Law: the first AUC is that of an evaluation at the same boundary, and what a death without saves costs is large.
+
+    With a curve of every step on the same samples, the first AUC is the curve's where the ranks were killed.
+    """
+    curve = changed(deaths, strategy__name="never_save", eval__every_steps=1, eval__curve_samples=10_000)
+    _, events = run(curve, tmp_path / "curve")
+    aucs = {event.step: event.auc for event in events if isinstance(event, Evaluated)}
+    drops = drops_of(events)
+    assert len(drops) == 4
+    for drop in drops:
+        assert drop.auc_before == aucs[drop.step]
+        assert drop.auc_before is not None
+        assert drop.auc_after is not None
+        assert drop.drop == drop.auc_before - drop.auc_after != 0.0
+        assert drop.num_samples == next(event.num_samples for event in events if isinstance(event, Evaluated))
+
+
+@pytest.mark.parametrize("name", ["partial", "cpr_mfu", "cpr_mirror", "buddy", "never_save"])
+def test_the_lookahead_cache_changes_no_drop(deaths: Config, tmp_path: Path, name: str) -> None:
+    """Law: rows that the trainer holds, and their ranks lack, are evaluated at their newest values."""
+    config = saving_every(deaths, 100) if name in ("partial", "cpr_mfu", "cpr_mirror") else deaths
+    found = []
+    for mode in ("none", "lookahead"):
+        events = run(changed(config, strategy__name=name, cache__mode=mode), tmp_path / mode)[1]
+        found.append(facts([*drops_of(events)]))
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+
+
+@pytest.mark.parametrize(("name", "every"), [("buddy", None), ("partial", 4)])
+def test_a_recovery_that_loses_nothing_has_no_drop(
+    deaths: Config, tmp_path: Path, name: str, every: int | None
+) -> None:
+    """Law: from a replica, and from a save after every step, the model is evaluated as before, to the bit."""
+    config = changed(deaths, strategy__name=name)
+    _, events = run(saving_every(config, every) if every else config, tmp_path / name)
+    assert [drop.drop for drop in drops_of(events)] == [0.0] * 4
+    assert all(drop.auc_before for drop in drops_of(events))
+
+
+def test_a_rollback_has_no_drop_and_is_not_evaluated(deaths: Config, tmp_path: Path) -> None:
+    """Law: lost steps run again to the same bits, so that a rollback costs no AUC."""
+    _, events = run(changed(deaths, strategy__name="full"), tmp_path / "full")
+    assert [(drop.drop, drop.auc_before, drop.num_samples) for drop in drops_of(events)] == [(0.0, None, 0)] * 4
+
+
+@pytest.mark.parametrize(("mode", "unknown"), [("none", []), ("lookahead", ["ps1", "ps2"]), ("stale", [])])
+def test_failures_in_a_phase_are_evaluated_around_their_step(
+    deaths: Config, tmp_path: Path, mode: str, unknown: list[str]
+) -> None:
+    """Law: a failure has one drop wherever in a step it strikes; those that are recovered together have one of both.
+
+    With the lookahead cache, training goes on without the dead rank to the end of a window: then the drop is unknown.
+    """
+    trace = "hour,rank,phase\n9,ps1,lookup\n15,ps2,forward\n20,ps0,apply\n26,ps3,save\n33,ps1,manifest\n41,ps2,eval\n"
+    (tmp_path / "phases.csv").write_text(trace + "50,ps0,restore\n50,ps1,\n")
+    config = changed(deaths, trace__path=str(tmp_path / "phases.csv"), cache__mode=mode, eval__every_steps=30)
+    finished, events = run(saving_every(config, 100), tmp_path / "phases")
+    drops = drops_of(events)
+    assert [drop.ranks for drop in drops] == [["ps1"], ["ps2"], ["ps0"], ["ps3"], ["ps1"], ["ps2"], ["ps0", "ps1"]]
+    assert sum(drop.num_failures for drop in drops) == finished.num_failures == 7
+    assert [rank for drop in drops for rank in drop.ranks if drop.drop is None] == unknown
+    assert all((drop.num_samples > 0) == (drop.drop is not None) for drop in drops)
+
+
+def test_without_evaluations_at_recoveries_a_record_is_as_with_them(deaths: Config, tmp_path: Path) -> None:
+    """Law: all other events are the same, and those of drops are missing."""
+    _, plain = run(changed(deaths, eval__at_recoveries=False), tmp_path / "plain")
+    _, measured = run(deaths, tmp_path / "measured")
+    assert facts(plain) == facts([event for event in measured if not isinstance(event, Dropped)])
+
+
+def test_the_deviations_of_parts_give_the_error_of_an_auc() -> None:
+    """Law: they add up to 0; of a difference of two AUCs they give the spread over sets of samples that was drawn."""
+    generator = np.random.default_rng(7)
+
+    def drawn() -> tuple[float, float]:
+        labels = torch.from_numpy((generator.random(800) < 0.25).astype(np.float32))
+        first = labels + torch.from_numpy(generator.normal(size=800).astype(np.float32))
+        second = first + 0.3 * torch.from_numpy(generator.normal(size=800).astype(np.float32))
+        before, after = (auc_deviations(scores, labels) for scores in (first, second))
+        assert math.isclose(sum(before), 0.0, abs_tol=1e-12)
+        assert len(before) == NUM_GROUPS
+        aucs = [exact_auc(scores, labels) or math.nan for scores in (first, second)]
+        return aucs[0] - aucs[1], error_of([one - other for one, other in zip(before, after, strict=True)])
+
+    differences, errors = zip(*(drawn() for _ in range(400)), strict=True)
+    assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(np.std(differences), rel=0.1)
