@@ -15,6 +15,7 @@ from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import (
     BUCKETS,
+    Dropped,
     Evaluated,
     Event,
     Finished,
@@ -225,6 +226,15 @@ def _shards(event: Recovered, source: str) -> str:
     return f"{', '.join(event.kinds)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
 
 
+def _drop(event: Dropped) -> str:
+    if event.auc_before is None or event.auc_after is None or event.standard_error is None:
+        return f"AUC {'not measured' if event.drop is None else 'as before: the lost steps run again'}"
+    return (
+        f"AUC {event.auc_before:.5f} before, {event.auc_after:.5f} after: {-event.drop if event.drop else 0.0:+.5f} "
+        f"± {event.standard_error:.5f}, on {event.num_samples:,} samples"
+    )
+
+
 _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
@@ -235,9 +245,10 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Regrouped: _regroup,
     Recovered: _recovery,
     Evaluated: lambda event: (
-        f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}; {'final' if event.final else 'curve'}, "
-        f"on {event.num_samples:,} samples"
+        f"AUC {_number(event.auc)} (standard error {_number(event.standard_error)}), log loss {event.log_loss:.5f}; "
+        f"{'final' if event.final else 'curve'}, on {event.num_samples:,} samples"
     ),
+    Dropped: _drop,
 }
 """The text of an event in the timeline, by the event's type; events of other types are left out."""
 

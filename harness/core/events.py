@@ -111,7 +111,8 @@ class Evaluated(Event):
     log_loss: float
     accuracy: float
     num_samples: int
-    normalised_entropy: float | None = None  # null if there is only one class, and in older records; as the next two
+    standard_error: float | None = None  # of the AUC, by the choice of samples; null if there is only one class
+    normalised_entropy: float | None = None  # the same, and in older records; as the next two
     calibration: float | None = None  # mean prediction / mean label
     group_aucs: list[float] | None = None  # of parts of the set (harness.model.metrics); null unless final
     final: bool

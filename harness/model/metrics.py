@@ -22,12 +22,14 @@ class Quality:
 
     ``log_loss``: the mean, in nats. ``accuracy``: at probability 0.5. ``normalised_entropy``: log loss divided by the
     entropy of the mean label. ``calibration``: mean prediction divided by mean label (both He et al. 2014, section 2).
-    ``auc``, ``normalised_entropy`` and ``calibration`` are None if all labels are equal. ``group_aucs``: the AUC of
+    ``standard_error``: of ``auc``, by the choice of samples. ``auc``, ``standard_error``, ``normalised_entropy`` and
+    ``calibration`` are None if all labels are equal. ``group_aucs``: the AUC of
     each of ``NUM_GROUPS`` parts of the set, sample m in part m mod ``NUM_GROUPS``; None if not asked for, or if a part
     has no AUC.
     """
 
     auc: float | None
+    standard_error: float | None
     log_loss: float
     accuracy: float
     num_samples: int
@@ -48,6 +50,7 @@ def measure(logits_M: Tensor, labels_M: Tensor, *, has_groups: bool = False) -> 
     entropy = -label * math.log(label) - (1 - label) * math.log1p(-label) if is_mixed else math.nan
     return Quality(
         auc=exact_auc(logits_M, labels_M),
+        standard_error=error_of(deviations) if (deviations := auc_deviations(logits_M, labels_M)) else None,
         log_loss=loss,
         accuracy=accuracy.item(),
         num_samples=len(logits_M),

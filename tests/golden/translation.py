@@ -34,7 +34,7 @@ def as_before(event: dict[str, Any], config_hash: str) -> dict[str, Any]:
             del values["recoveries"]
             values["config_hash"] = config_hash
         case "eval":
-            for name in ("normalised_entropy", "calibration", "group_aucs"):
+            for name in ("standard_error", "normalised_entropy", "calibration", "group_aucs"):
                 del values[name]
         case "recover":
             assert (values.pop("dense"), values.pop("lost_dense_samples")) == ("kept", 0)
