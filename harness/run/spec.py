@@ -112,7 +112,7 @@ class RunSpec:
         num_failures = sum(each.fault.loss is not None for each in self.planned_faults)
         if not self.config.eval.at_recoveries or not num_failures:
             return 0
-        wanted = self.config.eval.recovery_samples or max(self.total_samples // (10 * num_failures), 256)
+        wanted = self.config.eval.recovery_samples or max(self.total_samples // (15 * num_failures), 256)
         return min(wanted, self.num_eval_samples)
 
     @cached_property
