@@ -21,8 +21,10 @@ $(VENV)/.ready: $(VENV)/.installed
 	touch $@
 
 # Data that is there is not made again; a grid that was cut short goes on.
-demo: demo/data/meta.json
+demo: demo/data/meta.json demo/small/meta.json
 	$(RUN) grid experiments/quickstart.yaml
+	$(RUN) grid experiments/choice.yaml
+	$(RUN) compare demo/choice --to cpr_mfu --measure drop
 
 demo/criteo.tsv: | setup
 	$(RUN) data synth --rows $(ROWS) --seed 0 --out $@
@@ -30,6 +32,9 @@ demo/criteo.tsv: | setup
 demo/data/meta.json: | demo/criteo.tsv
 	$(RUN) data prepare demo/criteo.tsv --out demo/data
 	$(RUN) data info demo/data
+
+demo/small/meta.json: | demo/criteo.tsv
+	$(RUN) data prepare demo/criteo.tsv --categories hash --table-rows 0.0005 --out demo/small
 
 # The claims of the papers: experiments/claims/, docs/REPRODUCTION.md.
 reproduce: setup
@@ -44,4 +49,4 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/basedpyright
 
 clean:
-	rm -rf demo/quickstart .pytest_cache .ruff_cache
+	rm -rf demo/quickstart demo/choice .pytest_cache .ruff_cache
