@@ -153,6 +153,7 @@ class CsvReader:
     def _explain(self, line: bytes, number: int) -> DataError:
         """The DataError for a malformed line. It may be slow, since the command fails then."""
         where, names = f"{self._name}:{number}", self._names or ()
+        missing = {b"", *(word.encode() for word in self._schema.missing)}
         try:
             fields = self._fields(line.removesuffix(b"\r"), where)
         except DataError as error:
@@ -163,8 +164,7 @@ class CsvReader:
             column = name if self._schema.header else f"column {name}"
             if name == self._schema.label and value not in (b"0", b"1"):
                 return DataError(f"{where}: {column}: bad label {_shown(value)}, expected 0 or 1")
-            is_missing = not value or _text(value) in self._schema.missing
-            if name in self._schema.dense and not is_missing and not _is_number(value):
+            if name in self._schema.dense and value not in missing and not _is_number(value):
                 return DataError(f"{where}: {column}: bad number {_shown(value)}, expected {_NUMBER}")
         raise AssertionError("CsvReader: the fast decoder rejected a row that the slow one accepts (a bug)")
 

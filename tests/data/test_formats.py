@@ -202,6 +202,14 @@ def test_a_bad_value_of_a_schema_is_named_with_its_column() -> None:
         assert str(caught.value) == f"a.csv:42: {OWN_HEADER[column]}: {what.format(value)}"
 
 
+def test_a_byte_is_no_missing_word_that_is_spelled_like_it() -> None:
+    r"""Law: the byte 0xff is a bad number also where the four characters \\xff are a word for a missing value."""
+    schema = Schema(label="y", dense={"a": "none"}, categories=("c",), missing=(r"\xff",))
+    assert CsvReader(schema, "a").rows(Chunk(b"y,a,c\n1,\\xff,q\n", 1)).dense_RI.tolist() == [[0.0]]
+    with pytest.raises(DataError, match=r"^a:2: a: bad number '\\\\xff', expected a decimal number"):
+        CsvReader(schema, "a").rows(Chunk(b"y,a,c\n1,\xff,q\n", 1))
+
+
 def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
     """The fast decoder and Python's readers agree on any byte of a row."""
     chance = random.Random(3)
