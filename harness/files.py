@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -96,6 +97,11 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:
             fsync_folder(each.parent)
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes of the disk on which ``path`` is or would be. Raises OSError."""
+    return shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
 
 
 def fsync_folder(folder: Path) -> None:

@@ -20,6 +20,7 @@ from harness.grid.worker import one_line
 _RERUN_HINTS = {
     **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
     **dict.fromkeys(("train", "replay"), "this command goes on"),
+    "prepare": "nothing is kept, and the same command begins anew",
 }
 
 
@@ -32,10 +33,10 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     console.open_streams()
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
-    hint = _RERUN_HINTS.get(options.command)
+    module, _, name = options.call.partition(":")
+    hint = _RERUN_HINTS.get(name)
     rerun = _rerun(arguments)
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
-    module, _, name = options.call.partition(":")
     try:
         return getattr(_imported(module), name)(options) or OK
     except UserError as error:

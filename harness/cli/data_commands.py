@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
-from harness.core.errors import DataError
+from harness.core.errors import DataError, printable
 
 NUM_TRACKED = 7
 
@@ -17,6 +17,7 @@ def prepare(options: argparse.Namespace) -> None:
     from harness.core.criteo_sizes import scaled_cardinalities
     from harness.data.delimited import AVAZU, read_schema
     from harness.data.prepare import prepare as prepare_data
+    from harness.data.sources import by_numbers
 
     if (options.schema is None) == (options.format == "csv"):
         got = "none" if options.schema is None else f"{options.schema} with --format {options.format}"
@@ -27,9 +28,13 @@ def prepare(options: argparse.Namespace) -> None:
             "--max-ind-range limits the rows of a table"
         )
     columns = AVAZU if options.format == "avazu" else None if options.schema is None else read_schema(options.schema)
+    sources = options.sources if options.order == "given" else by_numbers(options.sources)
+    if len(sources) > 1:
+        names = printable(", ".join(map(str, sources)))
+        console.note(f"note: {len(sources)} files in this order, the last seventh of all rows for evaluation: {names}")
     with amount_progress("prepare") as progress:
         meta = prepare_data(
-            options.sources,
+            sources,
             options.out,
             columns=columns,
             categories=options.categories,

@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 - torch takes a second to import
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from harness.cli import console
 from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.core.errors import ConfigError
+from harness.files import free_bytes
 from harness.grid.process import is_done
 from harness.grid.runner import num_at_once
 
@@ -32,8 +32,7 @@ class Machine:
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         with suppress(OSError, ValueError):
             memory = min(memory, float(Path("/sys/fs/cgroup/memory.max").read_text()))
-        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        return cls(memory_bytes=memory, disk_bytes=shutil.disk_usage(existing).free)
+        return cls(memory_bytes=memory, disk_bytes=free_bytes(folder))
 
 
 def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None = None) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.errors import DataError
-from harness.data.records import NUM_COLUMNS, NUM_DENSE, NUM_TABLES
+from harness.data.records import NO_LABELS, NUM_COLUMNS, NUM_DENSE, NUM_TABLES, OTHER_COLUMNS
 from harness.kernels.parsing import decode_criteo
 
 FIRST_CATEGORY = 1 + NUM_DENSE
@@ -63,22 +63,27 @@ def _explain(text: bytes, name: str, first_line: int) -> DataError:
     """The DataError for the first malformed row. It may be slow, since the command fails then."""
     for line, row in enumerate(text.removesuffix(b"\n").split(b"\n"), start=first_line):
         columns = row.removesuffix(b"\r").split(b"\t")
-        if len(columns) != NUM_COLUMNS:
-            return DataError(f"{name}:{line}: {len(columns)} columns, expected {NUM_COLUMNS}")
-        for index, value in enumerate(columns):
-            shown = repr(value[:32].decode("utf-8", "backslashreplace"))
-            if index == 0:
-                if not _LABEL.match(value):
-                    return DataError(f"{name}:{line}: bad label {shown}, expected 0 or 1")
-            elif index < FIRST_CATEGORY:
-                if not _INTEGER.match(value):
-                    return DataError(
-                        f"{name}:{line}: I{index}: bad integer {shown}, expected up to {MAX_INTEGER_DIGITS} digits"
-                    )
-            elif not _HEX.match(value):
-                column = f"C{index - NUM_DENSE}"
-                return DataError(f"{name}:{line}: {column}: bad hex {shown}, expected up to 8 hexadecimal digits")
+        if mistake := _mistake(columns):
+            hint = "" if line > 1 else NO_LABELS if len(columns) == NUM_COLUMNS - 1 else OTHER_COLUMNS
+            return DataError(f"{name}:{line}: {mistake}{hint}")
     raise AssertionError("parse_rows: the fast decoder rejected rows that the slow one accepts (a bug)")
+
+
+def _mistake(columns: list[bytes]) -> str:
+    """What is wrong with a row; empty if nothing is."""
+    if len(columns) != NUM_COLUMNS:
+        return f"{len(columns)} columns, expected {NUM_COLUMNS} separated by tabs"
+    for index, value in enumerate(columns):
+        shown = repr(value[:32].decode("utf-8", "backslashreplace"))
+        if index == 0:
+            if not _LABEL.match(value):
+                return f"bad label {shown}, expected 0 or 1"
+        elif index < FIRST_CATEGORY:
+            if not _INTEGER.match(value):
+                return f"I{index}: bad integer {shown}, expected up to {MAX_INTEGER_DIGITS} digits"
+        elif not _HEX.match(value):
+            return f"C{index - NUM_DENSE}: bad hex {shown}, expected up to 8 hexadecimal digits"
+    return ""
 
 
 def format_rows(

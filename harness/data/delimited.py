@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from harness.config.words import mistakes_of
 from harness.config.yaml_file import read_settings
 from harness.core.errors import DataError
-from harness.data.records import Schema
+from harness.data.records import NO_LABELS, OTHER_COLUMNS, Schema
 from harness.data.sources import Chunk
 from harness.kernels import parsing
 
@@ -32,6 +32,7 @@ _NUMBER = "a decimal number of magnitude below 3.4e38"
 _LARGEST = 3.4028e38  # a bit below the largest float32, as the fast decoder does not round the last place
 _QUOTED = re.compile(rb'"((?:[^"]|"")*)"')
 _MOST_SHOWN = 8  # columns of a header
+_SEPARATORS = ",\t;|"
 
 AVAZU = Schema(
     label="click",
@@ -121,9 +122,8 @@ class CsvReader:
         where, schema = f"{self._name}:{number}", self._schema
         fields = [_text(field) for field in self._fields(line, where)]
         self._names = fields if schema.header else [str(c + 1) for c in range(len(fields))]
-        for column in schema.columns:
-            if self._names.count(column) != 1:
-                raise _no_column(where, column, self._names, schema.header)
+        if wrong := [column for column in schema.columns if self._names.count(column) != 1]:
+            raise _no_columns(where, wrong, self._names, schema)
         places = {column: f for f, column in enumerate(schema.categories)}
         places |= {column: i for i, column in enumerate(schema.dense)}
         kinds = {schema.label: parsing.LABEL, **dict.fromkeys(schema.dense, parsing.DENSE)}
@@ -163,24 +163,31 @@ class CsvReader:
         for name, value in zip(names, fields, strict=True):
             column = name if self._schema.header else f"column {name}"
             if name == self._schema.label and value not in (b"0", b"1"):
-                return DataError(f"{where}: {column}: bad label {_shown(value)}, expected 0 or 1")
+                hint = "; is it a header (header: true)?" if number == 1 else ""
+                return DataError(f"{where}: {column}: bad label {_shown(value)}, expected 0 or 1{hint}")
             if name in self._schema.dense and value not in missing and not _is_number(value):
                 return DataError(f"{where}: {column}: bad number {_shown(value)}, expected {_NUMBER}")
         raise AssertionError("CsvReader: the fast decoder rejected a row that the slow one accepts (a bug)")
 
 
-def _no_column(where: str, column: str, names: Sequence[str], has_header: bool) -> DataError:
-    """The error of a column that the first line does not name, or names twice."""
-    if not has_header:
-        return DataError(f"{where}: {len(names)} columns, expected at least {column}")
+def _no_columns(where: str, wrong: Sequence[str], names: Sequence[str], schema: Schema) -> DataError:
+    """The error of the columns ``wrong``, which the first line does not name, or names twice."""
+    column, other = wrong[0], max(_SEPARATORS, key=names[0].count)
+    hint = OTHER_COLUMNS if schema is AVAZU else ""
+    if len(names) == 1 and other in names[0]:
+        hint = f"; is the separator {other!r}?{hint}"
+    elif near := difflib.get_close_matches(column, {*names} - {*schema.columns}, n=1):
+        hint = f"; is it {near[0]}?{hint}"
+    elif wrong == [schema.label] and schema.header:
+        hint = NO_LABELS
+    if not schema.header:
+        return DataError(f"{where}: {len(names)} columns, expected at least {column}{hint}")
     if names.count(column) > 1:
         return DataError(
             f"{where}: expected the column {column} once in the header, got it {names.count(column)} times"
         )
-    near = difflib.get_close_matches(column, names, n=1)
     shown = ", ".join(names[:_MOST_SHOWN]) + (", …" if len(names) > _MOST_SHOWN else "")
-    hint = f"; is it {near[0]}?" if near else ""
-    return DataError(f"{where}: expected a header with the column {column}, got {shown!r}{hint}")
+    return DataError(f"{where}: expected a header with the column {column}, got {shown[:100]!r}{hint}")
 
 
 def _is_number(value: bytes) -> bool:

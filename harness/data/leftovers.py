@@ -48,7 +48,7 @@ def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
             path.rename(out)
         fsync_folder(out.parent)
     except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{out}: cannot be written ({error.strerror or error}); nothing is kept") from error
 
 
 def _make_locked(out: Path, kind: Literal["file", "folder"]) -> tuple[Path, int]:

@@ -5,6 +5,7 @@ Files are written to a temporary folder beside the target, which is renamed at t
 Shapes: R rows of a chunk, I dense features, F tables, C = 1 + I + F words of a record.
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from harness.data.delimited import CsvReader, DecodedRows
 from harness.data.leftovers import replacing, sweep
 from harness.data.records import (
     META_NAME,
+    NUM_COLUMNS,
     NUM_DENSE,
     NUM_TABLES,
     RECORDS_NAME,
@@ -34,8 +36,20 @@ from harness.data.records import (
     read_meta,
     write_meta,
 )
-from harness.data.sources import CHUNK_BYTES, Chunk, Progress, SourceReader, fingerprint, read_sidecar, total_bytes
+from harness.data.sources import (
+    CHUNK_BYTES,
+    Chunk,
+    Progress,
+    SourceReader,
+    fingerprint,
+    read_sidecar,
+    survey,
+    total_bytes,
+)
+from harness.files import free_bytes
 from harness.kernels.parsing import move_values, move_words, number_values, number_words
+
+_log = logging.getLogger(__name__)
 
 MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
 
@@ -71,9 +85,9 @@ def prepare(
         chunk_bytes: bytes of text that are held at a time. The result does not depend on it.
 
     Raises:
-        DataError: a source that cannot be read or is not in the format (``file:line: ...``), no source or no rows,
-            a size missing, given twice or out of range, ``out`` not empty and not this preparation, or disk trouble.
-            ``out`` is then as it was.
+        DataError: a source that cannot be read, is no text or is not in the format (``file:line: ...``), two that hold
+            the same rows, no source or no rows, too little free space, a size missing, given twice or out of range,
+            ``out`` not empty and not this preparation, or disk trouble. ``out`` is then as it was.
     """
     sources = [Path(source) for source in sources]
     num_tables = len(columns.categories) if columns else NUM_TABLES
@@ -92,6 +106,7 @@ def prepare(
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return existing(advance)
+    _reserve(out, survey(sources), len(columns.columns) if columns else NUM_COLUMNS)
     try:
         with replacing(out, "folder") as folder:
             return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), advance, chunk_bytes)
@@ -99,6 +114,15 @@ def prepare(
         if not (out / META_NAME).exists():
             raise
         return existing(lambda _: None)
+
+
+def _reserve(out: Path, num_rows: int, num_columns: int) -> None:
+    """Say how much disk the records of about ``num_rows`` rows take. Raises DataError if less is free."""
+    gb, free_gb = 4 * num_columns * num_rows / 1e9, free_bytes(out) / 1e9
+    size = f"{out}: about {round(num_rows, 3 - len(str(num_rows))):,} samples, {gb:,.2f} GB"
+    if gb > free_gb:
+        raise DataError(f"{size}, and {free_gb:,.2f} GB are free; choose a folder on another disk")
+    _log.info("note: %s (%s GB free)", size, f"{free_gb:,.2f}")
 
 
 def _pack(

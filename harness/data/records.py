@@ -46,6 +46,9 @@ Categories = Literal["number", "hash"]
 TableRows = Annotated[int, Field(ge=1, lt=2**31)]  # a row's id is an int32
 Words = NDArray[np.int32]
 
+NO_LABELS = "; rows without labels, as in a test file, cannot be trained on: take the training file"
+OTHER_COLUMNS = "; --format csv --schema FILE.yaml reads other columns, separators and headers (docs/DATA.md)"
+"""Ends of messages about the first line of a log: what to do."""
 
 _NO_SEPARATORS = '"\r\n.+-_'
 

@@ -2,10 +2,14 @@
 
 import gzip
 import os
+import re
+import shlex
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, cast
 
@@ -24,6 +28,25 @@ SUFFIX = ".synth.json"
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 16  # the longest valid row is below 500 bytes; a file without line ends is no click log
 _GZIP_MAGIC = b"\x1f\x8b"
+_HEAD_BYTES = 1 << 20  # of text, by which the rows of a file are estimated
+_COMPARED_BYTES = 1 << 16  # two logs that begin with as many equal bytes are compared to their ends
+
+_KIND_BYTES = 4096
+_TAR = rb".{257}ustar"
+_KINDS = (  # what a file that is no log begins with, its kind, and what to do; {} is its path
+    (_TAR, "a tar archive", "`tar -xf {}` unpacks it"),
+    (_GZIP_MAGIC, "a gzip file", ""),
+    (rb"PK\x03\x04", "a zip archive", "`unzip {}` unpacks it"),
+    (rb"BZh\d1AY&SY", "a bzip2 file", "`bunzip2 -k {}` unpacks it"),
+    (rb"\xfd7zXZ", "an xz file", "`unxz -k {}` unpacks it"),
+    (rb"\(\xb5/\xfd", "a zstd file", "`unzstd {}` unpacks it"),
+    (rb"7z\xbc\xaf", "a 7z archive", "`7z x {}` unpacks it"),
+    (rb"PAR1\x15", "a Parquet file", "pandas' read_parquet and to_csv write it as text, for --format csv"),
+    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", "`iconv -f UTF-16 -t UTF-8 {} > NEW` converts it"),
+    (rb"version https://git-lfs", "a pointer of Git LFS", "`git lfs pull` in its folder gets the file"),
+    (rb"\s*<(!|html)", "a web page", "download the log again"),
+    (rb".*\0", "a binary file", "if it was a table, write it as text, for --format csv"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,25 +73,24 @@ class SourceReader:
         """All lines, in chunks of about ``chunk_bytes`` of text.
 
         Raises:
-            DataError: the file cannot be read, is damaged gzip, or has a line longer than any row.
+            DataError: the file cannot be read, is damaged gzip or no text, or has a line longer than any row.
         """
         with reading(self.path), self.path.open("rb") as file:
             packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             file.seek(0)
             tap = cast(IO[bytes], _Tap(file, self.count))
-            if packed:
-                with gzip.GzipFile(fileobj=tap, mode="rb") as unpacked:
-                    yield from self._lines(unpacked.read, chunk_bytes)
-            else:
-                yield from self._lines(tap.read, chunk_bytes)
+            with gzip.GzipFile(fileobj=tap, mode="rb") if packed else nullcontext(tap) as text:
+                yield from self._lines(text.read, chunk_bytes, packed)
 
     def source(self) -> Source:
         """The name, size and hash of the file; valid after the last chunk was read."""
         return Source(name=self.path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
 
-    def _lines(self, read: Callable[[int], bytes], chunk_bytes: int) -> Iterator[Chunk]:
+    def _lines(self, read: Callable[[int], bytes], chunk_bytes: int, packed: bool) -> Iterator[Chunk]:
         first_line, rest = 1, b""
         while piece := read(chunk_bytes):
+            if first_line == 1 and not rest:
+                _refuse_no_text(self.path, piece[:_KIND_BYTES], packed)
             text = rest + piece
             cut = text.rfind(b"\n") + 1
             rest = text[cut:]
@@ -101,6 +123,16 @@ class _Tap:
         return data
 
 
+def _refuse_no_text(path: Path, head: bytes, packed: bool) -> None:
+    """Raise DataError, which names the kind and the next command, if a log begins as no text does."""
+    for pattern, kind, command in _KINDS:
+        if re.match(pattern, head, re.DOTALL):
+            is_twice = packed and pattern is not _TAR  # tar reads gzip itself
+            found = f"{kind} within gzip" if is_twice else kind
+            then = ("`gzip -cd {} > NEW` unpacks it" if is_twice else command).format(shlex.quote(str(path)))
+            raise DataError(f"{path}: {found}, expected text, plain or gzip; {then}")
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """An error of reading ``path`` in the block becomes a DataError."""
@@ -118,6 +150,49 @@ def total_bytes(paths: list[Path]) -> int:
         if not path.is_file():
             raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     return sum(path.stat().st_size for path in paths)
+
+
+def by_numbers(paths: Sequence[Path]) -> list[Path]:
+    """Logs of one folder whose names differ in numbers alone, in the order of these numbers: day_9 before day_10.
+
+    Raises DataError if the names do not tell an order. ``.gz`` at the end of a name does not count.
+    """
+    parts = {path: re.split(r"([0-9]+)", path.name.removesuffix(".gz")) for path in paths}
+    texts = {path: (path.parent, parts[path][::2]) for path in paths}
+    numbers = {path: [int(number) for number in parts[path][1::2]] for path in paths}
+    ordered = sorted(paths, key=lambda path: numbers[path])
+    for one, other in pairwise(ordered):
+        if texts[one] != texts[other] or numbers[one] == numbers[other]:
+            raise DataError(
+                f"{one}, {other}: numbers in these names do not tell which rows are earlier; leave out what is there "
+                "twice, or give --order given: all files in the order of the command line"
+            )
+    return ordered
+
+
+def survey(paths: Sequence[Path]) -> int:
+    """Number of rows of all logs, estimated by the first megabytes of each.
+
+    Raises DataError for a file that is no text, and for two that hold the same lines, packed or not.
+    """
+    num_rows, seen = 0, defaultdict[bytes, list[Path]](list)
+    for path in paths:
+        reader = SourceReader(path, lambda _: None)
+        text = b"".join(chunk.text for chunk in islice(reader.chunks(_HEAD_BYTES), 2))
+        num_rows += text.count(b"\n") * path.stat().st_size // max(reader.source().num_bytes, 1)
+        alike = seen[text.replace(b"\r\n", b"\n")[:_COMPARED_BYTES]] if text else []
+        for other in alike:
+            if path.samefile(other) or _lines_digest(path) == _lines_digest(other):
+                raise DataError(f"{path}: holds the same rows as {other}, which would be taken twice; leave one out")
+        alike.append(path)
+    return num_rows
+
+
+def _lines_digest(path: Path) -> bytes:
+    digest = xxhash.xxh3_128()
+    for chunk in SourceReader(path, lambda _: None).chunks():
+        digest.update(chunk.text.replace(b"\r\n", b"\n"))
+    return digest.digest()
 
 
 def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:

@@ -6,7 +6,6 @@ and what it lacks: docs/DATA.md.
 
 import gzip
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from harness.data.leftovers import replacing, sweep
 from harness.data.order import split_rows
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
+from harness.files import free_bytes
 
 DEFAULT_LIKE = "kaggle"
 
@@ -126,8 +126,7 @@ def synth(
 
 def _refuse_full_disk(out: Path, rows: int) -> None:
     """Raise DataError if the disk has less free space than the least size of the file."""
-    folder = next(parent for parent in out.absolute().parents if parent.exists())
-    least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), shutil.disk_usage(folder).free
+    least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), free_bytes(out)
     if least > free:
         raise DataError(f"--rows: {rows:,} rows take at least {least / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free")
 

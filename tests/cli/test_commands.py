@@ -27,6 +27,7 @@ from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
+from harness.data.records import read_meta
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.processes.stop import StopRequest
@@ -108,11 +109,31 @@ def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, dat
     assert (result.code, len(result.errors)) == (2, 1)
     assert result.errors[0].startswith("error: --max-ind-range, --table-rows: expected one of them")
     small, whole = (
-        cli("data", "prepare", log, "--out", f"made{rows}", "--categories", "hash", "--table-rows", rows).errors
+        cli("data", "prepare", log, "--out", f"made{rows}", "--categories", "hash", "--table-rows", rows).errors[1:]
         for rows in ("1e-9", "1")
     )
     assert small == ["note: --table-rows 1e-09: 26 tables raised to 4 rows, or Kaggle's size if that is less"]
     assert whole == []
+
+
+def test_prepare_tells_the_order_of_files_and_that_it_begins_anew(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: numbers in names order files, or the command line if it says so; what is interrupted is not made."""
+    rows = [f"{row % 2}" + f"\t{row}" * 39 + "\n" for row in range(11)]
+    for day in (0, 10, 9):
+        Path(f"day_{day}").write_text("".join(rows[day:]) * 9)
+    shell = ("data", "prepare", "day_0", "day_10", "day_9")
+    for order, names in ((), ["day_0", "day_9", "day_10"]), (("--order", "given"), ["day_0", "day_10", "day_9"]):
+        made, out = cli(*shell, "--out", f"made{len(order)}", *order), Path(f"made{len(order)}")
+        note = f"note: 3 files in this order, the last seventh of all rows for evaluation: {', '.join(names)}"
+        assert (made.code, made.errors[0]) == (0, note)
+        assert [source.name for source in read_meta(out).sources] == names
+    refused = cli("data", "prepare", "day_0", "one.yaml", "--out", "made")
+    assert (refused.code, len(refused.errors)) == (2, 1)
+    assert "one.yaml, day_0: numbers in these names do not tell which rows are earlier; " in refused.errors[0]
+    monkeypatch.setattr("harness.data.prepare.parse_rows", Mock(side_effect=KeyboardInterrupt))
+    stopped = cli(*shell, "--out", "made")
+    anew = f"interrupted; nothing is kept, and the same command begins anew: run.py {' '.join(shell)} --out made"
+    assert (stopped.code, stopped.errors[-1], Path("made").exists()) == (130, anew, False)
 
 
 def test_a_log_of_a_schema_is_prepared_and_described(cli: Cli) -> None:

@@ -38,9 +38,9 @@ def test_equals_the_plainest_reading() -> None:
         (20, "068fd1e64", "C7: bad hex '068fd1e64', expected up to 8 hexadecimal digits"),
         (20, "ab\0", "C7: bad hex 'ab\\x00', expected up to 8 hexadecimal digits"),
         (20, "a\rb", "C7: bad hex 'a\\rb', expected up to 8 hexadecimal digits"),
-        (3, "1\t2", "41 columns, expected 40"),
-        (3, "1\n2", "4 columns, expected 40"),
-        (39, "1\n\n", "1 columns, expected 40"),
+        (3, "1\t2", "41 columns, expected 40 separated by tabs"),
+        (3, "1\n2", "4 columns, expected 40 separated by tabs"),
+        (39, "1\n\n", "1 columns, expected 40 separated by tabs"),
     ],
 )
 def test_the_first_bad_field_is_named_with_its_line(column: int, value: str, message: str) -> None:

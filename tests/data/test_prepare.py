@@ -1,20 +1,26 @@
+import bz2
 import gzip
+import io
+import lzma
 import os
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import xxhash
 
 from harness.core.errors import DataError
+from harness.data.delimited import AVAZU
 from harness.data.facts import measure
 from harness.data.leftovers import sweep, temporary_beside
 from harness.data.prepare import prepare
@@ -23,12 +29,14 @@ from harness.data.records import (
     NUM_TABLES,
     RECORDS_NAME,
     Meta,
+    Schema,
     Words,
     map_records,
     read_meta,
     refuse_other,
     write_meta,
 )
+from harness.data.sources import by_numbers
 from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
@@ -135,7 +143,7 @@ def test_a_bad_row_is_named_and_nothing_is_left(tmp_path: Path, rows: list[Row],
     _write(sources[0], to_text(rows[:100]))
     with pytest.raises(DataError) as caught:
         prepare(sources, tmp_path / "out", chunk_bytes=SMALL_CHUNK)
-    assert str(caught.value) == f"{sources[1]}:778: 38 columns, expected 40"
+    assert str(caught.value) == f"{sources[1]}:778: 38 columns, expected 40 separated by tabs"
 
     def interrupt(done: int, _: int) -> None:
         if done > 20_000:
@@ -174,7 +182,7 @@ def test_the_next_command_removes_what_a_killed_one_left(
             command()
             assert written.exists()
         assert _left_over(out.parent) == [other.name, "out"]
-        (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "harness.data.leftovers"]
         assert re.fullmatch(rf"note: {left}: removed \(\d\.\d MB\), which a process that was killed had left", line)
         shutil.copytree(tmp_path / "kept", left)
 
@@ -240,12 +248,78 @@ def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row])
     assert _left_over(tmp_path / "home") == ["letter.txt"]
 
 
+def test_numbers_in_names_give_the_order() -> None:
+    """Law: the shell's order, in which day_10 comes before day_9, is not that of the rows.
+
+    Names that differ in more than numbers, or in no number, and files of several folders have no order.
+    """
+
+    def ordered(*names: str) -> list[str]:
+        return [str(path) for path in by_numbers([*map(Path, names)])]
+
+    assert ordered("d/day_0.gz", "d/day_10", "d/day_11.gz", "d/day_9.gz") == [
+        *("d/day_0.gz", "d/day_9.gz", "d/day_10", "d/day_11.gz")
+    ]
+    assert ordered("2014-11-2.csv", "2014-11-10.csv", "2014-9-30.csv")[0] == "2014-9-30.csv"
+    assert ordered("train.txt") == ["train.txt"]
+    for names in ("test.txt train.txt", "day_1 day_1.gz", "day_1 day_01", "a/day_1 b/day_0", "a_1 a_2 b_3", "x x"):
+        with pytest.raises(DataError, match=r"^.*, .*: numbers in these names do not tell which rows are earlier; "):
+            ordered(*names.split())
+
+
+def test_the_same_rows_are_not_taken_twice(tmp_path: Path, rows: list[Row]) -> None:
+    """Law: two sources of equal lines, packed or not, are refused before any row is packed, and both are named.
+
+    Logs that begin alike and are not equal are taken.
+    """
+    text = to_text(rows)
+    plain, other = _write(tmp_path / "day_0", text), _write(tmp_path / "other", text[:70_000])
+    (tmp_path / "link").symlink_to(plain)
+    twins = [
+        plain,
+        tmp_path / "link",
+        _write(tmp_path / "day_0.gz", gzip.compress(text)),
+        _write(tmp_path / "crlf", to_text(rows, "\r\n")),
+        _write(tmp_path / "open", text.removesuffix(b"\n")),
+    ]
+    for twin in twins:
+        with pytest.raises(DataError, match=f"^{twin}: holds the same rows as {plain}, which would be taken twice; "):
+            prepare([plain, other, twin], tmp_path / "out", progress=lambda *_: pytest.fail("packed"))
+    assert prepare([plain, _write(other, text[: text.rfind(b"\n", 0, 80_000) + 1])], tmp_path / "out").num_rows > 1_200
+    small = [_write(tmp_path / name, to_text(rows[:2])) for name in "ab"]
+    with pytest.raises(DataError, match=f"^{small[1]}: holds the same rows as {small[0]}"):
+        prepare(small, tmp_path / "small")
+
+
+def test_the_space_is_checked_before_a_row_is_packed(
+    tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: the need is said, estimated by the beginnings of the files; a disk with less free space is refused.
+
+    The estimate is within 2 %, packed or not, if later rows are as long as the first ones.
+    """
+    sources = [_write(tmp_path / "a.gz", gzip.compress(to_text(rows) * 30)), _write(tmp_path / "b", to_text(rows) * 40)]
+    with caplog.at_level("INFO", "harness"):
+        meta = prepare(sources, tmp_path / "out")
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    found = re.fullmatch(rf"note: {tmp_path / 'out'}: about ([\d,]+) samples, 0\.01 GB \(.* GB free\)", line)
+    assert found is not None
+    assert int(found[1].replace(",", "")) == pytest.approx(meta.num_rows, rel=0.02)
+    monkeypatch.setattr("harness.data.prepare.free_bytes", lambda _: 160 * 80_000)
+    error = (
+        rf"^{tmp_path / 'full'}: about [\d,]+ samples, 0\.01 GB, and 0\.01 GB are free; choose a folder on another disk"
+    )
+    with pytest.raises(DataError, match=error):
+        prepare(sources, tmp_path / "full", progress=lambda *_: pytest.fail("packed"))
+    assert _left_over(tmp_path) == ["a.gz", "b", "out"]
+
+
 ONE_OF = "--max-ind-range, --table-rows: expected one of them for --categories hash"
 WRONG: list[tuple[bytes | None, dict[str, Any], str]] = [
     *((content, {}, "a: expected at least one row") for content in (b"", gzip.compress(b""))),
     *((gzip.compress(b"0\t" * 1_000)[:size], {}, "a: damaged gzip file") for size in (-9, 5)),
     (b"x" * 100_000, {}, "a:1: expected a row and its line end, got over 65536 bytes"),
-    (b"\xff\xfe" * 50, {}, "a:1: 1 columns, expected 40"),
+    (b"\xff\xfd" * 50, {}, "a:1: 1 columns, expected 40 separated by tabs; --format csv --schema FILE.yaml reads"),
     (None, {}, "a: no such file"),
     (None, {"sources": []}, "expected at least one file"),
     (None, {"sources": [Path(__file__).parent]}, "is not a file"),
@@ -276,6 +350,55 @@ def test_what_cannot_be_prepared_is_one_line(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert _left_over(tmp_path) == ["a"] * (content is not None)
+
+
+def _archive(text: bytes, mode: Literal["w", "w:gz"]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        member = tarfile.TarInfo("train.txt")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return file.getvalue()
+
+
+def _zipped(text: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("train.txt", text)
+    return file.getvalue()
+
+
+KINDS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "tar": (lambda text: _archive(text, "w"), "a tar archive, expected text, plain or gzip; `tar -xf '{}'` unpacks it"),
+    "tar.gz": (lambda text: _archive(text, "w:gz"), "a tar archive, .*; `tar -xf '{}'` unpacks it"),
+    "zip": (_zipped, "a zip archive, .*; `unzip '{}'` unpacks it"),
+    "bz2": (bz2.compress, "a bzip2 file, .*; `bunzip2 -k '{}'` unpacks it"),
+    "xz": (lzma.compress, "an xz file, .*; `unxz -k '{}'` unpacks it"),
+    "zst": (lambda text: b"\x28\xb5\x2f\xfd" + text, "a zstd file, .*; `unzstd '{}'` unpacks it"),
+    "parquet": (lambda text: b"PAR1\x15\x04" + text, "a Parquet file, .*; pandas' read_parquet and to_csv write it"),
+    "utf16": (lambda text: text.decode().encode("utf-16"), "text in UTF-16, .*; `iconv -f UTF-16 -t UTF-8 '{}' > NEW`"),
+    "gz.gz": (lambda text: gzip.compress(gzip.compress(text)), "a gzip file within gzip, .*; `gzip -cd '{}' > NEW`"),
+    "zip.gz": (lambda text: gzip.compress(_zipped(text)), "a zip archive within gzip, .*; `gzip -cd '{}' > NEW`"),
+    "lfs": (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, .*; `git lfs pull`"),
+    "html": (lambda _: b"<!DOCTYPE html>\n<html>\n", "a web page, .*; download the log again"),
+    "bin": (lambda text: b"x" + bytes(9) + text, "a binary file, expected text, plain or gzip; "),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_no_text_is_refused_by_its_kind(tmp_path: Path, rows: list[Row], kind: str) -> None:
+    """Law: whatever the format, one line names the kind and the next command, before any row of any file is packed.
+
+    The last schema would read the rows of a tar archive: the archive's head is in a column that it does not name.
+    """
+    make, message = KINDS[kind]
+    source = _write(tmp_path / f"a log.{kind}", make(to_text(rows)))
+    first = _write(tmp_path / "good", to_text(rows))
+    schemas = [None, AVAZU, Schema(separator="\t", header=False, label="2", categories=("30",))]
+    for columns in schemas:
+        with pytest.raises(DataError, match=f"^{source}: {message.format(source)}"):
+            prepare([first, source], tmp_path / "out", columns=columns, progress=lambda *_: pytest.fail("packed"))
+    assert _left_over(tmp_path) == [source.name, "good"]
 
 
 def test_a_crash_at_any_call_leaves_whole_data_or_none(tmp_path: Path, rows: list[Row]) -> None:

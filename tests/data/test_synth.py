@@ -140,8 +140,9 @@ def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     path = tmp_path / "one" / "meta.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "synthetic"}))
     assert read_meta(tmp_path / "one") == meta.model_copy(update={"synthetic": None}), "of a time before sidecars"
-    assert prepare([log, log], tmp_path / "two").synthetic is None
-    log.write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
+    (tmp_path / "b.tsv").write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
+    assert prepare([log, tmp_path / "b.tsv"], tmp_path / "two").synthetic is None
+    (tmp_path / "b.tsv").rename(log)
     assert prepare([log], tmp_path / "other").synthetic is None
     (tmp_path / "a.tsv.synth.json").write_text("{}")
     with pytest.raises(DataError, match=r"a\.tsv\.synth\.json: expected what `run.py data synth` wrote"):
