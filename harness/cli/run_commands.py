@@ -185,8 +185,8 @@ def verify(options: argparse.Namespace) -> int:
     from harness.run import verify as verification
     from harness.run.spec import check
 
-    for config in configs:
-        check(config)
+    for remark in {remark: None for config in configs for remark in check(config)}:
+        console.note(f"note: {remark}")
     work_dir = Path(f"{configs[0].out}-verify")
     say_needs_in_turn([verification.cells_of(config) for config in configs], work_dir)
     is_identical = True

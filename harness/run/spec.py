@@ -379,6 +379,19 @@ def check(config: Config) -> list[str]:
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:
         name = config.trainer.optimizer
         remarks.append(f"strategy.restore_optimizer=reset changes nothing: {name} has no state in rows")
+    for key, given, available, what in (
+        ("data.max_train_samples", config.data.max_train_samples, run_spec.dataset.num_train, "training samples"),
+        (
+            "eval.max_samples",
+            config.eval.max_samples,
+            run_spec.dataset.num_eval(config.eval.split),
+            "samples to evaluate",
+        ),
+        ("eval.curve_samples", config.eval.curve_samples, run_spec.num_eval_samples, "samples to evaluate"),
+        ("eval.every_steps", config.eval.every_steps, run_spec.num_steps, "steps"),
+    ):
+        if given is not None and given > available:
+            remarks.append(f"{key}={given}: there are {available:,} {what}; a larger number changes nothing")
     if run_spec.strategy.injects_failures:
         remarks += merged_instants(run_spec.config, total_samples=run_spec.total_samples, num_steps=run_spec.num_steps)
         if (path := config.trace.path) is not None and not read_trace(Path(path)).entries:

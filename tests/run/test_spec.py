@@ -1,6 +1,7 @@
 """Laws of a resolved config: which backend a run has, and what its hash says of it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,22 @@ def test_failures_that_meet_at_one_boundary_are_told(
     told = [line for line in check(changed(config, **keys)) if "instants" in line]
     words = "3 failure instants of trace twice fall on 2 boundaries between steps, and instants at one boundary are one"
     assert [line.startswith(words) for line in told] == [True] * is_said
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("data__max_train_samples", "training samples"),
+        ("eval__max_samples", "samples to evaluate"),
+        ("eval__curve_samples", "samples to evaluate"),
+        ("eval__every_steps", "steps"),
+    ],
+)
+def test_a_number_beyond_what_there_is_is_told(config: Config, key: str, what: str) -> None:
+    """Law: a run of fewer samples or evaluations than its config asks for says so, once, before it begins."""
+    (line,) = [line for line in check(changed(config, **{key: 10_000_000})) if "there are" in line]
+    name = key.replace("__", ".")
+    found = re.fullmatch(rf"{name}=10000000: there are ([\d,]+) {what}; a larger number changes nothing", line)
+    assert found is not None
+    most = int(found[1].replace(",", ""))
+    assert not [line for line in check(changed(config, **{key: most})) if "there are" in line]
