@@ -123,7 +123,7 @@ class CsvReader:
         fields = [_text(field) for field in self._fields(line, where)]
         self._names = fields if schema.header else [str(c + 1) for c in range(len(fields))]
         if wrong := [column for column in schema.columns if self._names.count(column) != 1]:
-            raise _no_columns(where, wrong, self._names, schema)
+            raise _no_columns(where, wrong, self._names, schema, line)
         places = {column: f for f, column in enumerate(schema.categories)}
         places |= {column: i for i, column in enumerate(schema.dense)}
         kinds = {schema.label: parsing.LABEL, **dict.fromkeys(schema.dense, parsing.DENSE)}
@@ -170,11 +170,11 @@ class CsvReader:
         raise AssertionError("CsvReader: the fast decoder rejected a row that the slow one accepts (a bug)")
 
 
-def _no_columns(where: str, wrong: Sequence[str], names: Sequence[str], schema: Schema) -> DataError:
-    """The error of the columns ``wrong``, which the first line does not name, or names twice."""
-    column, other = wrong[0], max(_SEPARATORS, key=names[0].count)
+def _no_columns(where: str, wrong: Sequence[str], names: Sequence[str], schema: Schema, line: bytes) -> DataError:
+    """The error of the columns ``wrong``, which the first ``line`` does not name, or names twice."""
+    column, other = wrong[0], max(_SEPARATORS, key=_text(line).count)
     hint = OTHER_COLUMNS if schema is AVAZU else ""
-    if len(names) == 1 and other in names[0]:
+    if len(names) == 1 and other in _text(line):
         hint = f"; is the separator {other!r}?{hint}"
     elif near := difflib.get_close_matches(column, {*names} - {*schema.columns}, n=1):
         hint = f"; is it {near[0]}?{hint}"

@@ -106,7 +106,7 @@ def prepare(
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return existing(advance)
-    _reserve(out, survey(sources), len(columns.columns) if columns else NUM_COLUMNS)
+    _reserve(out, survey(sources, partial(_decoder, columns)), len(columns.columns) if columns else NUM_COLUMNS)
     try:
         with replacing(out, "folder") as folder:
             return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), advance, chunk_bytes)
@@ -132,7 +132,7 @@ def _pack(
     read: list[Source] = []
     with (folder / RECORDS_NAME).open("wb") as file:
         for path in sources:
-            reader, decode = SourceReader(path, advance), _decoder(packer.columns, str(path))
+            reader, decode = SourceReader(path, advance), _decoder(packer.columns, path)
             for chunk in reader.chunks(chunk_bytes):
                 file.write(packer.pack(decode(chunk)).data)
             read.append(reader.source())
@@ -146,7 +146,9 @@ def _pack(
     return meta
 
 
-def _decoder(columns: Schema | None, name: str) -> Callable[[Chunk], DecodedRows]:
+def _decoder(columns: Schema | None, path: Path) -> Callable[[Chunk], DecodedRows]:
+    name = str(path)
+
     def criteo(chunk: Chunk) -> DecodedRows:
         rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
         # In double precision first: the float32 result then does not depend on which log the CPU has.

@@ -208,7 +208,8 @@ def read_meta(folder: Path) -> Meta:
             ``meta.json`` that is damaged, or ``records.bin`` missing or of another size.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; write it by `run.py data prepare`")
+        what = "expected a folder, got a file" if folder.exists() else "no such folder"
+        raise DataError(f"{folder}: {what}; write it by `run.py data prepare`")
     path = folder / META_NAME
     try:
         meta = Meta.model_validate_json(path.read_bytes())

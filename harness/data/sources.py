@@ -148,7 +148,9 @@ def total_bytes(paths: list[Path]) -> int:
     """Size of all sources on disk. Raises DataError for a source that is not a file."""
     for path in paths:
         if not path.is_file():
-            raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+            raise DataError(
+                f"{path}: {'is not a file; name the files of a folder' if path.exists() else 'no such file'}"
+            )
     return sum(path.stat().st_size for path in paths)
 
 
@@ -170,15 +172,19 @@ def by_numbers(paths: Sequence[Path]) -> list[Path]:
     return ordered
 
 
-def survey(paths: Sequence[Path]) -> int:
-    """Number of rows of all logs, estimated by the first megabytes of each.
+def survey(paths: Sequence[Path], decoder: Callable[[Path], Callable[[Chunk], object]]) -> int:
+    """Number of rows of all logs, estimated by the first megabytes of each, which its decoder decodes.
 
-    Raises DataError for a file that is no text, and for two that hold the same lines, packed or not.
+    Raises DataError for a beginning that is no text or not in the format, and for two logs of equal lines, packed or
+    not.
     """
     num_rows, seen = 0, defaultdict[bytes, list[Path]](list)
     for path in paths:
         reader = SourceReader(path, lambda _: None)
-        text = b"".join(chunk.text for chunk in islice(reader.chunks(_HEAD_BYTES), 2))
+        decode, text = decoder(path), b""
+        for chunk in islice(reader.chunks(_HEAD_BYTES), 2):
+            decode(chunk)
+            text += chunk.text
         num_rows += text.count(b"\n") * path.stat().st_size // max(reader.source().num_bytes, 1)
         alike = seen[text.replace(b"\r\n", b"\n")[:_COMPARED_BYTES]] if text else []
         for other in alike:

@@ -133,11 +133,14 @@ def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) 
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_bad_row_is_named_and_nothing_is_left(tmp_path: Path, rows: list[Row], packed: bool) -> None:
+def test_a_bad_row_is_named_and_nothing_is_left(
+    tmp_path: Path, rows: list[Row], packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line counts from 1 within its own file, also chunks later, in the second source and in gzip.
 
     Ctrl-C in the middle is as clean as an error.
     """
+    monkeypatch.setattr("harness.data.sources._HEAD_BYTES", SMALL_CHUNK)  # else it is found before the first is packed
     text = to_text([row[:38] if index == 777 else row for index, row in enumerate(rows)])
     sources = [tmp_path / "good", _write(tmp_path / "bad", gzip.compress(text) if packed else text)]
     _write(sources[0], to_text(rows[:100]))
@@ -273,7 +276,8 @@ def test_the_same_rows_are_not_taken_twice(tmp_path: Path, rows: list[Row]) -> N
     Logs that begin alike and are not equal are taken.
     """
     text = to_text(rows)
-    plain, other = _write(tmp_path / "day_0", text), _write(tmp_path / "other", text[:70_000])
+    alike = text[: text.rindex(b"\n", 0, 80_000) + 1]
+    plain, other = _write(tmp_path / "day_0", text), _write(tmp_path / "other", alike)
     (tmp_path / "link").symlink_to(plain)
     twins = [
         plain,
@@ -285,7 +289,7 @@ def test_the_same_rows_are_not_taken_twice(tmp_path: Path, rows: list[Row]) -> N
     for twin in twins:
         with pytest.raises(DataError, match=f"^{twin}: holds the same rows as {plain}, which would be taken twice; "):
             prepare([plain, other, twin], tmp_path / "out", progress=lambda *_: pytest.fail("packed"))
-    assert prepare([plain, _write(other, text[: text.rfind(b"\n", 0, 80_000) + 1])], tmp_path / "out").num_rows > 1_200
+    assert prepare([plain, other], tmp_path / "out").num_rows == 1_200 + alike.count(b"\n")
     small = [_write(tmp_path / name, to_text(rows[:2])) for name in "ab"]
     with pytest.raises(DataError, match=f"^{small[1]}: holds the same rows as {small[0]}"):
         prepare(small, tmp_path / "small")
@@ -393,12 +397,34 @@ def test_a_file_that_is_no_text_is_refused_by_its_kind(tmp_path: Path, rows: lis
     """
     make, message = KINDS[kind]
     source = _write(tmp_path / f"a log.{kind}", make(to_text(rows)))
-    first = _write(tmp_path / "good", to_text(rows))
-    schemas = [None, AVAZU, Schema(separator="\t", header=False, label="2", categories=("30",))]
-    for columns in schemas:
+    good = _write(tmp_path / "good", to_text(rows))
+    last = Schema(separator="\t", header=False, label="2", categories=("30",))
+    for sources, columns in ([good, source], None), ([source], AVAZU), ([source], last):
         with pytest.raises(DataError, match=f"^{source}: {message.format(source)}"):
-            prepare([first, source], tmp_path / "out", columns=columns, progress=lambda *_: pytest.fail("packed"))
+            prepare(sources, tmp_path / "out", columns=columns, progress=lambda *_: pytest.fail("packed"))
     assert _left_over(tmp_path) == [source.name, "good"]
+
+
+COLUMNS: list[tuple[Schema | None, bytes, str]] = [
+    (None, b"1\t" * 38 + b"1\n", "39 columns, expected 40 .*; rows without labels, as in a test file, cannot be"),
+    (None, b"1," * 39 + b"1\n", "1 columns, expected 40 .*; --format csv --schema FILE.yaml reads other columns, sep"),
+    (None, b"label" + b"\tI1" * 39 + b"\n", "bad label 'label', expected 0 or 1; --format csv --schema FILE.yaml"),
+    (AVAZU, b"click," + ",".join(AVAZU.categories).replace("device_ip,", "").encode(), "a header .*; --format csv"),
+    (AVAZU, ",".join(AVAZU.categories).encode(), "a header with the column click, .*; rows without labels"),
+    (Schema(label="y", categories=("a", "b")), b"a,b\n1,2\n", "a header with the column y, .*; rows without labels"),
+    (Schema(label="y", categories=("a", "b")), b"y\ta\tb\n", r".*; is the separator '\\t'\?"),
+    (Schema(label="2", categories=("1",), header=False), b"a;1\n", "1 columns, .*; is the separator ';'"),
+    (Schema(label="2", categories=("1",), header=False), b"a,y\n", r"column 2: bad label .*\(header: true\)\?"),
+]
+
+
+@pytest.mark.parametrize(("columns", "text", "message"), COLUMNS)
+def test_other_columns_are_known_by_the_first_line(
+    tmp_path: Path, columns: Schema | None, text: bytes, message: str
+) -> None:
+    """Law: a log without labels, with other columns, another separator or a header is told what to do."""
+    with pytest.raises(DataError, match=f"^{tmp_path / 'a'}:1: (expected )?{message}"):
+        prepare([_write(tmp_path / "a", text)], tmp_path / "out", columns=columns)
 
 
 def test_a_crash_at_any_call_leaves_whole_data_or_none(tmp_path: Path, rows: list[Row]) -> None:
