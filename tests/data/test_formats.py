@@ -20,7 +20,9 @@ from harness.data.delimited import AVAZU, CsvReader, read_schema
 from harness.data.prepare import prepare
 from harness.data.records import Schema, map_records, read_meta
 from harness.data.sources import Chunk
+from tests.data.logs import random_rows, to_text
 
+DATA_PAGE = Path(__file__).parents[2] / "docs" / "DATA.md"
 NUM_ROWS = 3_000
 HEADER = ["id", "click", *AVAZU.categories]
 OWN = Schema(
@@ -153,6 +155,22 @@ def test_files_are_read_one_after_the_other_each_by_its_header(tmp_path: Path) -
     (tmp_path / "b").write_bytes(_text([row[::-1] for row in [HEADER, *rows[200:]]]))
     whole = prepare([tmp_path / "whole"], tmp_path / "one", columns=AVAZU)
     assert prepare([tmp_path / "a.gz", tmp_path / "b"], tmp_path / "two", columns=AVAZU).digest == whole.digest
+
+
+def test_criteos_log_as_csv_has_the_digest_of_the_original(tmp_path: Path) -> None:
+    """The schema of docs/DATA.md, and whole numbers as pandas writes them beside missing ones."""
+    rows = random_rows(400, seed=4)
+    for row in rows:
+        row[14:] = [f"{int(value or '0', 16):08x}" for value in row[14:]]  # each value in one spelling
+        row[20] = row[20].replace("00000000", "")
+    names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{c}" for c in range(1, 27))]
+    as_floats = [[*row[:1], *(f"{value}.0" if value else "" for value in row[1:14]), *row[14:]] for row in rows]
+    (tmp_path / "a.tsv").write_bytes(to_text(rows))
+    (tmp_path / "a.csv").write_bytes(_text([names, *as_floats]))
+    schema = next(text for text in DATA_PAGE.read_text().split("```yaml\n") if text.startswith("label: label\n"))
+    (tmp_path / "a.yaml").write_text(schema.partition("```")[0])
+    made = prepare([tmp_path / "a.csv"], tmp_path / "csv", columns=read_schema(tmp_path / "a.yaml"))
+    assert made.digest == prepare([tmp_path / "a.tsv"], tmp_path / "tsv").digest
 
 
 def _bad(row: int, column: str, value: str) -> bytes:
