@@ -8,8 +8,9 @@ from harness.config.words import Parameters, explained, read_words
 from harness.core.errors import TraceError
 from harness.files import write_text
 from harness.traces.generate import generate
+from harness.traces.importers import doubts as log_doubts
 from harness.traces.importers import read_log
-from harness.traces.importers.findings import FailureLog, LogFormat
+from harness.traces.importers.findings import FailureLog, LogFormat, counted
 from harness.traces.learn import doubts, spec_of_model
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.regime import generate_preset
@@ -47,6 +48,8 @@ def import_log(options: argparse.Namespace) -> int:
     log = read_log(options.file, LogFormat(**how))
     trace = map_log(log, spec)
     _show_import(log, trace)
+    for doubt in log_doubts(log):
+        console.note(f"note: {options.file}: {doubt}")
     return _write(options, trace)
 
 
@@ -104,9 +107,12 @@ def _summary(trace: Trace) -> str:
 def _show_import(log: FailureLog, trace: Trace) -> None:
     """Print the numbers of records kept, and dropped or changed by each rule; the failures; the rules of mapping."""
     counts = {**log.dropped, **log.changed}
-    console.say(f"{log.source}: kept {log.num_kept:,} of {log.num_read:,} records{':' if log.dropped else ''}")
-    for rule, count in counts.items():
-        console.say(f"  {count:,} {rule}")
+    lines = [*filter(None, [log.columns]), *(f"{count:,} {rule}" for rule, count in counts.items())]
+    if log.censored:
+        lines.append(f"{sum(log.censored.values()):,} that are no failures (censored): {counted(log.censored)}")
+    console.say(f"{log.source}: kept {log.num_kept:,} of {log.num_read:,} records{':' if lines else ''}")
+    for line in lines:
+        console.say(f"  {line}")
     if log.outages:
         num, num_nodes = len(log.outages), len({outage.node for outage in log.outages})
         console.say(

@@ -14,6 +14,7 @@ Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I inst
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -28,6 +29,8 @@ from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _ROUNDING = 1e-5  # relative: headers give six digits
+_EQUAL = 0.02  # relative difference of gaps that count as equal
+_LEAST_EQUAL = 5
 Per = Literal["rank", "system"]
 First = Literal["counted", "left_out"]
 
@@ -176,6 +179,19 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
         last_R, gap_E = last_R[process_E[is_first_E]], gap_E[~is_first_E]
     rest_R, is_gap_E = observed.length_h - last_R, gap_E > 0
     return Sample(gap_E[is_gap_E], rest_R[rest_R > 0], int((~is_gap_E).sum()))
+
+
+def equal_gaps(gaps_h: Sequence[float]) -> tuple[int, float] | None:
+    """How many gaps are within 2 % of the median, and the median; None for fewer than 5, or less than half of all.
+
+    So many equal gaps are the period of a clock or of reports, and not times between failures.
+    """
+    gaps_E = np.asarray(gaps_h, np.float64)
+    if len(gaps_E) < _LEAST_EQUAL:
+        return None
+    median_h = float(np.median(gaps_E))
+    num = int((np.abs(gaps_E - median_h) <= _EQUAL * median_h).sum())
+    return (num, median_h) if num >= max(_LEAST_EQUAL, len(gaps_E) / 2) else None
 
 
 def _number(trace: Trace, key: str) -> float | None:

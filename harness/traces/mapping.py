@@ -16,7 +16,7 @@ from harness.core.errors import TraceError
 from harness.core.faults import longest
 from harness.core.plans import Rank, host_name, ps_index, ps_rank
 from harness.core.seeds import generator
-from harness.traces.importers.findings import FailureLog, Outage
+from harness.traces.importers.findings import FailureLog, Outage, counted
 from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace
 
 Kind = Literal["densest", "median", "quietest", "random"]
@@ -121,6 +121,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         "checksum": log.checksum,
         "format": log.format,
         "records": f"kept {log.num_kept} of {log.num_read}",
+        **({"censored": counted(log.censored)} if log.censored else {}),
         **{f"rule {number}": rule for number, rule in enumerate(applied, start=1)},
         **({} if began is None else {"began": began.isoformat(timespec="seconds")}),
         "window_h": f"{first_h:g}-{last_h:g}",

@@ -6,13 +6,17 @@ It has one entry in FORMATS. Overlaps, calendar, counts and ``strict`` are handl
 """
 
 import hashlib
-from collections.abc import Callable
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.errors import TraceError
+from harness.traces.gaps import equal_gaps
 from harness.traces.importers import intervals, lanl, spot, training
-from harness.traces.importers.findings import HOUR_S, FailureLog, Findings, LogFormat
+from harness.traces.importers.findings import DOWN, HOUR_S, FailureLog, Findings, LogFormat, Outage, counted
 from harness.traces.trace import read_utf8
 
 
@@ -25,51 +29,62 @@ class Importer:
     """
 
     read: Callable[[str, Findings], None]
-    licence: str
     has_calendar: bool | None
     options: tuple[str, ...] = ()
 
 
+_OF_ALL = ("format", "strict", "merge_h", "licence")  # options
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
         read=training.read_infinitehbd,
-        licence="Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)",
         has_calendar=False,
+        options=("censored",),
     ),
     "lanl": Importer(
         read=lanl.read,
-        licence="released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL",
         has_calendar=True,
-        options=("system",),
+        options=("system", "censored"),
     ),
     "bamboo": Importer(
         read=spot.read_events,
-        licence="MIT, uclasystem/bamboo (NSDI 2023)",
         has_calendar=False,
-        options=("by",),
+        options=("by", "censored"),
     ),
     "skypilot": Importer(
         read=spot.read_counts,
-        licence="skypilot-org/spot-traces (NSDI 2024); it names no licence: ask before passing it on, and cite",
         has_calendar=False,
     ),
     "fta": Importer(
         read=intervals.read_fta,
-        licence="Failure Trace Archive; cite the archive and the data set's own source",
         has_calendar=None,
     ),
     "philly": Importer(
         read=training.read_philly,
-        licence="msr-fiddle/philly-traces, provided as is; cite Jeon et al., ATC 2019",
         has_calendar=True,
     ),
     "intervals": Importer(
         read=intervals.read_intervals,
-        licence="not stated in the file",
         has_calendar=None,
-        options=("unit",),
+        options=("unit", "columns", "censored"),
     ),
 }
+
+
+_INFINITEHBD = "Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)"
+_LANL = "released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL"
+_BAMBOO = "MIT, uclasystem/bamboo (NSDI 2023)"
+LICENCES: dict[str, str] = {
+    "5871b881b341c9526223c025eda3a9bd2f0f875cf8d53441688ccd953e11b80d": _INFINITEHBD,  # fault_trace.json
+    "c203af4201e5b094b7d77dede917d74921c2e3ea121521a01830174c091169fc": _LANL,  # system 20
+    "0b7828fcd4637799590578287415d4d4bbb5e3cfef5fbaf23ca8e5b3ef6bdd68": _BAMBOO,  # p3-trace.csv
+    "6a21d2003cfa16acfb65fb87b5521dd995c72f49a37900979eea177e853592eb": _BAMBOO,  # g4dn-trace.csv
+}
+"""Licences of published files by SHA-256. A format alone tells no licence: others write it too."""
+_DOUBTFUL = re.compile(
+    r"mainten|(?<!un)(planned|scheduled)|upgr|install|owner|\buser\b|cancel|drain|stop|shut|retire|decom|reserv|offline",
+    re.IGNORECASE,
+)
+_LONG = 0.05  # of the log's hours: an empty beginning that changes the MTBF
 
 
 def read_log(path: Path, how: LogFormat) -> FailureLog:
@@ -81,7 +96,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     importer = FORMATS.get(how.format)
     if importer is None:
         raise TraceError(f"format: expected one of {', '.join(FORMATS)}, got {how.format!r}")
-    if others := how.model_fields_set - {"format", "strict", *importer.options}:
+    if others := how.model_fields_set - {*_OF_ALL, *importer.options}:
         accepted = ", ".join(importer.options) or "none"
         raise TraceError(f"format={how.format}: expected one of its options ({accepted}), got {min(others)}")
     text, content = read_utf8(path, "a log of failures")
@@ -89,16 +104,56 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
         raise TraceError(f"{path}: expected a log of failures, got an empty file")
     found = Findings(str(path), how)
     importer.read(text, found)
+    if how.censored is not None and not found.censored:
+        some = ", ".join(reason for reason, _ in found.reasons.most_common(5)) or "none"
+        raise TraceError(f"{path}: censored: expected a pattern found in a reason ({some}), got {how.censored!r}")
     zero_s, began = found.hour_zero(importer.has_calendar)
+    checksum = hashlib.sha256(content).hexdigest()
     return FailureLog(
         format=how.format,
         source=path.name,
-        licence=importer.licence,
-        checksum=f"sha256:{hashlib.sha256(content).hexdigest()}",
+        licence=how.licence or LICENCES.get(checksum, "not stated"),
+        checksum=f"sha256:{checksum}",
         outages=found.outages(zero_s),
         nodes=tuple(sorted(found.nodes)),
         length_h=(found.last_s - zero_s) / HOUR_S,
         began=began,
+        first_h=(found.first_s - zero_s) / HOUR_S,
+        columns=found.columns,
         dropped=dict(found.dropped),
         changed=dict(found.changed),
+        reasons=dict(found.reasons),
+        censored=dict(found.censored),
     )
+
+
+def doubts(log: FailureLog) -> Iterator[str]:
+    """A sentence on each sign that failures are counted that are none, or hours that nobody watched."""
+    found = {reason: num for reason, num in log.reasons.items() if _DOUBTFUL.search(reason)}
+    if found:
+        yield (
+            f"{sum(found.values()):,} records have reasons that may be no failures ({counted(found)}); censored=REGEX "
+            "leaves such reasons out"
+        )
+    by_node: dict[str, list[Outage]] = {}
+    for outage in log.outages:
+        by_node.setdefault(outage.node, []).append(outage)
+    pairs = [pair for outages in by_node.values() for pair in itertools.pairwise(outages)]
+    if (equal := equal_gaps([after.start_h - before.start_h for before, after in pairs])) is not None:
+        num, gap_h = equal
+        yield (
+            f"{num:,} of {len(pairs):,} times between failures of one node are {gap_h:.3g} h, as of a machine that "
+            f"reports again and again: merge_h={1.5 * gap_h:.2g} makes such reports one failure"
+        )
+    num_adjacent = sum(before.end_h == after.start_h for before, after in pairs) - log.changed.get(DOWN, 0)
+    if num_adjacent > 0:
+        yield (
+            f"{num_adjacent:,} record{'s begin' if num_adjacent > 1 else ' begins'} when an outage of the same node "
+            "ends: merge_h=0 makes both one failure"
+        )
+    if log.first_h > _LONG * log.length_h:
+        first_h = math.floor(log.first_h * 1e4) / 1e4
+        yield (
+            f"the first {log.first_h:.3g} h of {log.length_h:.4g} have no record and count as hours without a failure: "
+            f"if nobody watched, from={first_h:.10g} leaves them out"
+        )

@@ -54,8 +54,10 @@ class FailureLog:
     """A clean log: outages in order of (start, node), inside the log; those of one node do not overlap.
 
     ``nodes`` are all known nodes, without an outage too, where the format names them. ``began`` is the calendar time of
-    hour 0 (ISO 8601), None where the log has none. ``dropped`` and ``changed`` count, by the rule's sentence, records
-    that were left out, and records that were corrected and kept.
+    hour 0 (ISO 8601), None where the log has none; ``first_h`` the hour of the first record. ``dropped`` and
+    ``changed`` count, by the rule's sentence, records that were left out, and records that were corrected and kept.
+    ``columns`` says which columns were read, where these are found by name. ``reasons`` count failures by their reason,
+    where the log has any; ``censored`` the ends that are no failures.
     """
 
     format: str
@@ -66,8 +68,12 @@ class FailureLog:
     nodes: tuple[str, ...]
     length_h: float
     began: str | None = None
+    first_h: float = 0.0
+    columns: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    censored: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_kept(self) -> int:
@@ -75,8 +81,8 @@ class FailureLog:
 
     @property
     def num_read(self) -> int:
-        """The number of records read, kept or dropped."""
-        return self.num_kept + sum(self.dropped.values())
+        """The number of records read: kept, dropped, or no failures."""
+        return self.num_kept + sum(self.dropped.values()) + sum(self.censored.values())
 
 
 @dataclass(slots=True)
@@ -96,12 +102,22 @@ class LogFormat(Parameters):
     """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
     strict: bool = False
     """Whether a file with a record that a rule drops or mends is refused."""
+    merge_h: Annotated[float, Field(ge=0)] | None = None
+    """Reports of a node within so many hours of its last report, or of that one's end, are one failure."""
+    licence: str = ""
+    """Licence of the log, for the header; without it, that of a published file known byte for byte, or "not stated"."""
+    censored: str | None = None
+    """For `intervals`, `bamboo`, `lanl`, `infinitehbd`: a regular expression found in reasons that are no failures,
+    such as `owner|maintenance`, in any case of letters."""
     system: Annotated[int, Field(ge=0)] | None = None
     """For `lanl`: number of the system whose failures are taken; without it, those of all systems."""
     by: Literal["slot", "instance"] = "slot"
     """For `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
     unit: Literal["ms", "s", "m", "h", "d"] = "s"
-    """For `intervals`: unit of start and end."""
+    """For `intervals`: unit of start and end that are numbers."""
+    columns: str | None = None
+    """For `intervals`: names of the file's columns, as `node:HOST,start:DOWN,end:UP,reason:WHY`; for columns that are
+    named otherwise than in docs/TRACES.md."""
 
 
 class Findings:
@@ -114,6 +130,13 @@ class Findings:
         self.first_s, self.last_s = math.inf, -math.inf
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.censored: Counter[str] = Counter()
+        self.has_dates, self.columns = False, ""
+        try:
+            self._no_failure = None if how.censored is None else re.compile(how.censored, re.IGNORECASE)
+        except re.error as error:
+            raise TraceError(f"censored: expected a regular expression, got {how.censored!r}: {error}") from error
 
     def saw(self, where: str, *times_s: float | None) -> None:
         """Extend the time that the log covers to ``times_s``, of failures or not; None is ignored.
@@ -127,12 +150,21 @@ class Findings:
             )
         self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
 
-    def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
-        """Add a failure of ``node`` and return it; a later event may still set its ``end_s``. Raises as :meth:`saw`."""
+    def fail(self, node: str, start_s: float, end_s: float | None, where: str, reason: str = "") -> Failure:
+        """Add a failure of ``node`` and return it; a later event may still set its ``end_s``. Raises as :meth:`saw`.
+
+        If ``how.censored`` is found in ``reason``, the end is counted as no failure, and none is added.
+        """
         self.nodes[node] = None
         self.saw(where, start_s, end_s)
-        self.failures.append(Failure(node, start_s, end_s, where))
-        return self.failures[-1]
+        failure = Failure(node, start_s, end_s, where)
+        if reason and self._no_failure is not None and self._no_failure.search(reason):
+            self.censored[reason] += 1
+            return failure
+        if reason:
+            self.reasons[reason] += 1
+        self.failures.append(failure)
+        return failure
 
     def drop(self, rule: str, where: str) -> None:
         """Count a record that is left out by ``rule``. ``where``: the record's place. Raises TraceError if strict."""
@@ -180,6 +212,7 @@ class Findings:
     def _without_overlap(self, failures: Iterable[Failure]) -> Iterator[Failure]:
         """The failures of one node (in order of start) without faulty records and overlaps, which are counted."""
         current: Failure | None = None
+        merge_s, reported_s = -math.inf if self.how.merge_h is None else self.how.merge_h * HOUR_S, -math.inf
         for failure in failures:
             end_s = failure.end_s
             if end_s is not None and end_s < failure.start_s:
@@ -188,6 +221,13 @@ class Findings:
             if end_s == failure.start_s:
                 self.change(ZERO, failure.where)
                 end_s = None
+            is_again = failure.start_s - reported_s <= merge_s
+            reported_s = max(reported_s, failure.start_s if end_s is None else end_s)
+            if current is not None and is_again:
+                self.dropped[f"reports within {self.how.merge_h:g} h of the node's last one: one failure with it"] += 1
+                still_s = current.end_s if (current.end_s or 0.0) > failure.start_s else None
+                current.end_s = longest((still_s, end_s))
+                continue
             if current is not None and failure.start_s == current.start_s:
                 self.drop(SAME, failure.where)
                 current.end_s = longest((current.end_s, end_s))
@@ -208,14 +248,14 @@ class Findings:
         is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: the log has one if its last time lies in
         1990 or later. Raises TraceError if then some times count from 1970 and some from 0.
         """
-        if has_calendar is None:
+        if has_calendar is None and not self.has_dates:
             has_calendar = self.last_s >= CALENDAR_S
             if has_calendar and self.first_s < CALENDAR_S:
                 raise TraceError(
                     f"{self.source}: expected all times since 1970 or all since the log's beginning, "
                     f"got {self.first_s:.15g} s and {self.last_s:.15g} s"
                 )
-        if not has_calendar:
+        if not (has_calendar or self.has_dates):
             return 0.0, None
         zero_s = self.first_s // DAY_S * DAY_S
         return zero_s, datetime.fromtimestamp(zero_s, UTC).replace(tzinfo=None).isoformat()
@@ -256,13 +296,13 @@ def read_json(model: Any, text: str, source: str) -> Any:
         raise TraceError(f"{source}: {mistake}") from None
 
 
-def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+def csv_rows(text: str, source: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """Yield ``file:line`` and the stripped fields of each CSV row; rows with empty fields only are skipped.
 
     LF, CRLF and CR end lines. A quoted field may hold line breaks; the line is then the row's last one. Raises
     TraceError for text that is no CSV.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     try:
         for row in reader:
             fields = [field.strip() for field in row]
@@ -304,6 +344,13 @@ def date_seconds(value: Any, *, formats: Sequence[str], like: str) -> float:
         with suppress(ValueError):
             return (datetime.strptime(value, form) - _1970).total_seconds()
     raise ValueError(f"expected a date and time like {like}")
+
+
+def counted(numbers: Mapping[str, int], most: int = 5) -> str:
+    """The ``most`` frequent keys with their numbers: ``owner stop 725, maintenance 4 and 2 others``."""
+    first = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{' '.join(key.split())} {num:,}" for key, num in first[:most])
+    return listed + f" and {len(first) - most} others" * (len(first) > most)
 
 
 def shown(value: str) -> str:

@@ -1,6 +1,7 @@
 """Logs of intervals in which nodes were down: a generic one, and the Failure Trace Archive's ``event_trace.tab``.
 
-The generic one is ``node,start,end``, one outage a line, in any unit, since 1970 or since the log's beginning.
+The generic one has an outage a line, in columns that are found by their names: the node, start and end, as dates or as
+numbers in any unit since 1970 or since the log's beginning, and a reason.
 
 Source of the other: the archive's description of its format (fta.scem.westernsydney.edu.au, FTAFormat): tab-separated
 ``event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason``,
@@ -8,32 +9,131 @@ times in seconds since 1970, event_type 1 = available, 0 = unavailable; comment 
 """
 
 import io
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import PlainValidator
 
 from harness.core.errors import TraceError
 from harness.traces.importers.findings import DAY_S, HOUR_S, Count, Findings, Name, Number, Record, csv_rows, shown
 
+NO_NODE = "records without a node dropped"
+
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": HOUR_S, "d": DAY_S}  # seconds
-_FIELDS = ("node", "start", "end")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "node": ("node", "nodename", "nodeid", "host", "hostname", "machine", "server", "instance"),
+    "start": ("start", "starttime", "timestart", "startedat", "began", "down", "downat", "failed", "failedat"),
+    "end": ("end", "endtime", "timeend", "endedat", "ended", "up", "upat", "back", "backat", "repaired", "repairedat"),
+    "reason": ("reason", "cause"),
+}
+"""Names of columns by what they hold, in small letters and digits only."""
+_NEEDED = ("node", "start")
+_OPEN = ("unknown", "none", "null", "nan", "n/a", "na", "-")  # words for an end that is not known
+_DELIMITERS = ",;|\t"
+
+
+def _time(value: object) -> float | datetime:
+    text = str(value)
+    with suppress(ValueError):
+        if "_" not in text and math.isfinite(number := float(text)):
+            return number
+    with suppress(ValueError):
+        return datetime.fromisoformat(text)
+    raise ValueError("expected a finite number, or a date like 2026-01-31T06:00")
+
+
+def _end(value: object) -> float | datetime | None:
+    return None if value is None or str(value).lower() in _OPEN else _time(value)
 
 
 class _Line(Record):
     node: Name
-    start: Number
-    end: Number | None
+    start: Annotated[float | datetime, PlainValidator(_time)]
+    end: Annotated[float | datetime | None, PlainValidator(_end)] = None
+    reason: str | None = None
 
 
 def read_intervals(text: str, found: Findings) -> None:
-    """Read each line as one outage; ``end`` may be empty. A first line ``node,start,end`` is skipped."""
-    unit_s = _UNITS[found.how.unit]
-    for where, fields in csv_rows(text, found.source):
-        if not found.failures and [field.lower() for field in fields] == [*_FIELDS]:
+    """Read each line as one outage; its end may be unknown, and a line without a node is dropped.
+
+    Columns are found by the names in the first line, or by ``columns``; without names they are node, start and end.
+    They are separated by the character of ``,;|`` and tab that the first line has most of.
+    """
+    first = next(line for line in text.splitlines() if line.strip())
+    columns: dict[str, int] | None = None
+    width, kinds = 0, dict[str, None]()
+    for where, fields in csv_rows(text, found.source, max(_DELIMITERS, key=first.count)):
+        if columns is None:
+            width, columns = len(fields), _columns(fields, found, where)
+            if columns:
+                rest = [name for place, name in enumerate(fields) if place not in columns.values()]
+                taken = ", ".join(f"{fields[place]} as {key}" for key, place in columns.items())
+                found.columns = f"columns: {taken}" + f"; not read: {', '.join(rest)}" * bool(rest)
+                continue
+            columns = dict(zip(_NAMES, range(3), strict=False))
+        if len(fields) != width:
+            raise TraceError(f"{where}: expected {width} columns as in the first line, got {len(fields)}")
+        if not fields[columns["node"]]:
+            found.drop(NO_NODE, where)
             continue
-        if len(fields) != len(_FIELDS):
-            raise TraceError(f"{where}: expected 3 columns (node,start,end), got {len(fields)}")
-        line = _Line.of(_FIELDS, fields, where)
-        found.fail(line.node, line.start * unit_s, None if line.end is None else line.end * unit_s, where)
-    if not found.failures:
+        line = _Line.of([*columns], [fields[place] for place in columns.values()], where)
+        start_s = _seconds(line.start, found, where, kinds)
+        end_s = None if line.end is None else _seconds(line.end, found, where, kinds)
+        found.fail(line.node, start_s, end_s, where, line.reason or "")
+    if not found.failures and not found.censored:
         raise TraceError(f"{found.source}: expected at least one outage, got column names only")
+
+
+def _columns(fields: list[str], found: Findings, where: str) -> dict[str, int]:
+    """The place of each column that the first line names; empty if it has no names, but an outage.
+
+    Raises TraceError for a line without names of other than 3 columns, names that leave out node or start or mean one
+    column twice, and ``columns`` that the file does not have.
+    """
+    words = found.how.columns
+    if words is not None:
+        asked = dict(pair.partition(":")[::2] for pair in words.split(","))
+        if wrong := [key for key, name in asked.items() if key not in _NAMES or name not in fields]:
+            expected = f"expected KEY:NAME with keys of {', '.join(_NAMES)} and names of {', '.join(fields)}"
+            raise TraceError(f"{where}: columns: {expected}, got {shown(f'{wrong[0]}:{asked[wrong[0]]}')}")
+        names = {key: [name] for key, name in asked.items()}
+    else:
+        plain = {name: "".join(filter(str.isalnum, name.lower())) for name in fields}
+        names = {key: [name for name in fields if plain[name] in known] for key, known in _NAMES.items()}
+        if not any(names.values()) and any(map(_is_time, fields)):
+            if len(fields) == 3:
+                return {}
+            raise TraceError(f"{where}: expected 3 columns (node,start,end), or column names first, got {len(fields)}")
+    for key, of_key in names.items():
+        if len(of_key) > 1 or fields.count("".join(of_key)) > 1 or (key in _NEEDED and not of_key):
+            got = f"{' and '.join(of_key)}" if of_key else f"the columns {', '.join(fields)}"
+            hint = "columns=node:NAME,start:NAME,end:NAME,reason:NAME names them"
+            raise TraceError(f"{where}: expected one column named {key}, got {shown(got)}; {hint}")
+    return {key: fields.index(of_key[0]) for key, of_key in names.items() if of_key}
+
+
+def _is_time(text: str) -> bool:
+    try:
+        _time(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(time: float | datetime, found: Findings, where: str, kinds: dict[str, None]) -> float:
+    """``time`` in seconds. ``kinds``: the kind of the times so far. Raises TraceError for another kind."""
+    found.has_dates = isinstance(time, datetime)
+    kind = "a number" if not isinstance(time, datetime) else "a date" if time.tzinfo is None else "a date with a zone"
+    kinds.setdefault(kind)
+    if len(kinds) > 1:
+        expected, *_ = kinds
+        raise TraceError(f"{where}: expected {expected} as before, got {kind}; write all times in one way")
+    if isinstance(time, datetime):
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return time * _UNITS[found.how.unit]
 
 
 # --- the Failure Trace Archive ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ DIFFERS = "records whose down time is not end - start: kept, the down time belie
 
 _MINUTE_S = 60.0
 _NUM_COLUMNS = 26
+_CAUSES = slice(19, 25)  # facilities, hardware, human error, network, undetermined, software
 _MAX_NODES = 100_000
 _COLUMNS = {0: "System", 2: "nodes", 6: "nodenumz", 16: "Prob Started", 17: "Prob Fixed", 18: "Down Time"}
 _US_FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%y %H:%M")
@@ -51,11 +52,11 @@ def read(text: str, found: Findings) -> None:
         line = _Line.of([*_COLUMNS.values()], [fields[column] for column in _COLUMNS], where)
         num_nodes[line.system] = max(num_nodes.get(line.system, 0), line.nodes)
         if wanted in (None, line.system):
-            _add(line, found, where)
+            _add(line, found, where, ": ".join(filter(None, fields[_CAUSES])))
     if wanted is not None and wanted not in num_nodes:
         systems = shown(", ".join(map(str, sorted(num_nodes))))
         raise TraceError(f"{found.source}: system: expected one of {systems}, got {wanted}")
-    if not found.failures:
+    if not found.failures and not found.censored:
         raise TraceError(f"{found.source}: expected at least one failure, got none")
     for number in num_nodes.keys() if wanted is None else {wanted}:
         found.nodes |= dict.fromkeys(f"{number}-{node}" for node in range(num_nodes[number]))
@@ -73,7 +74,7 @@ def _is_header(fields: list[str], where: str, *, is_first: bool) -> bool:
     return True
 
 
-def _add(line: _Line, found: Findings, where: str) -> None:
+def _add(line: _Line, found: Findings, where: str, cause: str) -> None:
     if line.start_s is None or line.node is None:
         found.drop(NO_TIME if line.start_s is None else NO_NODE, where)
         return
@@ -85,4 +86,5 @@ def _add(line: _Line, found: Findings, where: str) -> None:
     if None not in (between_s, down_s) and between_s != down_s:
         # In system 20's log: three times an hour of daylight saving, which the down time has right, twice a minute.
         found.change(DIFFERS, where)
-    found.fail(f"{line.system}-{line.node}", line.start_s, None if down_s is None else line.start_s + down_s, where)
+    end_s = None if down_s is None else line.start_s + down_s
+    found.fail(f"{line.system}-{line.node}", line.start_s, end_s, where, cause)

@@ -44,23 +44,25 @@ class Slots:
         if slot in self._open:
             self._open.pop(slot).end_s = time_s
 
-    def leave(self, instance: str, time_s: float, where: str) -> None:
+    def leave(self, instance: str, time_s: float, where: str, reason: str = "") -> None:
         slot = self.slot_of.pop(instance)
         self._empty.append(slot)
-        self._open[slot] = self._found.fail(slot, time_s, None, where)
+        self._open[slot] = self._found.fail(slot, time_s, None, where, reason)
 
 
 class _Line(Record):
     time: Number
     kind: Literal["add", "remove"]
     instance: Name
+    reason: str | None
 
 
 def read_events(text: str, found: Findings) -> None:
     """Read a log of Bamboo: each removal of an instance is a failure.
 
     With ``by=slot`` a node is a slot of the cluster, down until another instance takes it; with ``by=instance`` it is
-    the instance. An instance that is removed without having been added was there when the log began.
+    the instance. An instance that is removed without having been added was there when the log began. A fourth field is
+    the reason of a removal.
     """
     slots = Slots(found, is_named=found.how.by == "instance")
     events = [*found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)])]
@@ -77,15 +79,15 @@ def read_events(text: str, found: Findings) -> None:
             else:
                 slots.enter(line.instance, time_s)
         elif is_here:
-            slots.leave(line.instance, time_s, where)
+            slots.leave(line.instance, time_s, where, line.reason or "")
         else:
             found.drop(GONE, where)
 
 
 def _event(where: str, fields: list[str]) -> tuple[float, str, _Line]:
-    if len(fields) != 3 or fields[1] not in ("add", "remove"):
+    if len(fields) not in (3, 4) or fields[1] not in ("add", "remove"):
         raise TraceError(f"{where}: expected 'milliseconds,add|remove,instance', got {shown(','.join(fields))}")
-    line = _Line.of(("time", "kind", "instance"), fields, where)
+    line = _Line.of(("time", "kind", "instance", "reason"), [*fields, ""][:4], where)
     return line.time * _MILLISECOND_S, where, line
 
 

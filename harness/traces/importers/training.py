@@ -38,7 +38,9 @@ def read_infinitehbd(text: str, found: Findings) -> None:
         found.nodes[event.node_id] = None
         faults = open_faults.setdefault(event.node_id, [])
         if event.event_type == "fault_start":
-            faults.append((event.fault_type, found.fail(event.node_id, time_s, None, where)))
+            kind = event.fault_type
+            reason = ": ".join(map(str, kind.values())) if isinstance(kind, dict) else str(kind or "")
+            faults.append((kind, found.fail(event.node_id, time_s, None, where, reason)))
         elif faults:
             number = next((number for number, (kind, _) in enumerate(faults) if kind == event.fault_type), 0)
             faults.pop(number)[1].end_s = time_s
