@@ -1,5 +1,6 @@
 """The figure of a failure trace (survival of the times between failures), and the traces of a grid in its report."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from harness.core.events import Injected
 from harness.files import store_errors
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, flatten, read_config
-from harness.traces.fits import verdict
+from harness.traces.fits import MIN_EVENTS, Fit, verdict
 from harness.traces.job_trace import job_trace
 from harness.traces.statistics import Level, TraceStatistics, describe
 from harness.traces.trace import Trace
@@ -26,16 +27,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CAPTION = (
-    "Share of the times between failures that are longer than so many hours: observed (steps, Kaplan-Meier with 95 % "
-    "band) and fitted."
-)
-_FAMILY_COLOURS = {
-    "exponential": colour("cpr_vanilla"),
-    "gamma": colour("cpr_mfu"),
-    "weibull": colour("never_save"),
-    "lognormal": colour("full"),
-}  # from the palette of strategies
+_FAMILY_LOOKS = {
+    "exponential": (colour("cpr_vanilla"), "-"),
+    "gamma": (colour("cpr_mfu"), (0, (6, 2))),
+    "weibull": (colour("never_save"), (0, (3, 2))),
+    "lognormal": (colour("full"), (0, (1, 1.5))),
+}  # colours from the palette of strategies; dashes show through where laws coincide
 _GREY = colour("none")
 _MOST_POINTS = 300  # of a curve; more are not visible
 _LEAST_GAPS = 5  # for a curve
@@ -50,20 +47,46 @@ def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
         return []
     paths = [folder / "survival.svg", folder / "survival.png"]
     with style():
-        figure = _row(levels, 5.2 * max(len(levels), 1.6))
+        figure = _row(levels, 5.2 * len(levels))
+        lines = textwrap.wrap(caption(stats, levels), 78 * len(levels))
+        figure.set_figheight(figure.get_figheight() + len(lines) / 6)
+        figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=9)
         with store_errors(folder, "written"):
             figure.savefig(paths[0], metadata={"Date": None})
             figure.savefig(paths[1], dpi=150)
     return paths
 
 
-def trace_svgs(stats: TraceStatistics, prefix: str) -> list[str]:
-    """The panels of the figure as SVG elements, whose ids begin with ``prefix``; [] as in :func:`draw_trace`."""
+def trace_panels(stats: TraceStatistics, prefix: str) -> list[tuple[str, str]]:
+    """The panels of the figure as SVG elements, whose ids begin with ``prefix``, each with its caption.
+
+    [] as in :func:`draw_trace`.
+    """
     with style():
         return [
-            to_svg(_row([level], 5.2), f"{prefix}-survival-{place}", "survival")
+            (to_svg(_row([level], 5.2), f"{prefix}-survival-{place}", "survival"), caption(stats, [level]))
             for place, level in enumerate(_levels(stats))
         ]
+
+
+def caption(stats: TraceStatistics, levels: Sequence[tuple[str, Level]]) -> str:
+    """What a figure of ``levels`` shows, in words that need no other text."""
+    counts = (
+        f"{LEVELS[name]}: {one.sample.num_events:,} times and {len(one.sample.cut_C):,} cut" for name, one in levels
+    )
+    few = [LEVELS[name] for name, level in levels if not _laws(level)]
+    laws = ", and fitted laws (in colour)" if len(few) < len(levels) else ""
+    why = f" No law is drawn for {' and '.join(few)}: fewer than {MIN_EVENTS} times." if few else ""
+    return (
+        f"{headline(stats)}. Share of the times between failures that are longer than the hours on the axis: observed "
+        f"(black steps, Kaplan-Meier, with its 95 % band; ticks are times cut by the end of the trace){laws}. "
+        f"Of {'; of '.join(counts)}.{why}"
+    )
+
+
+def _laws(level: Level) -> Sequence[Fit]:
+    """The fits that are drawn: none where the text says that there are too few times to tell laws apart."""
+    return level.fits if level.sample.num_events >= MIN_EVENTS else ()
 
 
 def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
@@ -98,8 +121,11 @@ def _survival(axes: "Axes", level: Level) -> None:
     grid_G = _grid(level)
     hours, shares = np.append(min(grid_G[0], hours_T[0]), hours_T), np.append(1.0, curve.probabilities[chosen])
     axes.step(hours, shares, where="post", color=_GREY, linewidth=1.5, label="observed")
-    for fit in level.fits:
-        axes.plot(grid_G, fit.law.sf(grid_G), color=_FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
+    cut_C = np.clip(np.unique(level.sample.cut_C), grid_G[0], None)
+    axes.plot(cut_C, shares[np.searchsorted(hours, cut_C, "right") - 1], "|", color=_GREY, markersize=8)
+    for fit in _laws(level):
+        tone, dashes = _FAMILY_LOOKS[fit.family]
+        axes.plot(grid_G, fit.law.sf(grid_G), color=tone, linestyle=dashes, linewidth=1.2, label=fit.family)
     axes.set(ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
     axes.set_xlabel("hours since the last failure")
     axes.set_ylabel("longer than so many hours")
@@ -117,7 +143,7 @@ def _grid(level: Level) -> Any:
 
 
 def trace_sections(frame: Frame) -> Iterator[Mapping[str, Any]]:
-    """A section for each trace of finished cells: ``title``, ``notes``, ``panels`` (SVG) and ``caption``.
+    """A section for each trace of finished cells: ``title``, ``notes``, and ``panels`` (SVG, caption).
 
     Cells whose traces differ in window, stretch or clock have sections of their own.
     """
@@ -130,7 +156,7 @@ def trace_sections(frame: Frame) -> Iterator[Mapping[str, Any]]:
         how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
         how += ", on the wall clock" * (clock == "wall")
         notes, panels = _section(key, by_trace[key], f"trace{place}")
-        yield {"title": f"Failure trace {Path(path).stem}{how}", "notes": notes, "panels": panels, "caption": CAPTION}
+        yield {"title": f"Failure trace {Path(path).stem}{how}", "notes": notes, "panels": panels}
 
 
 _Key = tuple[str, str, bool, float, str]
@@ -146,8 +172,8 @@ def _key_of(run: Path, trace: str) -> _Key:
     return path, window, is_stretched, job_h, flat.get("trace.clock") or "samples"
 
 
-def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], list[str]]:
-    """The notes on one trace, and the panels of its figure as SVG.
+def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """The notes on one trace, and the panels of its figure as SVG with captions.
 
     Only a note if the trace cannot be read again, has changed, or the config is of another version.
     """
@@ -164,7 +190,7 @@ def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], l
         return [f"No statistics: {error}"], []
     if not _is_as_replayed(met, runs):
         return [f"{path} has changed since these runs."], []
-    return [*_lines(stats)], trace_svgs(stats, prefix)
+    return [*_lines(stats)], trace_panels(stats, prefix)
 
 
 def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:

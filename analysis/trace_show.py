@@ -1,6 +1,7 @@
 """The statistics of a failure trace as tables and sentences on the console."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,14 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.tables import UNKNOWN, Heading, rich_table
-from harness.core.plans import ps_rank
+from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import Interval, verdict
+from harness.traces.gaps import equal_gaps
 from harness.traces.statistics import Level, TraceStatistics
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """The words for the two kinds of gap between failures."""
 _SIGNIFICANT = 0.05
 _NUM_OFFENDERS = 5
+_EMPTY, _IMPROBABLE = 0.05, 1e-3  # an empty beginning: its share of all hours, and probability if Poisson
 _NOTE = (
     "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as dispersed: "
     "by the scatter of their numbers over ranks, or over windows of time."
@@ -52,7 +55,8 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on repeated lines, trainers, ranks, groups and repairs, as far as the trace has any."""
+    """Sentences on an empty beginning, repeated lines, trainers, ranks, groups and repairs, as far as there are any."""
+    yield from _beginning(stats)
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
@@ -67,6 +71,18 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
         yield (
             f"Repairs: {num:,} known{unknown}; {mean} h on average, median {median}, nine in ten within {most}, "
             f"longest {longest}."
+        )
+
+
+def _beginning(stats: TraceStatistics) -> Iterator[str]:
+    """A sentence if the hours before the first failure are improbably many, and change the MTBF."""
+    hour_I, length_h = stats.observed.instants[0], stats.observed.length_h
+    share = hour_I[0] / length_h if len(hour_I) else 0.0
+    if share >= _EMPTY and (1 - share) ** len(hour_I) < _IMPROBABLE:
+        rest_h = (length_h - hour_I[0]) / len(hour_I)
+        yield (
+            f"Beginning: no failure in the first {number(hour_I[0])} h, then one every {number(rest_h)} h. If nobody "
+            f"watched these hours, that is the MTBF of any rank, and not {number(stats.system.mtbf_h)} h."
         )
 
 
@@ -121,6 +137,13 @@ def _fits(level: Level) -> Table:
 def _doubts(level: Level) -> Iterator[str]:
     """Sentences on why families could not be fitted, and on p-values that a coarse clock makes too small."""
     yield from level.refused.values()
+    if (equal := equal_gaps(level.sample.ended_E)) is not None:
+        num, gap_h = equal
+        yield (
+            f"{num:,} of the {level.sample.num_events:,} gaps are {number(gap_h)} h within 2 %: a period of a clock, "
+            "of reports or of a plan, which no law of failures has."
+        )
+        return
     num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
     if num >= 20 and num_different < 0.5 * num:
         yield (
@@ -144,8 +167,23 @@ def _who(stats: TraceStatistics) -> Iterator[str]:
     yield f"Who: {(num_R > 0).sum():,} of {len(num_R):,} ranks failed; {top}.{alike}"
     worst = [(ps_rank(rank), num_R[rank]) for rank in order_R[:_NUM_OFFENDERS].tolist() if num_R[rank] > 1]
     if worst:
-        named = (f"{rank}{f' ({stats.nodes[rank]})' if rank in stats.nodes else ''} {num:,}×" for rank, num in worst)
-        yield f"Again and again: {', '.join(named)}."
+        yield f"Again and again: {', '.join(f'{_named(rank, stats)} {num:,}×' for rank, num in worst)}."
+    if any(len(of_rank) > 1 for of_rank in stats.nodes.values()):
+        failed = sum(map(Counter, stats.nodes.values()), Counter[str]())
+        often = [f"{node} {num:,}×" for node, num in failed.most_common(_NUM_OFFENDERS) if num > 1]
+        again = f"again and again {', '.join(often)}" if often else "none of them twice"
+        yield f"Nodes of the source, several to a rank: {len(failed):,} failed, {again}."
+
+
+def _named(rank: Rank, stats: TraceStatistics) -> str:
+    """A rank, with its node if that is one, else with the number of nodes that failed in its place."""
+    match [*stats.nodes.get(rank, ())]:
+        case []:
+            return rank
+        case [node]:
+            return f"{rank} ({node})"
+        case nodes:
+            return f"{rank} ({len(nodes)} nodes)"
 
 
 def _together(stats: TraceStatistics) -> Iterator[str]:

@@ -48,7 +48,7 @@ def import_log(options: argparse.Namespace) -> int:
     log = read_log(options.file, LogFormat(**how))
     trace = map_log(log, spec)
     _show_import(log, trace)
-    for doubt in log_doubts(log):
+    for doubt in log_doubts(log, is_from_start=spec.from_ is None and spec.window is None):
         console.note(f"note: {options.file}: {doubt}")
     return _write(options, trace)
 

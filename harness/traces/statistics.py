@@ -46,8 +46,8 @@ class TraceStatistics:
 
     ``first``: whether the times before first failures are among the gaps (``gaps.first_of``). ``group_sizes``: by a
     number of ranks, the instants at which so many died. ``num_R``: the deaths of each rank. ``p_alike``: the p-value of
-    equal Poisson rates of ranks (chi-square test), None for a single rank. ``nodes``: the name of a rank in the source,
-    where that has names. ``repair_K``: the known repair times in hours.
+    equal Poisson rates of ranks (chi-square test), None for a single rank. ``nodes``: by rank, how often each node of
+    the source failed, where that names nodes. ``repair_K``: the known repair times in hours.
     """
 
     title: str
@@ -58,7 +58,7 @@ class TraceStatistics:
     group_sizes: Mapping[int, int]
     num_R: I64 | None
     p_alike: float | None
-    nodes: Mapping[Rank | int, str]
+    nodes: Mapping[Rank | int, Mapping[str, int]]
     repair_K: F64
     num_unknown_repairs: int
 
@@ -69,6 +69,10 @@ def describe(trace: Trace) -> TraceStatistics:
     trace = without_repeats(trace)
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; add '# length_h: HOURS' to its header")
+    nodes: dict[Rank | int, Counter[str]] = {}
+    for entry in trace.failures:
+        if node := entry.extra.get("node"):
+            nodes.setdefault(entry.who, Counter())[node] += 1
     repairs = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     rank_E, num_ranks = observed.rank_E, observed.num_ranks
     is_ranked = rank_E is not None and num_ranks is not None
@@ -82,7 +86,7 @@ def describe(trace: Trace) -> TraceStatistics:
         group_sizes=dict(sorted(Counter(observed.instants[1].tolist()).items())),
         num_R=num_R,
         p_alike=None if num_R is None or len(num_R) < 2 else float(stats.chisquare(num_R).pvalue),
-        nodes={entry.who: entry.extra["node"] for entry in trace.failures if entry.extra.get("node")},
+        nodes=nodes,
         repair_K=np.array(repairs),
         num_unknown_repairs=len(trace.failures) - len(repairs),
     )

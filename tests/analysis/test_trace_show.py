@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.trace_figures import trace_sections, trace_svgs
+from analysis.trace_figures import trace_panels, trace_sections
 from analysis.trace_show import number
 from harness.core.errors import StoreError
 from harness.core.events import Event
@@ -76,11 +76,67 @@ def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
     stats = describe(rich_trace())
     assert {path.name for path in analysis.draw_trace(stats, tmp_path)} == {"survival.svg", "survival.png"}
     assert (tmp_path / "survival.png").read_bytes().startswith(b"\x89PNG")
-    first, again = (trace_svgs(stats, "x") for _ in range(2))
+    first, again = (trace_panels(stats, "x") for _ in range(2))
     assert first == again
     few = describe(parse_trace(["# length_h: 9", "hour,rank", "3,ps0", "5,ps1", "5,ps2"], "few.csv"))
-    assert [re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) for svg in first] == [[], []]
-    assert (trace_svgs(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
+    assert [re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) for svg, _ in first] == [[], []]
+    assert (trace_panels(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
+
+
+@pytest.mark.parametrize("num", [19, 20])
+def test_laws_are_drawn_where_they_can_be_told_apart(tmp_path: Path, num: int) -> None:
+    """None where the text says "too few to tell"; no two laws have one dash; the caption says what is drawn, of what.
+
+    The files have the caption too, so that they can be read without the page.
+    """
+    hours_N = np.cumsum(np.random.default_rng(1).weibull(0.6, num) * 4).round(4)
+    rows = [f"{hour},ps{index % 9}" for index, hour in enumerate(hours_N.tolist())]
+    stats = describe(parse_trace(["# title: mine", "# length_h: 200", "# ranks: 9", "hour,rank", *rows], "mine.csv"))
+    said = shown(analysis.show_trace(stats))
+    _, (svg, words) = trace_panels(stats, "x")
+    names = ("exponential", "gamma", "weibull", "lognormal")
+    is_told = num == 20
+    assert ("too few to tell families apart" in said.partition("of any rank")[2]) != is_told
+    assert [name in svg for name in names] == [is_told] * 4
+    assert words.startswith(
+        f"mine: {num} deaths at {num} instants, 200 h, 9 ranks. Share of the times between failures"
+    )
+    assert f"Of any rank: {num} times and 1 cut." in words
+    assert ("No law is drawn for any rank: fewer than 20 times" in words) != is_told
+    assert ("fitted laws" in words) == is_told
+    if is_told:
+        dashes = re.findall(r"stroke-dasharray: ([0-9.]+,[0-9.]+)", svg)
+        assert len(set(dashes)) == 3
+    analysis.draw_trace(stats, tmp_path)
+    assert "mine: " in (tmp_path / "survival.svg").read_text()
+
+
+def log_of(nodes: Sequence[str]) -> Trace:
+    """A failure every hour of ps0 to ps2, of these nodes."""
+    rows = [f"{1 + n},ps{n % 3},,{node}" for n, node in enumerate(nodes)]
+    return parse_trace(["# length_h: 99", "# ranks: 3", "hour,rank,repair_h,node", *rows], "log.csv")
+
+
+def test_ranks_and_nodes_are_never_one_for_the_other() -> None:
+    """A rank that stands for several nodes has their number; the nodes that fail again and again have a line."""
+    text = " ".join(shown(analysis.show_trace(describe(log_of(["a", "c", "e", "b", "c", "a", "a", "d", "f"])))).split())
+    assert "Again and again: ps0 (2 nodes) 3×, ps1 (2 nodes) 3×, ps2 (3 nodes) 3×." in text
+    assert "Nodes of the source, several to a rank: 6 failed, again and again a 3×, c 2×." in text
+    text = " ".join(shown(analysis.show_trace(describe(log_of(["a", "b", "c"] * 2)))).split())
+    assert "Again and again: ps0 (a) 2×, ps1 (b) 2×, ps2 (c) 2×." in text
+    assert "Nodes of the source" not in text
+
+
+def test_an_empty_beginning_and_equal_gaps_are_told() -> None:
+    """Hours before the first failure that are improbable, with the MTBF after them; a period in place of a law."""
+    lines = ["# length_h: 34.2", "hour,rank", *(f"{11 + 0.5 * n},ps{n % 3}" for n in range(40))]
+    text = " ".join(shown(analysis.show_trace(describe(parse_trace(lines, "mine.csv")))).split())
+    assert "Beginning: no failure in the first 11.0 h, then one every 0.580 h." in text
+    assert "that is the MTBF of any rank, and not 0.855 h." in text
+    assert "39 of the 40 gaps are 0.500 h within 2 %: a period of a clock, of reports or of a plan" in text
+    text = shown(analysis.show_trace(describe(rich_trace())))
+    assert "Beginning:" not in text
+    assert "within 2 %" not in text
 
 
 def test_a_figure_that_finds_no_room_is_one_line(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_columns_are_found_by_name_and_dates_are_read(tmp_path: Path, delimiter:
     found = [(each.node, round(each.start_h * 3600, 1), each.repair_h) for each in log.outages]
     assert found == [("gpu-37", 33_240, pytest.approx(6 + 26.5 / 60)), ("gpu-05", 180_690.5, None)]
     assert log.reasons == {"GPU Xid 79": 1, "preempted": 1}
-    assert log.columns == "columns: Host Name as node, downAt as start, Up as end, reason as reason; not read: Cores"
+    assert log.columns == "columns: Host Name as node, downAt as start, Up as end, reason; not read: Cores"
 
 
 def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:

@@ -127,8 +127,11 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     )
 
 
-def doubts(log: FailureLog) -> Iterator[str]:
-    """A sentence on each sign that failures are counted that are none, or hours that nobody watched."""
+def doubts(log: FailureLog, *, is_from_start: bool = True) -> Iterator[str]:
+    """A sentence on each sign that failures are counted that are none, or hours that nobody watched.
+
+    ``is_from_start``: whether the hours before the first record are used.
+    """
     found = {reason: num for reason, num in log.reasons.items() if _DOUBTFUL.search(reason)}
     if found:
         yield (
@@ -151,7 +154,7 @@ def doubts(log: FailureLog) -> Iterator[str]:
             f"{num_adjacent:,} record{'s begin' if num_adjacent > 1 else ' begins'} when an outage of the same node "
             "ends: merge_h=0 makes both one failure"
         )
-    if log.first_h > _LONG * log.length_h:
+    if is_from_start and log.first_h > _LONG * log.length_h:
         first_h = math.floor(log.first_h * 1e4) / 1e4
         yield (
             f"the first {log.first_h:.3g} h of {log.length_h:.4g} have no record and count as hours without a failure: "

@@ -70,7 +70,8 @@ def read_intervals(text: str, found: Findings) -> None:
             width, columns = len(fields), _columns(fields, found, where)
             if columns:
                 rest = [name for place, name in enumerate(fields) if place not in columns.values()]
-                taken = ", ".join(f"{fields[place]} as {key}" for key, place in columns.items())
+                read = {key: fields[place] for key, place in columns.items()}
+                taken = ", ".join(name if name == key else f"{name} as {key}" for key, name in read.items())
                 found.columns = f"columns: {taken}" + f"; not read: {', '.join(rest)}" * bool(rest)
                 continue
             columns = dict(zip(_NAMES, range(3), strict=False))
