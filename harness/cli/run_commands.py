@@ -34,6 +34,9 @@ def train(options: argparse.Namespace) -> int:
 
 def replay(options: argparse.Namespace) -> int:
     """Train under the given trace, in a folder named after it; first note where trace and job do not match."""
+    trace, config = Path(options.trace), Path(options.config)
+    if trace.suffix in (".yaml", ".yml") or config.suffix == ".csv":
+        raise ConfigError(f"expected a trace (CSV) and then a configuration (YAML), got {trace} and then {config}")
     path = f"trace.path={json.dumps(str(options.trace))}"
     config = load_variant(options.config, [*options.overrides, "trace.law=", path, *options.mapping])
     _find_inputs(config)

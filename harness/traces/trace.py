@@ -24,6 +24,7 @@ MAX_TRAINERS = 256
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
 _NAMES = "column names that begin with 'hour,rank'"
+_SEPARATOR = re.compile(r"\s*[,;|\t ]\s*")
 _OPTION = re.compile(r"--([a-z-]+) (\S+)")
 _OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
@@ -150,7 +151,9 @@ def parse_trace(lines: Iterable[str], source: str) -> Trace:
             columns = _split(text, where)
             if columns[:2] != ["hour", "rank"] or len(set(columns)) < len(columns):
                 names = "distinct column names" if columns[:2] == ["hour", "rank"] else _NAMES
-                raise TraceError(f"{where}: expected {names}, got {','.join(columns)!r}")
+                is_near = columns[:2] != ["hour", "rank"] and _SEPARATOR.split(text.lower())[:2] == ["hour", "rank"]
+                hint = "; write names in small letters, with commas between them" if is_near else ""
+                raise TraceError(f"{where}: expected {names}, got {text!r}{hint}")
         else:
             entries.append(_entry(_split(text, where), columns, number, where))
             if len(entries) > 1 and entries[-1].hour < entries[-2].hour:
@@ -170,7 +173,9 @@ def _split(text: str, where: str) -> list[str]:
 
 def _entry(values: list[str], columns: list[str], number: int, where: str) -> Entry:
     if len(values) != len(columns):
-        raise TraceError(f"{where}: expected {len(columns)} values ({','.join(columns)}), got {len(values)}")
+        is_near = len(_SEPARATOR.split(",".join(values))) == len(columns)
+        hint = "; write commas between values" if is_near else ""
+        raise TraceError(f"{where}: expected {len(columns)} values ({','.join(columns)}), got {len(values)}{hint}")
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     who = _who(values[1], where)
@@ -253,6 +258,8 @@ def _who(text: str, where: str) -> Rank | int:
         if len(text) > len(str(MAX_RANKS)) or int(text) > MAX_RANKS:
             raise TraceError(f"{where}: rank: expected a number of ranks from 1 to {MAX_RANKS}, got {short}")
         return int(text)
+    near = re.sub(r"(?<=[a-z])[\s_-]*0*(?=[0-9])", "", text.lower())
+    hint = f"; did you mean {near}?" if _NAME.fullmatch(near) else ""
     raise TraceError(
-        f"{where}: rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, got {text!r}"
+        f"{where}: rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, got {text!r}{hint}"
     )

@@ -82,6 +82,60 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert read_trace(target).header["ranks"] == "8"
 
 
+OPERATOR = """\
+reason,down at,Hostname,back at
+hardware error: Xid 79,2026-03-02 09:14,gpu-37,2026-03-02 15:40
+owner stop,2026-03-03T18:00:00,gpu-12,2026-03-04T08:00:00
+preempted,2026-03-04T02:11:30,gpu-05,
+maintenance,2026-03-05T07:00,gpu-05,2026-03-05T11:30
+hardware error: ECC,2026-03-06 01:02,gpu-37,2026-03-06 04:00
+hardware error: ECC,2026-03-06 04:02,gpu-37,2026-03-06 05:00
+"""
+
+
+def test_a_log_of_an_operator_is_imported_with_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Dates, host names and reasons: what may be no failure is named, then left out, and so are repeated reports.
+
+    The header says both, the console which columns were read. Hours that a window leaves out are not named.
+    """
+    log, out = tmp_path / "cluster.csv", tmp_path / "out.csv"
+    log.write_text(OPERATOR)
+    words = ("import", log, "format=intervals", "--out", out, "--force")
+    code, said, notes = trace_command(capsys, *words)
+    assert code == 0
+    assert "kept 6 of 6 records" in said
+    assert "columns: Hostname as node, down at as start, back at as end, reason" in said
+    told = notes.splitlines()
+    assert len(told) == 2
+    assert told[0].endswith(
+        "2 records have reasons that may be no failures (maintenance 1, owner stop 1); censored=REGEX leaves such "
+        "reasons out"
+    )
+    assert "the first 9.23 h of 101 have no record" in told[1]
+    clean = ("censored=owner|maintenance", "merge_h=1", "from=9.2333", "licence=ours")
+    code, said, notes = trace_command(capsys, *words, *clean)
+    assert (code, notes) == (0, "")
+    assert "2 that are no failures (censored): maintenance 1, owner stop 1" in said
+    assert "1 reports within 1 h of the node's last one: one failure with it" in said
+    trace = read_trace(out)
+    assert [(entry.who, entry.extra["node"]) for entry in trace.entries] == [
+        *(("ps2", "gpu-37"), ("ps0", "gpu-05"), ("ps2", "gpu-37")),
+    ]
+    assert [round(entry.repair_h or 0, 2) for entry in trace.entries] == [6.43, 0, 3.97]
+    assert trace.header["censored"] == "maintenance 1, owner stop 1"
+    assert (trace.header["licence"], trace.header["records"]) == ("ours", "kept 3 of 6")
+
+
+@pytest.mark.parametrize("words", ["one.yaml busy.csv", "one.yaml one.yml", "busy.csv busy.csv"])
+def test_the_arguments_of_a_replay_in_another_order_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """A configuration where the trace should be, or a trace in place of the configuration."""
+    assert command_line.main(["replay", *words.split()]) == 2
+    expected = f"expected a trace (CSV) and then a configuration (YAML), got {' and then '.join(words.split())}"
+    assert capsys.readouterr().err == f"error: {expected}\n"
+
+
 def test_every_bad_word_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Three mistakes are told at once."""
     code, _, error = trace_command(capsys, "generate", "rank=3", "seed=x", "fresh", "--out", tmp_path / "out.csv")

@@ -73,7 +73,10 @@ WRONG_LINES = [
     (",phase", "1,host1,save", OF_A_HOST.format("kill, save")),
     (",fault", "1,host1,hang", OF_A_HOST.format("hang, boundary")),
     (",fault", "1,host1,disk_full", OF_A_HOST.format("disk_full, save")),
-    *(("", f"1,{who}", f"{WHO}'{who}'") for who in ("host", "host01", "0", "1.5", "ps", "ps03", "PS1", "ps²", "")),
+    *(("", f"1,{who}", f"{WHO}'{who}'") for who in ("host", "0", "1.5", "ps", "ps²", "")),
+    *(("", f"1,{who}", f"{WHO}'{who}'; did you mean ps3?") for who in ("PS3", "ps03", "Ps-3", "ps 3", "ps_3")),
+    ("", "1,Trainer1", f"{WHO}'Trainer1'; did you mean trainer1?"),
+    ("", "1;ps0", "expected 2 values (hour,rank), got 1; write commas between values"),
     ("", "1,ps9", "expected a rank of this run (ps0 … ps3), got ps9; cluster.num_ps=10 or more has it"),
     ("", "1,5", "expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
     ("", "100.5,ps0", f"expected an hour up to the end of the job (100 h), got 100.5; {MAPPING}"),
@@ -82,6 +85,10 @@ WRONG_FILES = [
     ("", f"1: {NO_COLUMNS} none"),
     ("# seed: 1\n\n", f"2: {NO_COLUMNS} none"),
     ("1.5,ps0\n", f"1: {NO_COLUMNS} '1.5,ps0'"),
+    *(
+        (f"{names}\n1,ps0\n", f"1: {NO_COLUMNS} {names!r}; write names in small letters, with commas between them")
+        for names in ("hour;rank", "Hour,Rank", "hour\trank\tnote", "HOUR | rank", "hour rank")
+    ),
     ("hour,rank,a,a\n", "1: expected distinct column names, got 'hour,rank,a,a'"),
     ("hour,rank\n5,ps0\n\n3,ps1\n", "4: expected an hour >= 5.0, got 3.0; sort the lines by hour"),
 ]
