@@ -181,7 +181,7 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
     return Sample(gap_E[is_gap_E], rest_R[rest_R > 0], int((~is_gap_E).sum()))
 
 
-def equal_gaps(gaps_h: Sequence[float]) -> tuple[int, float] | None:
+def equal_gaps(gaps_h: Sequence[float] | F64) -> tuple[int, float] | None:
     """How many gaps are within 2 % of the median, and the median; None for fewer than 5, or less than half of all.
 
     So many equal gaps are the period of a clock or of reports, and not times between failures.

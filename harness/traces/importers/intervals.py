@@ -96,7 +96,7 @@ def _columns(fields: list[str], found: Findings, where: str) -> dict[str, int]:
     """
     words = found.how.columns
     if words is not None:
-        asked = dict(pair.partition(":")[::2] for pair in words.split(","))
+        asked = {key.strip(): name.strip() for key, _, name in (pair.partition(":") for pair in words.split(","))}
         if wrong := [key for key, name in asked.items() if key not in _NAMES or name not in fields]:
             expected = f"expected KEY:NAME with keys of {', '.join(_NAMES)} and names of {', '.join(fields)}"
             raise TraceError(f"{where}: columns: {expected}, got {shown(f'{wrong[0]}:{asked[wrong[0]]}')}")
