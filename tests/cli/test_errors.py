@@ -68,7 +68,7 @@ ERRORS: list[tuple[str, str]] = [
     # traces
     ("trace import nowhere.csv --out out.csv format=lanl", "nowhere.csv"),
     (_IMPORT, "format: expected one of infinitehbd, lanl"),
-    (f"{_IMPORT} format=lanl unit=h", "format=lanl: expected one of its options (system), got unit"),
+    (f"{_IMPORT} format=lanl unit=h", "format=lanl: expected one of its options (system, censored), got unit"),
     (f"{_IMPORT} format=lanl windw=densest", "unknown key windw; did you mean window?"),
     (f"{_IMPORT} format=intervals densest", "densest: expected key=value"),
     (f"{_INTERVALS} strict=true", "jobs.csv"),
