@@ -15,6 +15,7 @@ from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Evaluated, Event, Recovered
+from harness.files import expanded
 from harness.record.audit import check
 from harness.record.code import code_of
 from harness.record.event_log import EventLog
@@ -100,7 +101,7 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    root = Path(path)
+    root = Path(expanded(path))
     flats = {run_dir: _flat_or_error(run_dir) for run_dir in find_runs(root)}
     swept = _swept([flat for flat in flats.values() if not isinstance(flat, StoreError)])
     keys = [*dict.fromkeys((*swept, *(key for key in keys if "." in key and key not in NOT_SWEPT)))]

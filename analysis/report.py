@@ -26,7 +26,7 @@ from analysis.tables import (
     verdict_tables,
 )
 from harness.core.errors import StoreError
-from harness.files import read_json, store_errors, write_text
+from harness.files import expanded, read_json, store_errors, write_text
 from harness.record.code import utc_now
 from harness.record.rundir import RunDir
 
@@ -51,7 +51,7 @@ def report(
 
     Raises StoreError as ``load`` does, and if a record cannot be read or the file cannot be written.
     """
-    root = Path(path)
+    root = Path(expanded(path))
     frame = load(root) if frame is None else frame
     blocks, found = blocks_of(frame, measure), regimes_of(frame, measure)
     title = ", ".join(frame["name"].dropna().unique()) or root.name
@@ -93,7 +93,7 @@ def write_files(
 
     Raises StoreError as ``load`` does, and if a record cannot be read or a file cannot be written.
     """
-    frame, target = load(path) if frame is None else frame, Path(folder)
+    frame, target = load(path) if frame is None else frame, Path(expanded(folder))
     data = Data(blocks_of(frame, measure), frame, margin)
     drawn = [(TRADEOFF, Data(regimes_of(frame, measure), frame, margin)), *((kind, data) for kind in KINDS)]
     with store_errors(target, "written"), style():

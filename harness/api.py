@@ -68,15 +68,17 @@ def grid(
     grid's folder is moved or removed while cells run.
     """
     from harness.config.plugins import requested
+    from harness.files import expanded
 
-    load_plugins(requested([Path(experiment)], overrides))
+    path = Path(expanded(experiment))
+    load_plugins(requested([path], overrides))
     from harness.config.experiment import load_experiment
     from harness.grid.experiments import checked, opened_grid
     from harness.grid.runner import LocalPool
     from harness.grid.worker import run_assembled
     from harness.run.spec import cell_hash, check
 
-    found = load_experiment(Path(experiment), overrides, cell_hash=cell_hash)
+    found = load_experiment(path, overrides, cell_hash=cell_hash)
     checked(found.cells, check)
     with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
         return one.run(view or Silent())

@@ -1,9 +1,10 @@
-"""Atomic writes of text files, system errors as errors that name the file, and paths that may be moved during a run."""
+"""Paths as users write them, atomic writes of text files, errors that name the file, and paths that may be moved."""
 
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -11,9 +12,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.core.errors import Moved, StoreError
+from harness.core.errors import ConfigError, Moved, StoreError
 
 _SPECIAL = {stat.S_IFIFO: "FIFO", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFSOCK: "socket"}
+
+
+def expanded(path: Path | str) -> str:
+    """A path as a user wrote it, with ``~``, ``~user``, ``$NAME`` and ``${NAME}`` replaced as a shell replaces them.
+
+    Raises ConfigError for an unknown user or an unset variable, so that no folder gets the name ``~`` or ``$NAME``.
+    """
+    text = os.path.expandvars(os.path.expanduser(path))
+    if found := re.match(r"~[^/]*", text):
+        raise ConfigError(f"{path}: expected a user of this machine, got {found[0]}; ./{found[0]} is a file's name")
+    if found := re.search(r"\$(\w+|\{[^}]*\})", text):
+        raise ConfigError(f"{path}: expected an environment variable that is set, got {found[0]}")
+    return text
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.core.errors import ConfigError
+from harness.files import expanded
+
 OVERRIDES = """\
 key=value sets one configuration key (dotted) to a YAML value:
   seed=3  strategy.name=cpr_mfu  trainer.learning_rate=1e-2  trace.path=  (empty: null)
@@ -107,6 +110,19 @@ class Pairs(argparse.Action):
         setattr(namespace, self.dest, dict(values))
 
 
+def path(text: str) -> Path:
+    """``text`` as a path (``harness.files.expanded``). Raises ArgumentTypeError."""
+    try:
+        return Path(expanded(text))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def word(text: str) -> str:
+    """A path as :func:`path`, as text; ``key=value`` as it is. Raises ArgumentTypeError."""
+    return text if "=" in text else str(path(text))
+
+
 def count(text: str) -> int:
     """``text`` as a whole number >= 1. Raises ValueError."""
     value = int(text)
@@ -140,7 +156,8 @@ GRACE_S = 25.0
 """Default of ``--grace``: seconds that a command has to stop after the first signal. Schedulers often give 30."""
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    "path": Path,
+    "path": path,
+    "word": word,
     "int": int,
     "float": float,
     "count": count,

@@ -21,7 +21,7 @@ from harness.cli.progress import amount_progress
 from harness.core.criteo_sizes import KAGGLE_ROWS, scaled_cardinalities
 from harness.core.errors import ConfigError, StoreError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
-from harness.files import read_json, write_text
+from harness.files import expanded, read_json, write_text
 from harness.processes.child import Child
 from harness.record.code import Code, current_code
 
@@ -120,7 +120,7 @@ def say_data(folder: str | None) -> None:
 def value(overrides: Sequence[str], key: str) -> str | None:
     """The value in the last override of ``key``; None if there is none."""
     given = [override.removeprefix(f"{key}=") for override in overrides if override.startswith(f"{key}=")]
-    return given[-1] if given else None
+    return expanded(given[-1]) if given else None
 
 
 _ROOT = Path(__file__).resolve().parents[2]

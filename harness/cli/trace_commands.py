@@ -6,7 +6,7 @@ from pathlib import Path
 from harness.cli import console
 from harness.config.words import Parameters, explained, read_words
 from harness.core.errors import TraceError
-from harness.files import write_text
+from harness.files import expanded, write_text
 from harness.traces.generate import generate
 from harness.traces.importers import doubts as log_doubts
 from harness.traces.importers import read_log
@@ -56,7 +56,7 @@ def import_log(options: argparse.Namespace) -> int:
 def generate_trace(options: argparse.Namespace) -> int:
     """Generate a trace from parameters, another trace or a preset."""
     draw, law = read_words(_WORDS["generate"], options.words)
-    learned_from = law.get("model", "").partition(":")[2]
+    learned_from = expanded(law.get("model", "").partition(":")[2])
     _refuse_to_overwrite(options.out, Path(learned_from) if learned_from else None, force=options.force)
     draw = Draw(**draw)
     if draw.preset is not None:

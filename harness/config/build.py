@@ -158,6 +158,8 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         elif problem["type"] == "extra_forbidden":  # in nested mappings of a caller
             dotted = f"{key}: expected a mapping in a mapping, got a dotted key"
             yield at(given[key], no_option(key, [part]) if part else dotted)
+        elif problem["type"] == "path":
+            yield at(given[key], f"{key}: {problem['msg']}")
         else:
             yield at(given[key], complaint(key, given[key].value, part))
 

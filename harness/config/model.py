@@ -8,19 +8,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
-from pydantic import (
-    BaseModel,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.config.words import STRICT
 from harness.core import model_options, strategies
 from harness.core.choices import CHOICES, CLIENT_NAMES, DEFAULTS, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
 from harness.core.clock import FailureClock
+from harness.core.errors import ConfigError
 from harness.core.model_options import ModelOptions
 from harness.core.strategies import CprVanilla, StrategyOptions
+from harness.files import expanded
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
@@ -33,6 +32,17 @@ PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
+
+
+def _path(text: str) -> str:
+    try:
+        return expanded(text)
+    except ConfigError as error:
+        raise PydanticCustomError("path", "{what}", {"what": str(error)}) from error
+
+
+PathText = Annotated[str, AfterValidator(_path)]
+"""A path; ``~`` and environment variables in it are expanded."""
 
 
 class _Model(BaseModel):
@@ -50,7 +60,7 @@ else:  # the options of one part, chosen by the name
 
 
 class DataConfig(_Model):
-    path: str = "demo/data"
+    path: PathText = "demo/data"
     """Folder written by `run.py data prepare`."""
     split: Literal["dlrm", "chronological"] = "dlrm"
     """`dlrm`: of seven equal parts of the file, 1 to 6 are shuffled for training; the halves of part 7 are the test and
@@ -192,7 +202,7 @@ class ClusterConfig(_Model):
 
 
 class TraceConfig(_Model):
-    path: str | None = None
+    path: PathText | None = None
     """A failure trace (failure_traces/README.md); null injects nothing. `{seed}` in the path stands for `seed`, so that
         each seed of a grid has a trace of its own."""
     law: str | None = None
@@ -354,9 +364,9 @@ class Config(_Model):
 
     name: Annotated[str, NO_RESULT] = "run"
     """The experiment's name: part of wandb's group, and the heading of the report."""
-    out: Annotated[str, NO_RESULT] = "runs/run"
+    out: Annotated[PathText, NO_RESULT] = "runs/run"
     """Output folder of the run or grid."""
-    plugins: Annotated[tuple[str, ...], NO_RESULT] = ()  # their content is part of the fingerprint of the code
+    plugins: Annotated[tuple[PathText, ...], NO_RESULT] = ()  # their content is part of the fingerprint of the code
     """Modules that add strategies and other parts, by dotted name or by a path that ends in .py, relative to the
     working directory (docs/EXTENDING.md)."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.core.errors import ConfigError
+from harness.files import expanded
 
 LOADED: dict[str, Path] = {}
 """File of each module that was loaded, by the name that the user gave."""
@@ -81,7 +82,7 @@ def load(names: Sequence[str]) -> None:
     from harness.core.choices import CHOICES
     from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 
-    for name in names:
+    for name in map(expanded, names):
         if name in LOADED:
             continue
         if _MODELS in sys.modules:

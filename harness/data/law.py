@@ -26,7 +26,7 @@ from harness.core.errors import DataError
 from harness.core.seeds import derive, generator, words
 from harness.data.criteo import MAX_INTEGER
 from harness.data.records import NUM_DENSE, NUM_TABLES
-from harness.files import write_text
+from harness.files import expanded, write_text
 from harness.kernels import click_draws
 
 Floats = NDArray[np.float64]
@@ -158,7 +158,7 @@ def write_law(path: Path, law: Law, facts: BaseModel) -> None:
 
 def path_of_law(like: str) -> Path:
     """The file of the law with this name, or else ``like`` as a path."""
-    return Path(__file__).parent / "laws" / f"{like}.json" if like in LAWS else Path(like)
+    return Path(__file__).parent / "laws" / f"{like}.json" if like in LAWS else Path(expanded(like))
 
 
 @dataclass(frozen=True)

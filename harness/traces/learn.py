@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.core.errors import TraceError
+from harness.files import expanded
 from harness.traces.gaps import Per, Sample, gaps_of, observe
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
@@ -34,7 +35,7 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
         return None
     if how not in ("fit", "empirical") or not path:
         raise TraceError(f"model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
-    return spec_like(read_trace(Path(path)), how, asked)
+    return spec_like(read_trace(Path(expanded(path))), how, asked)
 
 
 def doubts(trace: Trace, per: Per) -> Iterator[str]:

@@ -21,6 +21,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
+import analysis
 import run
 from harness.cli import console, record_commands
 from harness.cli.run_commands import run_experiments
@@ -163,6 +164,34 @@ def test_schema_is_json_and_of_a_key_text(cli: Cli) -> None:
     refused = cli("schema", "strategy.are")
     assert (refused.code, len(refused.errors)) == (2, 1)
     assert "did you mean" in refused.errors[0]
+
+
+def test_a_path_begins_at_home_wherever_it_is_given(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: ``~`` and variables are expanded in keys, in files, in options and in Python, and no folder is named ``~``."""
+    home = cli.folder / "home"
+    shutil.move("data", home / "data")
+    (home / "mine.csv").write_text("hour,rank\n8.5,ps1\n20,ps0\n30,ps1\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TRACES", str(home))
+    shutil.copy("one.yaml", home)
+    (home / "grid.yaml").write_text(Path("grid.yaml").read_text().replace("path: data", "path: ~/data"))
+    commands = [
+        "train ~/one.yaml data.path=~/data trace.path=$TRACES/mine.csv out=~/run",
+        "show ~/run",
+        "grid ~/grid.yaml out=~/grid trace.law=empirical:${TRACES}/mine.csv seed=0",
+        "table ~/grid",
+        "trace generate model=fit:~/mine.csv seed=1 --out=~/made.csv",
+        "plan ~/made.csv data.path=~/data",
+        "data synth --rows 9 --out=~/rows.tsv",
+    ]
+    for command in commands:
+        result = cli(*command.split())
+        assert result.code == 0, (command, result.errors)
+    assert {"run", "grid", "made.csv", "rows.tsv"} <= {path.name for path in home.iterdir()}
+    analysis.write_files("~/grid", "~/figures")
+    assert (home / "figures" / "table.csv").exists()
+    monkeypatch.undo()
+    assert {path.name for path in cli.folder.iterdir()} == {"home", "one.yaml", "grid.yaml"}
 
 
 def test_train_then_again_then_otherwise(cli: Cli) -> None:

@@ -48,6 +48,11 @@ ERRORS: list[tuple[str, str]] = [
     ("data prepare jobs.csv --out made --format avazu --table-rows 1", "--table-rows: expected --format criteo, whose tables have Kaggle's sizes, got avazu"),
     ("data prepare jobs.csv --out made --format avazu", "jobs.csv:1: expected a header with the column click, got 'node, start, end'"),
     ("data prepare jobs.csv --out made --format avzu", "--format: unknown 'avzu'; did you mean avazu?"),
+    *((f"{command}{path}", f"{path}: expected {expected}")
+      for command in ("train one.yaml out=", "train one.yaml data.path=", "train one.yaml plugins=", "train one.yaml trace.law=fit:",
+                      "data info ", "data synth --rows 9 --out=", "plan ", f"{_GENERATE} model=fit:")
+      for path, expected in (("~no_user/x", "a user of this machine, got ~no_user; ./~no_user is a file's name"),
+                             ("$UNSET/x", "an environment variable that is set, got $UNSET"))),
     ("show nowhere", "nowhere"),
     ("report nowhere", "nowhere"),
     ("reproduce pls --page one.yaml", "--page: expected a file that ends in .md, got one.yaml"),
