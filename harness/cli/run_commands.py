@@ -19,7 +19,7 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
 from harness.grid.experiments import checked, opened_grid, opened_run
-from harness.grid.process import is_done
+from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, LocalPool
 from harness.grid.worker import run_assembled
 from harness.record.folder import has_resume_point, refuse_no_grid
@@ -160,7 +160,8 @@ def run_experiments(
         counts = Counter(outcome.status for outcome in outcomes)
         cells = f"{len(outcomes)} cell{'s' * (len(outcomes) != 1)}"
         words = f"{cells}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
-        console.note(words + (f", {counts['damaged']} damaged" if counts["damaged"] else ""))
+        words += f", {counts['damaged']} damaged" if counts["damaged"] else ""
+        console.note(words + ("; no checkpoints kept (store.keep_finished)" if any(map(_is_emptied, outcomes)) else ""))
         if show is not None and counts["failed"] < len(outcomes):
             show()
     for outcome in sorted(outcomes, key=lambda outcome: outcome.status):  # the damaged before the failed
@@ -171,6 +172,13 @@ def run_experiments(
     for experiment in experiments:
         wandb_commands.sync_if_online(experiment)
     return FAILED if counts["failed"] or counts["damaged"] else OK
+
+
+def _is_emptied(outcome: Outcome) -> bool:
+    """Whether the cell has just been run to its end, and removed the checkpoints that its strategy saved."""
+    config = outcome.cell.config
+    saves = STRATEGIES[config.strategy.name].saves_initially
+    return outcome.status == "done" and saves and not config.store.keep_finished
 
 
 def verify(options: argparse.Namespace) -> int:

@@ -97,8 +97,8 @@ def load_experiment(
     """The experiment in a file. In ``overrides`` a list adds or replaces an axis in each grid; a single value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result; equal hashes are one cell. ``samples_factor`` multiplies the file's ``strategy.interval_samples``,
-    for data of another length.
+    a cell's result; equal hashes are one cell. ``store.keep_finished`` is false by default. ``samples_factor``
+    multiplies the file's ``strategy.interval_samples``, for data of another length.
 
     Raises:
         ConfigError: one line per mistake, also for cells that differ only in keys that change no result.
@@ -107,7 +107,7 @@ def load_experiment(
     base, grids = read_settings(path, group_keys())
     base, *grids = ([_scaled(s, samples_factor) for s in part] for part in [base, *(grids or [[]])])
     arguments = _arguments(overrides)
-    base = _join(_defaults(path), base)
+    base = _join(_defaults(path), [Setting(key="store.keep_finished", value=False, where=str(path))], base)
     refuse_unknown([*base, *itertools.chain(*grids), *arguments])
     for setting in base:
         if isinstance(setting.value, list) and setting.key not in list_keys():

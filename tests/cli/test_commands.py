@@ -397,6 +397,18 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     assert cli(*words).errors[-1] == "1 cell: 0 run, 1 done before, 0 failed"
 
 
+def test_a_cell_keeps_no_checkpoints_unless_asked(cli: Cli) -> None:
+    """Law: a grid's last line says that checkpoints were removed; of other runs, and of what it did not run, none are."""
+    assert cli("train", "one.yaml", "strategy.name=partial", "out=out/alone").code == 0
+    words, kept = ("grid", "grid.yaml", "seed=0"), "2 cells: 2 run, 0 done before, 0 failed"
+    assert cli(*words, "store.keep_finished=true").errors[-1] == kept
+    checkpoints = [*Path("out").rglob("*.bin")]
+    assert {path.relative_to("out").parts[0].partition("-seed")[0] for path in checkpoints} == {"alone", "local-partial"}
+    assert cli(*words).errors[-1] == "2 cells: 0 run, 2 done before, 0 failed"
+    assert cli(*words[:2], "seed=1").errors[-1] == f"{kept}; no checkpoints kept (store.keep_finished)"
+    assert [*Path("out").rglob("*.bin")] == checkpoints
+
+
 def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> None:
     """Law: --dry-run lists what the grid then does; the grid's own grid.yaml describes the same cells."""
     before = cli.files()
@@ -410,7 +422,7 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
     ]
     result = cli("grid", "grid.yaml", "--parallel", "2", "seed=3")
     assert result.code == 0
-    assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed"
+    assert result.errors[-1].startswith("2 cells: 2 run, 0 done before, 0 failed")
     assert f"report: {Path('out/report.html')}" in result.out
     assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == [
         f"{line[3]}-{line[2]}" for line in sorted(lines, key=lambda line: line[3])
