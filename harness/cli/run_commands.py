@@ -74,6 +74,8 @@ def grid(options: argparse.Namespace) -> int:
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
+    if line := _other_runs(experiment):
+        console.note(line)
     if not (options.dry_run or options.print_script):
         refuse_no_grid(experiment.out)
     pool = _pool_of(options, experiment)
@@ -95,6 +97,17 @@ def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator
         if len(grids) > 1 and len(grids[0].get(word.partition("=")[0], [])) > 1:
             cells = f"{len(experiment.cells)} cells in all; --dry-run lists them"
             yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
+
+
+def _other_runs(experiment: Experiment) -> str | None:
+    """A line on finished runs in the grid's folder that are no cells, by this code or another; None without one."""
+    own = {cell.run_dir.name.rpartition("-")[0] for cell in experiment.cells}
+    runs = sorted(done.parent for done in experiment.out.glob("*/DONE"))
+    others = [run.name for run in runs if run.name.rpartition("-")[0] not in own]
+    if not others:
+        return None
+    number = f"{len(others)} finished run{'s' * (len(others) > 1)}"
+    return f"{experiment.out}: tables also show {number} of other settings, or of a former version ({others[0]}, …)"
 
 
 def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:

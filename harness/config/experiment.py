@@ -6,6 +6,7 @@ line of a ConfigError: what, where (``file:line`` or the command-line argument),
 """
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.build import at, build, fitted, refuse_unknown, tree
-from harness.config.keys import complaint, group_keys, is_irrelevant, list_keys, option_keys
+from harness.config.keys import IRRELEVANT, complaint, group_keys, is_irrelevant, list_keys, option_keys
 from harness.config.model import Config
 from harness.config.words import show
 from harness.config.yaml_file import Setting, read_argument, read_settings, refuse_twice
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
+from harness.core.strategies import STRATEGIES
 
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
@@ -97,8 +99,9 @@ def load_experiment(
     """The experiment in a file. In ``overrides`` a list adds or replaces an axis in each grid; a single value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result; equal hashes are one cell. ``store.keep_finished`` is false by default. ``samples_factor``
-    multiplies the file's ``strategy.interval_samples``, for data of another length.
+    a cell's result; equal hashes are one cell. A strategy without failures has one cell for all traces and profiles,
+    under the first of them. ``store.keep_finished`` is false by default. ``samples_factor`` multiplies the file's
+    ``strategy.interval_samples``, for data of another length.
 
     Raises:
         ConfigError: one line per mistake, also for cells that differ only in keys that change no result.
@@ -120,10 +123,13 @@ def load_experiment(
     keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
     varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
     cells: dict[str, Cell] = {}
+    references: dict[str, str] = {}
     merged: list[str] = []
     for config, combination in zip(configs, combinations, strict=True):
         own = {setting.key for setting in combination}
         slug, digest = _slug(config, [key for key in varied if key in own]), cell_hash(config)
+        if not STRATEGIES[config.strategy.name].injects_failures:
+            digest = references.setdefault(_without_failures(config), digest)
         cell = cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
         merged += _dropped(cell.config, config, combination)
     if merged:
@@ -144,6 +150,12 @@ def _scaled(setting: Setting, factor: float) -> Setting:
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     scaled = [value if value is None else round(factor * value) for value in values]
     return replace(setting, value=scaled if isinstance(setting.value, list) else scaled[0])
+
+
+def _without_failures(config: Config) -> str:
+    """All that the result of a strategy without failures depends on, and the engine: no trace and no cost constant."""
+    content = config.model_dump(mode="json", exclude=IRRELEVANT | {"trace": True, "profile": True})
+    return json.dumps([config.engine, config.num_ps, content])
 
 
 def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iterator[str]:

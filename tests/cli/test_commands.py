@@ -397,13 +397,39 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     assert cli(*words).errors[-1] == "1 cell: 0 run, 1 done before, 0 failed"
 
 
+def test_none_is_run_once_a_seed_and_serves_all_laws(cli: Cli) -> None:
+    """Law: a grid over laws and profiles runs `none` under the first of them; every other cell is paired with it."""
+    axes = ("trace.law=[fixed:2,fixed:3]", "profile=[busy,cpr56]")
+    other = cli("grid", "grid.yaml", "seed=[0]", "strategy.name=[none]", "trace.law=[fixed:3]")
+    assert other.code == 0
+    result = cli("grid", "grid.yaml", *axes)
+    assert result.code == 0
+    (found,) = filter(
+        None, (re.match(r"out: .* 1 finished run of other settings, .*\((.*), …\)", e) for e in result.errors)
+    )
+    shutil.rmtree(Path("out", found[1]))
+    assert result.errors[-1].startswith("10 cells: 10 run")
+    frame = analysis.load("out")
+    assert [*frame[frame["strategy"] == "none"]["trace_law"]] == ["fixed2"] * 2
+    table = analysis.table(frame)
+    assert [*table[["trace", "profile", "strategy", "num_pairs"]].itertuples(index=False, name=None)] == [
+        (law, profile, strategy, 2)
+        for law in ("fixed2", "fixed3")
+        for profile in ("busy", "cpr56")
+        for strategy in ("none", "partial")
+    ]
+
+
 def test_a_cell_keeps_no_checkpoints_unless_asked(cli: Cli) -> None:
     """Law: a grid's last line says that checkpoints were removed; of other runs, and of what it did not run, none are."""
     assert cli("train", "one.yaml", "strategy.name=partial", "out=out/alone").code == 0
     words, kept = ("grid", "grid.yaml", "seed=0"), "2 cells: 2 run, 0 done before, 0 failed"
     assert cli(*words, "store.keep_finished=true").errors[-1] == kept
     checkpoints = [*Path("out").rglob("*.bin")]
-    assert {path.relative_to("out").parts[0].partition("-seed")[0] for path in checkpoints} == {"alone", "local-partial"}
+    assert {path.relative_to("out").parts[0].partition("-seed")[0] for path in checkpoints} == {
+        "alone",
+        "local-partial",
+    }
     assert cli(*words).errors[-1] == "2 cells: 0 run, 2 done before, 0 failed"
     assert cli(*words[:2], "seed=1").errors[-1] == f"{kept}; no checkpoints kept (store.keep_finished)"
     assert [*Path("out").rglob("*.bin")] == checkpoints
