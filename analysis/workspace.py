@@ -63,6 +63,18 @@ def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
     )
 
 
+def left_out(facts: Sequence[RunFacts]) -> str | None:
+    """A sentence on the runs that no panel with curves shows; None if there are none. Runs are ordered by strategy."""
+    rest = Counter(sorted(one.job_type for one in facts)[_MAX_RUNS:])
+    if not rest:
+        return None
+    words = ", ".join(f"{number} of {strategy}" for strategy, number in rest.items())
+    return (
+        f"curves, bars and kills show {_MAX_RUNS} of these {len(facts)} runs, and leave out {words}; choose others by "
+        "the workspace's filters (engine, trace, profile), or make one of a folder with fewer runs"
+    )
+
+
 def write(workspace: Workspace, path: Path) -> None:
     """Write ``workspace`` to a JSON file, in the server's format. Raises StoreError."""
     make_folder(path.parent)
@@ -153,9 +165,9 @@ def _sections(ids: Sequence[str]) -> list[Any]:
 
     panels = {
         "AUC and loss": [
-            *curves("AUC", "eval/auc"),
+            *curves("AUC on a part of the test set", "curve/auc"),
             *curves("Training loss", "train/loss"),
-            *curves("Log loss", "eval/log_loss"),
+            *curves("Log loss on a part of the test set", "curve/log_loss"),
         ],
         "Overhead and quality": [
             bars("Overhead by bucket, share of the job", *(f"{bucket}_frac" for bucket in BUCKETS)),

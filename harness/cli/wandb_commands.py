@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import console
+from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.config.experiment import Experiment
 from harness.core.errors import HarnessError, StoreError
 from harness.grid.experiments import is_online
-from harness.wandb.exporter import Uploader
+from harness.wandb.exporter import Refused, Uploader
 from harness.wandb.facts import RunFacts, read_facts
 
 
@@ -24,37 +25,45 @@ def sync_if_online(experiment: Experiment) -> None:
     """
     if is_online(experiment):
         try:
-            _sync(experiment.out, {})
+            problems = _sync(experiment.out, {})
         except HarnessError as error:
-            console.note(f"{error}; `run.py sync {experiment.out}` sends it")
+            problems = [error]
+        for problem in problems:
+            console.note(f"{problem}; `run.py sync {experiment.out}` sends it")
 
 
-def sync(options: argparse.Namespace) -> None:
+def sync(options: argparse.Namespace) -> int:
     """Send the finished runs of a folder to wandb, except runs that were sent before.
 
-    Raises UserError, RunFailed; for runs that cannot be read, StoreError after the others were sent.
+    Runs that cannot be read, or that the server refuses, are named after the others were sent. Returns an exit code.
+    Raises UserError, RunFailed.
     """
-    _sync(options.dir, _target(options))
+    problems = _sync(options.dir, _target(options))
+    for problem in problems:
+        console.print_error("failed" if isinstance(problem, Refused) else "error", str(problem))
+    return BAD_INPUT if any(isinstance(each, StoreError) for each in problems) else FAILED if problems else OK
 
 
-def _sync(folder: Path, target: Mapping[str, Any]) -> None:
+def _sync(folder: Path, target: Mapping[str, Any]) -> list[StoreError | Refused]:
+    """Send what can be sent; returns why a run could not be, for each that was not."""
     from harness.record.rundir import find_runs
 
     paths = find_runs(folder)
     differences = _auc_differences(folder)
     counts: Counter[str] = Counter()
-    problems: list[str] = []
+    problems: list[StoreError | Refused] = []
     with closing(Uploader(target)) as uploader:
         for path in paths:
             difference = differences.get(path)
             try:
                 counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
-            except StoreError as error:
-                problems.append(str(error))
+            except (StoreError, Refused) as error:
+                problems.append(error)
+                counts["refused"] += isinstance(error, Refused)
+    counts = +counts
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     console.say(" ".join(["wandb:", outcomes, *([uploader.project_url] if uploader.project_url else [])]))
-    if problems:
-        raise StoreError("\n".join(problems))
+    return problems
 
 
 def _auc_differences(folder: Path) -> dict[Path, float]:
@@ -76,7 +85,10 @@ def dashboard(options: argparse.Namespace) -> None:
     """Save a wandb workspace for the runs of a folder, on the server or in a file."""
     from analysis import workspace
 
-    made = workspace.workspace_of(_facts(options.dir, _target(options)))
+    facts = _facts(options.dir, _target(options))
+    made = workspace.workspace_of(facts)
+    if line := workspace.left_out(facts):
+        console.note(f"note: {line}")
     if options.offline is not None:
         workspace.write(made, options.offline)
         console.say(f"workspace: {options.offline}")

@@ -6,6 +6,7 @@ process and wandb-core, its child, are killed.
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,13 @@ class _Follower(Thread):
             self.join()
 
 
+class Refused(RunFailed):
+    """The server has answered, and does not take this run; it may take others."""
+
+
+_REFUSED = re.compile(r"HTTP (400|409|410|413|422)\b.*?(?= Consider increasing|$)")
+"""In wandb's message: an answer of the server that is about one run, such as one that was deleted there."""
+
 Outcome = Literal["sent", "sent before", "not ended"]
 
 
@@ -217,7 +225,7 @@ class Uploader:
         """Send the run in ``path``, unless it has not ended or the server has it already, and mark it as sent.
 
         ``figures`` are added to its summary. Raises StoreError if the record cannot be read or the marker cannot be
-        written, RunFailed if not all of it could be sent.
+        written, Refused if the server does not take the run, RunFailed if not all of it could be sent.
         """
         run = RunDir(path)
         facts = read_facts(run, self._target)
@@ -235,10 +243,15 @@ class Uploader:
                 self._url = self._exporter.await_sent()
             except WandbError as error:
                 self._exporter.kill()
+                self.close()  # the next run gets a new one
+                if refused := _REFUSED.search(str(error)):
+                    raise Refused(f"{path}: wandb: {refused[0]}; --project sends runs to another project") from error
                 raise RunFailed(f"{path}: wandb: {error}; the same command sends the rest") from error
         mark_sent(run, facts, digest=digest, server=self._server, url=self._url)
         return "sent"
 
     def close(self) -> None:
+        """End the export process; a no-op if there is none."""
         if self._exporter is not None:
             self._exporter.close()
+            self._exporter = None

@@ -1,7 +1,8 @@
 """A run's events as wandb shows them: rows of its history, and the summary.
 
 Every row has the keys ``samples`` and ``hours`` (emulated, with the overhead so far), which are the x axes. ``*_h`` are
-emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a group of panels.
+emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a group of panels. ``curve/auc`` is
+of ``curve/num_samples`` samples, a part of the test set; ``auc`` in the summary is of the whole set.
 """
 
 from collections.abc import Mapping
@@ -99,7 +100,10 @@ class History:
                 return [{"train/loss": sum(event.losses) / len(event.losses)}]
             case Evaluated() if self._is_on_curve(event):
                 names = ("auc", "log_loss", "accuracy", "normalised_entropy", "calibration")
-                return [{f"eval/{name}": value for name in names if (value := getattr(event, name)) is not None}]
+                found = {name: value for name in names if (value := getattr(event, name)) is not None}
+                return [
+                    {f"curve/{name}": value for name, value in (found | {"num_samples": event.num_samples}).items()}
+                ]
             case Injected() if event.loss or event.reschedule_h is not None:
                 kill = {**_named("kill", event.rank), "kill/hour": event.hour} if event.loss else {}
                 return [{**kill, **self._totals}]

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import run
+from analysis import workspace
 from harness.config.experiment import load_experiment
 from harness.grid.experiments import prepared
+from harness.wandb import server
 from tests.made_runs import made_config, write_run
 from tests.wandb.stand_in import WandbServer
 
@@ -52,6 +54,21 @@ def test_sync_sends_what_can_be_read(wandb_server: WandbServer, grid: Path, caps
     assert run.main(words) == 0
     assert wandb_server.operations == []
     assert capsys.readouterr().out == f"wandb: 3 sent before {project}\n"
+
+
+def test_sync_goes_on_past_a_run_that_the_server_refuses(
+    wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a run that was deleted at the server costs its own line, and the exit code; each other one is sent."""
+    wandb_server.deleted = {"cpr_mfu", "none"}
+    monkeypatch.setitem(server.LIMITS_S, "init", 5.0)  # wandb asks again until then
+    assert run.main(["sync", str(grid)]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("wandb: 2 refused, 1 sent http")
+    lines = err.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [["failed", str(grid / name)] for name in ("cpr_mfu", "none")]
+    assert all("previously created and deleted" in line and "--project" in line for line in lines)
+    assert {sent["displayName"] for sent in wandb_server.runs.values()} == {"full"}
 
 
 def test_sync_to_a_silent_server_fails_in_one_line(
@@ -110,7 +127,7 @@ def test_the_dashboard_has_every_view(wandb_server: WandbServer, grid: Path) -> 
     logged = {key for lines in wandb_server.history.values() for row in lines.values() for key in row}
     curves = [panel["config"] for panel in panels if panel["viewType"] == "Run History Line Plot"]
     assert {(c["xAxis"], *c["metrics"]) for c in curves if c.get("aggregate")} >= {
-        (axis, key) for axis in ("samples", "hours") for key in ("eval/auc", "train/loss", "eval/log_loss")
+        (axis, key) for axis in ("samples", "hours") for key in ("curve/auc", "train/loss", "curve/log_loss")
     }
     assert {key for curve in curves for key in (curve["xAxis"], *curve["metrics"])} <= logged
     marks = [mark for curve in curves for mark in curve.get("overrideMarks", {})]
@@ -123,6 +140,17 @@ def test_the_dashboard_has_every_view(wandb_server: WandbServer, grid: Path) -> 
     assert [one["key"]["name"] for one in filters] == ["group", "engine", "trace_name", "profile_name"]
     configs = [json.loads(sent["config"]) for sent in wandb_server.runs.values()]
     assert all({"engine", "trace_name", "profile_name"} <= config.keys() for config in configs)
+
+
+def test_a_dashboard_says_which_runs_it_leaves_out(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: of more runs than a panel shows, those without a place are counted by strategy."""
+    pytest.importorskip("wandb_workspaces")
+    monkeypatch.setattr(workspace, "_MAX_RUNS", 1)
+    assert run.main(["dashboard", str(grid), "--offline", str(grid / "views.json")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: curves, bars and kills show 1 of these 3 runs, and leave out 1 of full, 1 of none; ")
 
 
 def _summary_keys(panels: list[dict[str, Any]]) -> set[str]:

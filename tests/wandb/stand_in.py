@@ -90,6 +90,7 @@ class WandbServer:
     summary: dict[str, dict[str, Any]] = field(default_factory=dict)
     complete: dict[str, int] = field(default_factory=dict)  # exit codes by id
     views: list[dict[str, Any]] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)  # names of runs that are refused, as runs that were deleted are
 
     def answer(self, query: dict[str, Any]) -> Any:
         """The data for a GraphQL query."""
@@ -152,7 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
         """GraphQL, or a part of a run's stream."""
         body = json.loads(self._body())
         self._hang_if_mute()
-        if self.path == "/graphql":
+        if self.path == "/graphql" and (body.get("variables") or {}).get("displayName") in self.received.deleted:
+            words = "run was previously created and deleted; try a new run name"
+            self._reply({"errors": [{"message": words, "path": ["upsertBucket"]}]}, status=409)
+        elif self.path == "/graphql":
             self._reply({"data": self.received.answer(body)})
         elif self.path.endswith("/file_stream"):
             self.received.stream(self.path.split("/")[-2], body)

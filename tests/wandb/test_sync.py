@@ -53,6 +53,8 @@ def test_a_recorded_run_arrives_whole_and_once(wandb_server: WandbServer, tmp_pa
     assert hours[-1] == pytest.approx(config.emulated.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
     kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
     assert kills == [event.hour for event in events if is_loss(event)]
+    assert not any(key.startswith("eval/") for key in wandb_server.summary[run_id])
+    assert wandb_server.summary[run_id]["auc"] == events[-1].auc  # of the whole test set
     recoveries = [row for row in rows if "recovery/rank" in row]
     assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
     assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
@@ -235,7 +237,7 @@ def test_a_position_is_seen_once_and_of_one_sample_set() -> None:
     positions = [row["samples"] for row in rows if "train/loss" in row]
     assert positions == [event.samples for event in events if isinstance(event, Trained) and not event.rerun]
     assert positions == sorted(set(positions))
-    assert [row["eval/auc"] for row in rows if "eval/auc" in row] == [0.7]
+    assert [(row["curve/auc"], row["curve/num_samples"]) for row in rows if "curve/auc" in row] == [(0.7, 100)]
 
 
 def test_a_trainer_has_a_number_of_its_own() -> None:
