@@ -99,9 +99,9 @@ def load_experiment(
     """The experiment in a file. In ``overrides`` a list adds or replaces an axis in each grid; a single value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result; equal hashes are one cell. A strategy without failures has one cell for all traces and profiles,
-    under the first of them. ``store.keep_finished`` is false by default. ``samples_factor`` multiplies the file's
-    ``strategy.interval_samples``, for data of another length.
+    a cell's result; equal hashes are one cell. A strategy without failures and saves has one cell for all traces and
+    profiles, under the first of them. ``store.keep_finished`` is false by default. ``samples_factor`` multiplies the
+    file's ``strategy.interval_samples``, for data of another length.
 
     Raises:
         ConfigError: one line per mistake, also for cells that differ only in keys that change no result.
@@ -128,7 +128,8 @@ def load_experiment(
     for config, combination in zip(configs, combinations, strict=True):
         own = {setting.key for setting in combination}
         slug, digest = _slug(config, [key for key in varied if key in own]), cell_hash(config)
-        if not STRATEGIES[config.strategy.name].injects_failures:
+        strategy = STRATEGIES[config.strategy.name]
+        if not (strategy.injects_failures or strategy.saves_initially):
             digest = references.setdefault(_without_failures(config), digest)
         cell = cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
         merged += _dropped(cell.config, config, combination)
@@ -153,7 +154,7 @@ def _scaled(setting: Setting, factor: float) -> Setting:
 
 
 def _without_failures(config: Config) -> str:
-    """All that the result of a strategy without failures depends on, and the engine: no trace and no cost constant."""
+    """What the result of a strategy without failures and saves depends on, and the engine: no trace and no profile."""
     content = config.model_dump(mode="json", exclude=IRRELEVANT | {"trace": True, "profile": True})
     return json.dumps([config.engine, config.num_ps, content])
 

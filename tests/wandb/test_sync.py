@@ -54,7 +54,7 @@ def test_a_recorded_run_arrives_whole_and_once(wandb_server: WandbServer, tmp_pa
     kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
     assert kills == [event.hour for event in events if is_loss(event)]
     assert not any(key.startswith("eval/") for key in wandb_server.summary[run_id])
-    assert wandb_server.summary[run_id]["auc"] == events[-1].auc  # of the whole test set
+    assert wandb_server.summary[run_id]["auc"] == events[-1].to_json()["auc"]  # of the whole test set
     recoveries = [row for row in rows if "recovery/rank" in row]
     assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
     assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
