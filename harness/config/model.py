@@ -45,6 +45,11 @@ PathText = Annotated[str, AfterValidator(_path)]
 """A path; ``~`` and environment variables in it are expanded."""
 
 
+def _law(text: str) -> str:
+    how, colon, file = text.partition(":")
+    return f"{how}{colon}{_path(file)}"
+
+
 class _Model(BaseModel):
     model_config = STRICT
 
@@ -205,7 +210,7 @@ class TraceConfig(_Model):
     path: PathText | None = None
     """A failure trace (failure_traces/README.md); null injects nothing. `{seed}` in the path stands for `seed`, so that
         each seed of a grid has a trace of its own."""
-    law: str | None = None
+    law: Annotated[str, AfterValidator(_law)] | None = None
     """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
         MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
         hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.

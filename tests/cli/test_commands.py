@@ -25,7 +25,7 @@ import analysis
 import run
 from harness.cli import console, record_commands
 from harness.cli.run_commands import run_experiments
-from harness.config.experiment import Cell, Experiment
+from harness.config.experiment import Cell, Experiment, load_config
 from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
 from harness.data.records import read_meta
@@ -188,6 +188,8 @@ def test_a_path_begins_at_home_wherever_it_is_given(cli: Cli, monkeypatch: pytes
         result = cli(*command.split())
         assert result.code == 0, (command, result.errors)
     assert {"run", "grid", "made.csv", "rows.tsv"} <= {path.name for path in home.iterdir()}
+    law = load_config(Path("one.yaml"), ["trace.law=fit:~/mine.csv"]).trace.law
+    assert law == f"fit:{home}/mine.csv", "a cell's process, or a job on another machine, may have another home"
     analysis.write_files("~/grid", "~/figures")
     assert (home / "figures" / "table.csv").exists()
     monkeypatch.undo()
