@@ -46,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if names := requested(paths, getattr(options, "overrides", words)):
         from harness.api import load_plugins  # noqa: PLC0415
         from harness.core.errors import ConfigError  # noqa: PLC0415
+        from harness.sources import fix_modules  # noqa: PLC0415
 
         try:
             load_plugins(names)
+            fix_modules()
         except ConfigError as error:
             parser.error(str(error))
     from harness.cli import commands  # noqa: PLC0415 - imports pydantic, which `--help` does not need

@@ -19,7 +19,7 @@ from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
 from harness.processes.leash import hold_leash
-from harness.record.code import current_code, environment
+from harness.record.code import environment, script_code
 
 ROW_BYTES = 16 * 4
 """A row of Kaggle's tables: 16 float32."""
@@ -80,8 +80,7 @@ def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[s
 
     setting = vars(options)
     backend = choose_backend(TrainerConfig(backend=setting.get("backend") or "auto"))
-    code = current_code((f"benchmarks.{Path(sys.argv[0]).stem}",))
-    facts = environment(num_threads=setting.get("threads", 1), backend=backend, code=code)
+    facts = environment(num_threads=setting.get("threads", 1), backend=backend, code=script_code())
     facts |= {"load_average": _LOAD_AVERAGE, "load_average_after": os.getloadavg()}
     loads = " ".join(f"{load:.2f}" for load in _LOAD_AVERAGE)
     git = facts["git"] or {"commit": "unknown", "dirty": False}

@@ -2,6 +2,8 @@
 
 import os
 
+from harness import sources
+
 # GNU OpenMP reads this variable when torch is loaded, which every process of a run does after this import. By default,
 # threads that wait for each other spin for milliseconds. If other processes use the cores, a spinning thread uses up
 # the time slice that the thread it waits for needs, and a step takes a hundred times as long. This number of turns
@@ -11,3 +13,5 @@ if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
 
 # torch reads this when it is loaded, too. Without it, each peer of a killed rank logs warnings.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+sources.install()

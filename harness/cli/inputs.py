@@ -23,7 +23,7 @@ from harness.core.errors import ConfigError, StoreError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 from harness.files import expanded, read_json, write_text
 from harness.processes.child import Child
-from harness.record.code import Code, current_code
+from harness.record.code import Code, script_difference
 
 if TYPE_CHECKING:
     from analysis.claims.claim import Benchmark
@@ -155,7 +155,7 @@ class BenchmarkRun:
         if (kept["script"], kept["arguments"]) != (self._script_digest(), self.arguments):
             return f"{self.benchmark.script} or its arguments"
         code = Code.of_json(kept["machine"].get("code"))
-        return "code not recorded" if code is None else code.difference(current_code(code.roots))
+        return "code not recorded" if code is None else script_difference(code)
 
     def results(self) -> Sequence[Mapping[str, Any]]:
         """The entries that a claim is judged by; empty without results, as of a benchmark that cannot run here.

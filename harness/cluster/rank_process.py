@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch.distributed import rpc
 
+from harness import sources
 from harness.cluster import group, wire
 from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
@@ -119,7 +120,8 @@ def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) ->
             raise
     leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
     try:
-        work(ControlLink(rank_context))
+        with sources.modules_fixed():
+            work(ControlLink(rank_context))
     except Stopped:
         pass  # if a trainer's job has not ended, the supervisor knows why
     except (EOFError, OSError):

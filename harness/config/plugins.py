@@ -1,6 +1,7 @@
 """Plugins: modules of the user that add strategies, trackers, kinds of save and other parts to the harness's tables.
 
-They are imported before the configuration's models, which are built from these tables.
+They are imported before the configuration's models, which are built from these tables. They and all that they import
+are part of the code that a result names (``harness/record/code.py``).
 """
 
 # ruff: noqa: PLC0415 - `requested` runs before every command
@@ -9,17 +10,24 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness import sources
 from harness.core.errors import ConfigError
 from harness.files import expanded
 
-LOADED: dict[str, Path] = {}
-"""File of each module that was loaded, by the name that the user gave."""
+LOADED: dict[str, ModuleType] = {}
+"""Each plugin that was loaded, by the name that the user gave."""
+
+DIGESTS: dict[str, str] = {}
+"""Digest of each plugin, by the same name, and of each other own module (``harness/sources.py``), by its own name."""
+
+DISTRIBUTIONS: list[str] = []
+"""Installed distributions whose objects or modules those modules hold."""
 
 ENTRY_POINTS = "cpr_harness.plugins"
 """Group of entry points by which an installed package offers plugins."""
@@ -92,8 +100,36 @@ def load(names: Sequence[str]) -> None:
         if _MODELS in sys.modules and (OPTIONS.keys() != STRATEGIES.keys() or CHOICES["model"].keys() != models):
             what = "strategy" if OPTIONS.keys() != STRATEGIES.keys() else "model"
             raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a {what}; expected it afterwards")
-        LOADED[name] = Path(str(module.__file__)).resolve()
+        LOADED[name] = module
     name_options()
+    if LOADED:
+        _note_code()
+
+
+def _note_code() -> None:
+    """Fill ``DIGESTS`` and ``DISTRIBUTIONS`` by what this process has imported until now."""
+    plugins = {str(module.__file__): name for name, module in LOADED.items()}
+    files = sources.own_modules(of_project=False)
+    DIGESTS.update({plugins.get(file, name): sources.digest_of(file) for name, file in files.items()})
+    DIGESTS.update({name: sources.digest_of(file) for file, name in plugins.items()})  # installed ones
+    modules = [*LOADED.values(), *(sys.modules[name] for name in files)]
+    own = {name.partition(".")[0] for name in files}
+    DISTRIBUTIONS[:] = sorted(_distributions(modules) - own)
+
+
+def _distributions(modules: Iterable[ModuleType]) -> set[str]:
+    """Names of the installed distributions of the modules and of the types of objects in these modules' namespaces."""
+    from importlib import metadata
+
+    found: set[str] = set()
+    values = [value for module in modules for value in vars(module).values()]
+    names = [each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", None) for each in values]
+    for name in {name.partition(".")[0] for name in names if isinstance(name, str)} - sys.stdlib_module_names:
+        try:
+            found.add(metadata.distribution(name).name)
+        except metadata.PackageNotFoundError:  # it may have another name, which takes 0.7 s to find
+            found |= {*metadata.packages_distributions().get(name, ())}
+    return found
 
 
 def imported(name: str, key: str) -> ModuleType:
@@ -120,10 +156,10 @@ def imported(name: str, key: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     """Import a file as a module whose name holds a hash of the content: unique, and equal in every process and host."""
     name = f"plugin_{path.stem}_{hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = sources.Loader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that its classes can be pickled
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module

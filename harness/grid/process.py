@@ -19,6 +19,7 @@ from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.processes.forked import ForkedProcess, current, signal_name, start
 from harness.processes.spawn import fork_server
+from harness.record.code import current_code
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
 from harness.record.rundir import RunDir, write_reason
 
@@ -169,7 +170,7 @@ class CellStarter:
         place = Place(cell.run_dir)
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
-        arguments = (self._run_cell, cell, theirs, os.getpid())
+        arguments = (self._run_cell, cell, theirs, os.getpid(), current_code())
         process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
         self._starting = process  # so that end_all finds it after an interrupt below
         _start(process)

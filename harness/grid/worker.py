@@ -17,6 +17,7 @@ from harness.files import Place
 from harness.processes.leash import continue_after_parent, hold_leash
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
+from harness.record.code import Code, refuse_other_code
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
 
 if TYPE_CHECKING:
@@ -47,17 +48,19 @@ def run_assembled(
     return assemble.run(config, run_dir, on_status=on_status, resumes=has_resume_point(run_dir), stop=stop)
 
 
-def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> None:
+def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int, code: Code) -> None:
     """Main function of a cell's process: sends statuses, then the run's last event, or why there is none.
 
     The latter is a RunStopped, or one line for any other HarnessError. The process ends when the process ``owner_pid``
-    ends. It ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop.
+    ends. It ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop. ``code``: the owner's, by which the
+    cell is named; a process of other code refuses it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = _stopped_by_sigterm()
     hold_leash(owner_pid)
     continue_after_parent()  # the fork server ends with the owner
     try:
+        refuse_other_code(code, cell.slug)
         with (
             claim_run(cell.run_dir, cell.hash, is_made=False),
             _output_to(cell.run_dir / "output.txt"),

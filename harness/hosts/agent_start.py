@@ -24,7 +24,7 @@ from harness.hosts.agent_link import AgentLink
 from harness.processes import control
 from harness.processes.child import ROOT, Child
 from harness.processes.control import give_up_after
-from harness.record.code import Code, current_code, read_all_code
+from harness.record.code import Code, current_code
 
 _log = logging.getLogger(__name__)
 _START_S = 300.0  # within which an agent connects: it imports everything first, and may compile
@@ -105,7 +105,6 @@ def start_agents(
     see :class:`AgentLink`. Raises ConfigError if a start fails, or if the code or versions of an agent differ from this
     process's. All agents are ended before it is raised.
     """
-    read_all_code()  # before an agent waits for it
     authkey = secrets.token_bytes(32)
     commands: dict[str, StartCommand] = {}
     agents: dict[str, AgentLink] = {}
@@ -193,7 +192,7 @@ def _hello(connection: Connection) -> dict[str, Any]:
 def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
     """The error for an agent whose code or versions differ from this process's; None if they are the same."""
     theirs = Code.of_json(facts["code"])
-    difference = "unknown" if theirs is None else current_code(theirs.roots).difference(theirs)
+    difference = "unknown" if theirs is None else current_code().difference(theirs)
     if difference is None:
         return None
     return ConfigError(

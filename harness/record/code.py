@@ -1,41 +1,49 @@
 """The content of ``env.json``: versions, git commit, machine, and the code that computed a result.
 
-The code is kept as digests of its source files, so that results of other code are recognised. The files are those of
-all modules that the run's main modules import, directly or not, by the import statements in the source texts.
+The code is kept as digests of source files, as they were loaded (``harness/sources.py``), and versions, so that results
+of other code are recognised. The code of a run has
+
+* all files of the package ``harness`` but those of ``_NO_RESULT``, whether the run imports them or not. So every process
+  knows it without an import: the command that names a result, the process that computes it, the agent of another host;
+* each own module that was imported when the plugins had been loaded, but for this project's: the plugins, and what they
+  import, directly or not;
+* the versions of Python, torch, numpy, numba, and of the distributions that those modules name objects or modules of.
+  A constant that is imported from a distribution shows its distribution only if something else of it is imported too.
+
+A process that was not forked from the one that named a result refuses to compute it unless its code is the same
+(:func:`refuse_other_code`).
 """
 
-import ast
 import hashlib
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
+from harness import sources
 from harness.config import plugins
-from harness.config.model import Config
-from harness.core.errors import StoreError
+from harness.core.errors import ConfigError, StoreError
 from harness.files import read_json
 from harness.record.rundir import RunDir
 
-_ROOT = Path(__file__).resolve().parents[2]
-_RUN = ("harness.run.assemble",)
-ON_HOSTS = (*_RUN, "harness.hosts.launcher", "harness.hosts.agent", "harness.run.agent")
-"""The main modules of a run on several hosts, those of its agents included."""
-_BY_LAUNCHER = {"hosts": ON_HOSTS, "ray": (*ON_HOSTS, "harness.hosts.ray_launcher")}
-_NOT_FOLLOWED = ("harness.record", "harness.wandb", "harness.hosts")
-"""Packages whose modules count only if they are roots, or are imported by a module of the same package that counts.
+_ROOT = Path(sources.PACKAGE).parent
+_NO_RESULT = (
+    *("api.py", "cli/", "grid/", "jobs/", "planning/", "record/", "wandb/"),
+    *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "fit", "law", "leftovers", "prepare", "sources")),
+    "data/synth.py",
+)
+"""Files and folders of ``harness`` that decide no result: commands, records, plans, and the preparation of data.
 
-What is written about a run decides no result, and other hosts' ranks are started by the launcher that the config names.
+The digest of the data, which the name of a result holds too, says what their preparation made.
 """
 _LIBRARIES = ("torch", "numpy", "numba")
 _MAX_NAMED = 3  # files named in a difference
@@ -43,15 +51,14 @@ _MAX_NAMED = 3  # files named in a difference
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a run.
+    """The code of a run or of a benchmark.
 
-    ``versions``: of Python, torch, numpy and numba. ``sources``: digests of source files, plugins included, by path;
-    comments and docstrings do not enter them. ``roots``: the modules from which imports were followed.
+    ``versions``: of Python and distributions. ``sources``: digests of source files by path or, of a plugin, by the name
+    that the user gave, or by the name of a module that it imports.
     """
 
     versions: Mapping[str, str]
     sources: Mapping[str, str]
-    roots: tuple[str, ...] = _RUN
 
     @property
     def fingerprint(self) -> str:
@@ -67,104 +74,68 @@ class Code:
     def of_json(cls, found: object) -> "Code | None":
         """The code that :meth:`to_json` wrote as ``found``; None for a value of another form."""
         match found:
-            case {"versions": dict(versions), "sources": dict(sources), "roots": [*roots]}:
-                return cls(versions, sources, tuple(map(str, roots)))
+            case {"versions": dict(versions), "sources": dict(sources)}:
+                return cls(versions, sources)
             case _:
                 return None
 
     def difference(self, other: "Code") -> str | None:
-        """The differences of ``other`` in words: versions, and up to three files; None if there are none.
-
-        Files are not compared between versions of Python.
-        """
+        """The differences of ``other`` in words: versions, and up to three files; None if there are none."""
         versions = [
-            f"{name} {self.versions.get(name)} -> {version}"
-            for name, version in other.versions.items()
-            if self.versions.get(name) != version
+            f"{name} {self.versions.get(name)} -> {other.versions.get(name)}"
+            for name in dict.fromkeys([*self.versions, *other.versions])
+            if self.versions.get(name) != other.versions.get(name)
         ]
         changed = sorted(
             path
             for path in self.sources.keys() | other.sources.keys()
             if self.sources.get(path) != other.sources.get(path)
         )
-        if self.versions.get("python") != other.versions.get("python"):
-            changed = []  # digests of compiled code depend on Python's version
         named = changed[:_MAX_NAMED] + (
             [f"{len(changed) - _MAX_NAMED} more files"] if len(changed) > _MAX_NAMED else []
         )
         return ", ".join([*versions, *named]) or None
 
 
-def roots_of(config: Config) -> tuple[str, ...]:
-    """The main modules of a run of ``config``, which depend on its launcher; its code is what they import."""
-    return _BY_LAUNCHER.get(config.cluster.launcher, _RUN)
+def current_code() -> Code:
+    """The code of a run in this process and in those that are forked from it."""
+    return _code_with(tuple(plugins.LOADED))
 
 
 @cache
-def current_code(roots: tuple[str, ...] = _RUN) -> Code:
-    """The code of ``roots``, what they import, and loaded plugins, as read at the first call with these roots."""
-    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
-    versions |= {name: metadata.version(name) for name in _LIBRARIES}
-    sources = {str(path.relative_to(_ROOT)): path for path in sorted(_closure(roots))} | plugins.LOADED
-    return Code(versions, {name: _digest(path) for name, path in sources.items()}, roots)
+def _code_with(_plugins: tuple[str, ...]) -> Code:
+    package = Path(sources.PACKAGE)
+    files = {path.relative_to(package).as_posix(): path for path in sorted(package.rglob("*.py"))}
+    found = {f"harness/{name}": file for name, file in files.items() if not name.startswith(_NO_RESULT)}
+    digests = {name: sources.digest_of(file) for name, file in found.items()}
+    return Code(_versions(plugins.DISTRIBUTIONS), digests | plugins.DIGESTS)
 
 
-def read_all_code() -> None:
-    """Call :func:`current_code` for every launcher, so that processes forked later have the same digests."""
-    for roots in (_RUN, *_BY_LAUNCHER.values()):
-        current_code(roots)
+def refuse_other_code(expected: Code, who: str) -> None:
+    """Raise ConfigError, which names ``who``, unless ``expected`` is the code of this process."""
+    if difference := expected.difference(current_code()):
+        raise ConfigError(
+            f"{who}: expected the code that this command began with, which has changed since ({difference}); run the "
+            "command again"
+        )
 
 
-def _closure(roots: Sequence[str]) -> set[Path]:
-    """The files of ``roots``, of this repository's modules that they import, directly or not, and of their packages.
-
-    Imports of ``_NOT_FOLLOWED`` are left out.
-    """
-    found: set[Path] = set()
-    waiting = [*roots]
-    while waiting:
-        name = waiting.pop()
-        path = _file_of(name)
-        if path is None or path in found:
-            continue
-        found.add(path)
-        package, _, _ = name.rpartition(".")
-        waiting += [package] if package else []
-        waiting += [other for other in _imports(path) if name.startswith(_package(other))]
-    return found
+def script_code() -> Code:
+    """The code of the program that this process runs: all own modules that it has imported until now."""
+    files = {Path(file).resolve() for file in sources.own_modules(of_project=True).values()}
+    names = {os.path.relpath(file, _ROOT): file for file in sorted(files)}
+    return Code(_versions(), {name: sources.digest_of(file) for name, file in names.items()})
 
 
-def _package(name: str) -> str:
-    """The package in ``_NOT_FOLLOWED`` that a module belongs to; empty if there is none."""
-    return next((package for package in _NOT_FOLLOWED if f"{name}.".startswith(f"{package}.")), "")
+def script_difference(kept: Code) -> str | None:
+    """How the code of a program differs now from ``kept``, its :func:`script_code`, in words; None if it is the same."""
+    digests = {name: sources.digest_of(_ROOT / name) for name in kept.sources if (_ROOT / name).is_file()}
+    return kept.difference(replace(kept, versions=_versions(), sources=digests))
 
 
-@cache
-def _file_of(name: str) -> Path | None:
-    """The file of a module of this repository; None for any other name."""
-    path = _ROOT.joinpath(*name.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
-
-
-@cache
-def _imports(path: Path) -> tuple[str, ...]:
-    """The modules that a file imports, also in functions, without imports for type checkers only."""
-    return tuple(_imported(ast.parse(path.read_bytes())))
-
-
-def _imported(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Import(names=names):
-            yield from (alias.name for alias in names)
-        case ast.ImportFrom(module=str(module), names=names, level=0):
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in names)
-        case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=otherwise):
-            for child in otherwise:
-                yield from _imported(child)
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _imported(child)
+def _versions(others: Sequence[str] = ()) -> dict[str, str]:
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, **{name: metadata.version(name) for name in (*_LIBRARIES, *others)}}
 
 
 def code_of(run_dir: Path) -> Code | None:
@@ -183,24 +154,7 @@ def difference_of(run_dir: Path) -> str | None:
         code = Code.of_json(read_json(RunDir(run_dir).env).get("code"))
     except StoreError as error:
         return f"code not known: {error}"
-    return "code not recorded" if code is None else code.difference(current_code(code.roots))
-
-
-@cache
-def _digest(path: Path) -> str:
-    """Digest (8 hex digits) of a file's compiled code, without comments, docstrings, assertions and line numbers."""
-    compiled = compile(path.read_bytes(), "", "exec", optimize=2, dont_inherit=True)
-    return hashlib.blake2b(repr(_content(compiled)).encode(), digest_size=4).hexdigest()
-
-
-def _content(value: object) -> object:
-    """The content of a code object or constant as plain values, equal in every process (sets are sorted)."""
-    if isinstance(value, CodeType):
-        names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
-        return (names, value.co_flags, value.co_code, value.co_exceptiontable, _content(value.co_consts))
-    if isinstance(value, frozenset):
-        return sorted(map(repr, value))
-    return tuple(map(_content, value)) if isinstance(value, tuple) else repr(value)
+    return "code not recorded" if code is None else code.difference(current_code())
 
 
 _PACKAGES = ("torch", "numpy", "numba", "wandb")

@@ -19,7 +19,7 @@ from harness.core.events import Event, Finished, Saved
 from harness.core.resumable import EventsPosition
 from harness.files import Place, digest_of, fsync_folder, new_digest, store_errors
 from harness.record.audit import outcome_of
-from harness.record.code import current_code, environment, roots_of, utc_now
+from harness.record.code import current_code, environment, utc_now
 from harness.record.event_log import not_finite
 from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_seal
 
@@ -57,7 +57,7 @@ class Recorder:
                 backend=config.trainer.backend,
                 data=data,
                 trace=trace,
-                code=current_code(roots_of(config)),
+                code=current_code(),
                 command=command,
                 now=now,
             )

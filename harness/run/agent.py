@@ -26,11 +26,11 @@ def _serve(line: str) -> None:
     os.chdir(settings.folder)
     sys.path += [folder for folder in settings.path if folder not in sys.path]
     load(settings.plugins)
-    from harness.record.code import ON_HOSTS, current_code
+    from harness.record.code import current_code
     from harness.run.assemble import prepare_fork_server
 
     prepare_fork_server()
-    Agent(settings, current_code(ON_HOSTS).to_json()).serve()
+    Agent(settings, current_code().to_json()).serve()
 
 
 if __name__ == "__main__":

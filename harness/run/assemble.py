@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import sources
 from harness.cluster.effects import Effects, Resumption
 from harness.cluster.launcher import ForkLauncher, Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
@@ -35,13 +36,13 @@ from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
-from harness.record.code import current_code, read_all_code, roots_of
+from harness.record.code import current_code
 from harness.record.event_log import read_events
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
-from harness.run.trainer import train, with_data
+from harness.run.trainer import train, with_inputs
 from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
 from harness.wandb.exporter import followed
 
@@ -135,6 +136,7 @@ def run(
     point = point_to_go_on_from(run_spec, RunDir(run_dir), folder, place) if resumes else None
     place.check()
     with ExitStack() as views, Recorder(run_dir, config, **run_spec.facts, since=point and point.events) as recorder:
+        views.enter_context(sources.modules_fixed())
         views.enter_context(followed(recorder.run, config, run_spec.result_hash))  # left when the record is complete
         one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
         finished = one.carry_out()
@@ -218,7 +220,7 @@ class _Run:
     def _on_rpc(self) -> Supervisor:
         config = self.spec.config
         _check_interface(config.cluster)
-        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
+        job = partial(with_inputs, config.data.path, self.spec.dataset.digest, current_code(), self._train())
         hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
         may_cut = any(fault.cuts_network for planned in self.spec.planned_faults for fault in planned.ranks_by_fault)
         rank_spec = self.spec.rank_spec(self._store.root)
@@ -278,7 +280,7 @@ class _Run:
             number=number,
             step=step,
             config_hash=self.spec.result_hash,
-            code=current_code(roots_of(self.spec.config)).fingerprint,
+            code=current_code().fingerprint,
             events=self.recorder.position(),
             checkpoint=checkpoint,
             files=dict(files),
@@ -301,7 +303,7 @@ def prepare_fork_server() -> None:
     To be called before any thread or process is started. Else no server is forked here, and processes are forked from
     one that has imported everything again.
     """
-    read_all_code()  # once, before an edit; every process inherits it
+    current_code()  # every process inherits it, and imports no other
     own_fork_server()
 
 

@@ -16,7 +16,7 @@ from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, Store
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
 from harness.files import Place
-from harness.record.code import current_code, difference_of, roots_of
+from harness.record.code import current_code, difference_of
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import check_environment, check_position
 from harness.record.rundir import RunDir
@@ -227,7 +227,7 @@ def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> 
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")
-    if point.code != current_code(roots_of(run_spec.config)).fingerprint:
+    if point.code != current_code().fingerprint:
         raise StoreError(f"{where}: written by other code ({difference_of(run.path)})")
     if point.checkpoint is not None:
         read_checkpoint(run.checkpoints, point.checkpoint)

@@ -29,7 +29,7 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
-from harness.record.code import current_code, roots_of
+from harness.record.code import current_code
 from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
@@ -335,7 +335,7 @@ def cell_hash(config: Config) -> str:
     """
     key = f"{RunSpec(config).result_hash} {config.engine}"
     digest = hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
-    return f"{digest}-{current_code(roots_of(config)).fingerprint[:8]}"
+    return f"{digest}-{current_code().fingerprint[:8]}"
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:

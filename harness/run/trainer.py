@@ -26,6 +26,7 @@ from harness.core.plans import Rank, SavePlan, trainer_rank
 from harness.data.records import read_meta, verify
 from harness.model.metrics import Quality, measure
 from harness.model.network import Network
+from harness.record.code import Code, refuse_other_code
 from harness.recovery.failover import RolledBack
 from harness.recovery.injections import TrainersDied
 from harness.run.job import Job
@@ -71,14 +72,15 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             torch.use_deterministic_algorithms(before[1])
 
 
-def with_data(
-    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
+def with_inputs(
+    path: str, digest: str, code: Code, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
 ) -> None:
-    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data with this digest.
+    """Run ``job(cluster, effects)`` after a check that this process has ``code``, and ``path`` the data of this digest.
 
-    The supervisor has checked its own copy, which may be on another host. The check reads all records, as
-    :func:`harness.data.records.verify` does. Raises DataError.
+    The supervisor has checked its own copy of the data, which may be on another host. The check reads all records, as
+    :func:`harness.data.records.verify` does. Raises ConfigError, DataError.
     """
+    refuse_other_code(code, trainer_rank(effects.group.index))
     refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
     job(cluster, effects)
 

@@ -385,7 +385,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
     with monkeypatch.context() as patch:
         for module in ("record.code", "run.spec"):
-            patch.setattr(f"harness.{module}.current_code", lambda _: edited)
+            patch.setattr(f"harness.{module}.current_code", lambda: edited)
         assert cli(*words, "--dry-run").out.startswith("to do  ")
         anew = cli(*words)
         assert anew.errors[-1] == "1 cell: 1 run, 0 done before, 0 failed"

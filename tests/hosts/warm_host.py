@@ -74,10 +74,10 @@ def _unshared(flags: int, report: Connection) -> bool:
 
 def _serve(path: str, report: Connection) -> NoReturn:
     """Fork an agent for each connection."""
-    from harness.record.code import read_all_code
+    from harness.record.code import current_code
     from harness.run.agent import main
 
-    read_all_code()  # inherited by the agents
+    current_code()  # inherited by the agents
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps, orphans too
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from harness import sources
 from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.grid.runner import CellPool, run_cells
 from harness.processes.leash import hold_leash
 from harness.processes.spawn import fork_server
-from harness.record.code import _digest as digest_of_source
 from harness.record.code import current_code
 from harness.run import assemble
 from harness.run.spec import cell_hash
@@ -48,7 +48,7 @@ def cells_of(config: Config, out: Path, seeds: int, *, gate: str = GATE, **jobs:
 def hash_in_a_job(config: Config, plugin: str) -> str:
     """The hash of the cell where the plugin is loaded, as it is in a job, and by a command, but not here."""
     code = current_code()
-    loaded = replace(code, sources={**code.sources, plugin: digest_of_source(Path(plugin))})
+    loaded = replace(code, sources={**code.sources, plugin: sources.digest_of(plugin)})
     return f"{cell_hash(config).partition('-')[0]}-{loaded.fingerprint[:8]}"
 
 

@@ -1,41 +1,18 @@
-"""Laws of the fingerprint of the code that computed a result."""
+"""Laws of the fingerprint of the code that computed a result: it is of what was loaded."""
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.record import code
-from harness.record.code import Code, code_of, current_code, difference_of, roots_of
+from harness.record.code import Code, code_of, current_code, difference_of
 from tests.made_runs import made_config, write_run
 
-SOURCE = '''"""Text."""
-
-STEP = 2  # of a size
-"""Text of a value."""
-
-
-def half(x: int) -> int:
-    """Text."""
-    return x // STEP
-'''
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "is_other"),
-    [
-        ("Text", "Other text", False),
-        ("  # of a size", "", False),
-        ("STEP = 2", "STEP = 3", True),
-        ("x // STEP", "STEP // x", True),
-        ("half", "part", True),
-    ],
-)
-def test_statements_count_and_text_does_not(tmp_path: Path, old: str, new: str, is_other: bool) -> None:
-    """A digest differs where a statement does; comments and docstrings may change."""
-    (tmp_path / "a.py").write_text(SOURCE)
-    (tmp_path / "b.py").write_text(SOURCE.replace(old, new))
-    assert (code._digest(tmp_path / "a.py") != code._digest(tmp_path / "b.py")) is is_other
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_run_records_the_code_that_computed_it(tmp_path: Path) -> None:
@@ -49,46 +26,108 @@ def test_every_run_records_the_code_that_computed_it(tmp_path: Path) -> None:
     assert (difference_of(tmp_path / "run") or "").startswith(f"code not known: {tmp_path}/run/env.json: not JSON")
 
 
-OF_RUNS = ("core/strategies.py", "kernels/products.py", "run/trainer.py", "store/__init__.py")
+PROGRAM = """
+import sys
+from pathlib import Path
+from harness.config.plugins import load
+load(["mine.py"])
+{then}
+from harness.record.code import current_code
+print(current_code().fingerprint, sys.modules["helper"].RATE)
+"""
 
 
-@pytest.mark.parametrize(
-    ("launcher", "among", "not_among"),
-    [
-        ("fork", "cluster/rank_process.py", "data/prepare.py"),
-        ("hosts", "hosts/agent.py", "hosts/ray_launcher.py"),
-        ("ray", "hosts/ray_launcher.py", "record/recorder.py"),
-    ],
-)
-def test_code_is_what_a_run_imports(launcher: str, among: str, not_among: str) -> None:
-    """An edit of a module makes those results stale that it may have decided, and no others.
-
-    The command line, the grid's runner and the planner may change; strategies, kernels and the trainer may not. The
-    digest of the data says what its preparation made.
-    """
-    hosts = ["one"] if launcher == "hosts" else []
-    config = made_config(cluster={"num_ps": 4, "launcher": launcher, "hosts": hosts})
-    sources = current_code(roots_of(config)).sources.keys()
-    assert {f"harness/{name}" for name in (*OF_RUNS, among)} <= sources
-    assert f"harness/{not_among}" not in sources
-    rooms = {"cli", "grid", "planning"} | ({"hosts", "record"} if launcher == "fork" else set())
-    assert rooms.isdisjoint(path.split("/")[1] for path in sources)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a plugin, and a module that it imports."""
+    (tmp_path / "mine.py").write_text("import helper\n\n\ndef late():\n    import other\n")
+    (tmp_path / "helper.py").write_text("RATE = 1\n")
+    (tmp_path / "other.py").write_text("RATE = 1\n")
+    return tmp_path
 
 
-def test_the_code_of_a_benchmark_has_what_judges_and_plans() -> None:
-    """A claim on a benchmark is stale after an edit of any module that its script imports."""
-    assert "harness/planning/simulate.py" in current_code(("benchmarks.production",)).sources
-    assert "benchmarks/_common.py" in current_code(("benchmarks.power",)).sources
-    assert "harness/run/trainer.py" not in current_code(("benchmarks.power",)).sources
+def said(folder: Path, then: str = "", program: str = PROGRAM) -> str:
+    """What the program prints in ``folder``, in a new interpreter that keeps bytecode; its last line if it fails."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command, variables = [sys.executable, "-c", program.replace("{then}", then)], {**kept, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["mine.py", "helper.py"])
+def test_a_plugin_that_is_edited_after_its_import_is_recorded_as_it_was_loaded(folder: Path, name: str) -> None:
+    """The code is that of the bytes that run; the next process has other code."""
+    before = said(folder)
+    assert said(folder, f"Path('{name}').write_text(Path('{name}').read_text() + 'EDITED = 1')") == before
+    assert said(folder) != before
+
+
+def test_what_a_plugin_imports_is_part_of_the_code(folder: Path) -> None:
+    """A constant of another module, and the version of a distribution; no other module of the process."""
+    before = said(folder)
+    (folder / "helper.py").write_text("RATE = 2\n")
+    assert said(folder).split()[0] != before.split()[0]
+    (folder / "mine.py").write_text("import helper\nimport yaml\nfrom jinja2 import Template\n")
+    assert "'Jinja2', 'PyYAML'" in said(folder, "from harness.config.plugins import DISTRIBUTIONS; print(DISTRIBUTIONS)")
+
+
+def test_a_module_that_is_imported_while_a_run_trains_is_refused(folder: Path) -> None:
+    """It is in no digest, and the line says what to do."""
+    late = "from harness import sources; sources.fix_modules(); import other"
+    assert "import it at the plugin's top" in said(folder, late)
+
+
+def test_a_source_of_equal_size_and_time_stamp_is_compiled_anew(folder: Path) -> None:
+    """Stale bytecode never runs: not of a plugin's module, and not of the package."""
+    before, file = said(folder), folder / "helper.py"
+    status = file.stat()
+    assert (folder / "__pycache__").exists()
+    file.write_text("RATE = 2\n")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = said(folder)
+    assert (before[-1], after[-1]) == ("1", "2")
+    assert before.split()[0] != after.split()[0]
+
+
+PACKAGE = """
+import sys
+from pathlib import Path
+from harness.record.code import current_code
+before = current_code()
+file = Path("harness/core/lookup.py")
+file.write_text(file.read_text() + "EDITED = 1")
+{then}
+assert current_code() == before
+print(sys.modules["harness"].__file__)
+"""
+
+
+def test_a_file_of_the_package_that_is_edited_before_its_import_is_refused(tmp_path: Path) -> None:
+    """The code is known before all of it is imported; what is edited in between cannot run under its name."""
+    shutil.copytree(ROOT / "harness", tmp_path / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    refused = "was changed after this command had read it; run the command again"
+    assert said(tmp_path, "import harness.core.lookup", PACKAGE).endswith(f"harness/core/lookup.py: {refused}")
+
+
+def test_a_run_imports_nothing_that_is_not_in_its_code() -> None:
+    """But for what writes records and shows them."""
+    program = "import sys, harness.run.assemble, harness.hosts.agent, harness.config.preloaded_plugins\n"
+    program += "print(*(module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] == 'harness'))"
+    files = [Path(file).relative_to(ROOT).as_posix() for file in said(ROOT, program=program).split()]
+    others = {file for file in files if file not in current_code().sources}
+    assert {file.split("/")[1] for file in others} == {"record", "wandb"}
+    assert "harness/run/trainer.py" in files
+    rooms = {"cli", "grid", "jobs", "planning", "record", "wandb"}
+    assert rooms.isdisjoint(path.split("/")[1] for path in current_code().sources), "they may change"
 
 
 def test_a_difference_names_what_differs() -> None:
-    """Versions with both values, the first files, and how many more; under another Python only the version."""
+    """Versions with both values, the first files, and how many more."""
     sources = {f"harness/core/{name}.py": name for name in "abcde"}
     old = Code({"python": "3.11", "torch": "2.12.0"}, sources)
     new = Code({"python": "3.11", "torch": "2.13.0"}, dict.fromkeys(sources, "other"))
     words = "torch 2.12.0 -> 2.13.0, harness/core/a.py, harness/core/b.py, harness/core/c.py, 2 more files"
     assert old.difference(new) == words
     assert old.fingerprint != new.fingerprint
-    assert old.difference(replace(new, versions={**old.versions, "python": "3.12"})) == "python 3.11 -> 3.12"
+    assert old.difference(replace(old, versions={**old.versions, "mine": "1"})) == "mine None -> 1"
     assert old.difference(old) is None

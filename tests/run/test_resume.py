@@ -259,7 +259,7 @@ def test_a_point_of_other_code_is_kept(left: Left, tmp_path: Path, monkeypatch: 
     edited = code.Code(now.versions, {**now.sources, "harness/core/shard.py": "edited"})
     with monkeypatch.context() as patch:
         for module in (code, resume_points):
-            patch.setattr(module, "current_code", lambda _: edited)
+            patch.setattr(module, "current_code", lambda: edited)
         with pytest.raises(
             StoreError, match=r"written by other code \(harness/core/shard.py\); the resume point stays"
         ):

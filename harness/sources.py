@@ -1,0 +1,149 @@
+"""Imports modules of source so that what runs is what is recorded: the digest of a module is that of the loaded bytes.
+
+This holds for all modules of this package, and for all others that belong neither to the standard library nor to an
+installed distribution. They are called own modules here. ``import harness`` installs the importer. It guarantees:
+
+* A source has one digest in a process and in all that are forked from it: of the bytes that were compiled or, if the
+  digest was asked for before the import, of the bytes read then. An import of other bytes is refused in one line.
+* Bytecode runs only if it was made from these bytes, whatever the time stamp of the source: the cached files are
+  checked hash-based pycs (PEP 552), which every other program checks too.
+* While a run trains (:func:`fix_modules`), no own module outside of this project is imported whose digest is not known.
+
+``harness/__init__.py`` and this file are imported before the importer is there. Their bytecode is replaced at once, and
+their digests are read right after.
+"""
+
+import hashlib
+import marshal
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+PACKAGE = os.path.dirname(os.path.realpath(__file__))
+"""The folder of the package ``harness``."""
+
+_PROJECT = {"__main__", "__mp_main__", "analysis", "benchmarks", "harness", "run", "tests"}
+_STANDARD_LIBRARY = os.path.realpath(os.path.dirname(os.__file__))
+_CHECKED = MAGIC_NUMBER + (0b11).to_bytes(4, "little")  # the head of a checked hash-based pyc
+
+_loaded: dict[str, str] = {}  # digests by path, of the bytes that the importer compiled
+_known: dict[str, str] = {}  # those that were asked for, which no later import may change
+_is_fixed = False
+
+
+def digest_of(path: str | Path) -> str:
+    """Digest (16 hex digits) of a source: as it was loaded or, if it was not, as it is now. Raises OSError.
+
+    From now on no process forked from this one imports other bytes from there.
+    """
+    path = os.path.realpath(path)
+    if path not in _known:
+        _known[path] = _loaded.get(path) or _digest(Path(path).read_bytes())
+    return _known[path]
+
+
+def own_modules(*, of_project: bool) -> dict[str, str]:
+    """The files of all own modules that this process has imported, by the module's name.
+
+    ``of_project``: also those of this project, with the program itself; else only others, as plugins import them.
+    """
+    files = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in [*sys.modules.items()]}
+    return {
+        name: file
+        for name, file in files.items()
+        if isinstance(file, str) and _is_own(file) and os.path.isfile(file) and (of_project or not _is_of_project(name))
+    }
+
+
+def fix_modules() -> None:
+    """Refuse from now on, here and in all processes forked from this one, own modules that no digest is known of."""
+    global _is_fixed  # noqa: PLW0603 - one for each process
+    _is_fixed = True
+
+
+@contextmanager
+def modules_fixed() -> Iterator[None]:
+    """:func:`fix_modules` for the time of the block."""
+    global _is_fixed  # noqa: PLW0603 - one for each process
+    before, _is_fixed = _is_fixed, True
+    try:
+        yield
+    finally:
+        _is_fixed = before
+
+
+class Loader(SourceFileLoader):
+    """Loads a module from the bytes whose digest it notes. Importing the module raises ConfigError if it is refused."""
+
+    def get_code(self, fullname: str) -> CodeType:  # pyright: ignore[reportIncompatibleMethodOverride]
+        content = self.get_data(self.path)
+        self._note(fullname, _digest(content))
+        head = _CHECKED + source_hash(content)
+        cached = cache_from_source(self.path)
+        with suppress(OSError, EOFError, ValueError, TypeError):  # missing, or damaged
+            if (kept := self.get_data(cached)).startswith(head):
+                return marshal.loads(memoryview(kept)[len(head) :])
+        code: CodeType = self.source_to_code(content, self.path)
+        if not sys.dont_write_bytecode:
+            self.set_data(cached, head + marshal.dumps(code))  # a no-op where that cannot be written
+        return code
+
+    def _note(self, name: str, digest: str) -> None:
+        path = os.path.realpath(self.path)
+        known = _known.get(path)
+        if known not in (None, digest):
+            _refuse(f"{self.path}: was changed after this command had read it; run the command again")
+        if known is None and _is_fixed and not _is_of_project(name):
+            _refuse(
+                f"plugins: {self.path}: expected to be imported with the plugin, got an import while the run is under "
+                "way: it would not be part of the code that the result names; import it at the plugin's top"
+            )
+        _loaded[path] = digest
+
+
+class _Finder:
+    """Finds own modules as Python does, and has them loaded by :class:`Loader`."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(loader := spec.loader) is SourceFileLoader and _is_own(loader.path):
+            spec.loader = Loader(loader.name, loader.path)
+        return spec
+
+
+def install() -> None:
+    """Let :class:`Loader` import own modules from now on, in place of an importer installed before."""
+    finders: list[Any] = sys.meta_path
+    finders[:] = [each for each in finders if getattr(each, "__module__", None) != __name__]
+    finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), _Finder)
+    for name in ("harness", __name__):
+        Loader(name, str(sys.modules[name].__file__)).get_code(name)
+
+
+def _is_own(path: str) -> bool:
+    parts = (path := os.path.realpath(path)).split(os.sep)
+    is_installed = path.startswith(_STANDARD_LIBRARY + os.sep) or {"site-packages", "dist-packages"} & {*parts}
+    return path.startswith(PACKAGE + os.sep) or not is_installed
+
+
+def _is_of_project(name: str) -> bool:
+    return name.partition(".")[0] in _PROJECT
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _refuse(message: str) -> None:
+    from harness.core.errors import ConfigError  # noqa: PLC0415 - this file is imported before any other
+
+    raise ConfigError(message)
