@@ -3,8 +3,8 @@
 The code is kept as digests of source files, as they were loaded (``harness/sources.py``), and versions, so that results
 of other code are recognised. The code of a run has
 
-* all files of the package ``harness`` but those of ``_NO_RESULT``, whether the run imports them or not. So every process
-  knows it without an import: the command that names a result, the process that computes it, the agent of another host;
+* all files of the package ``harness`` but those of ``_NO_RESULT``, whether the run imports them or not: the command
+  that names a result, the process that computes it and the agent of another host know it without an import;
 * each own module that was imported when the plugins had been loaded, but for this project's: the plugins, and what they
   import, directly or not;
 * the versions of Python, torch, numpy, numba, and of the distributions that those modules name objects or modules of.
@@ -128,7 +128,7 @@ def script_code() -> Code:
 
 
 def script_difference(kept: Code) -> str | None:
-    """How the code of a program differs now from ``kept``, its :func:`script_code`, in words; None if it is the same."""
+    """How the code of a program differs now from ``kept``, its :func:`script_code`, in words; None if it does not."""
     digests = {name: sources.digest_of(_ROOT / name) for name in kept.sources if (_ROOT / name).is_file()}
     return kept.difference(replace(kept, versions=_versions(), sources=digests))
 

@@ -42,7 +42,7 @@ from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
-from harness.run.trainer import train, with_inputs
+from harness.run.trainer import train, with_code, with_data
 from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
 from harness.wandb.exporter import followed
 
@@ -220,7 +220,8 @@ class _Run:
     def _on_rpc(self) -> Supervisor:
         config = self.spec.config
         _check_interface(config.cluster)
-        job = partial(with_inputs, config.data.path, self.spec.dataset.digest, current_code(), self._train())
+        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
+        job = partial(with_code, current_code(), job)
         hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
         may_cut = any(fault.cuts_network for planned in self.spec.planned_faults for fault in planned.ranks_by_fault)
         rank_spec = self.spec.rank_spec(self._store.root)

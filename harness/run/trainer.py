@@ -72,15 +72,20 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             torch.use_deterministic_algorithms(before[1])
 
 
-def with_inputs(
-    path: str, digest: str, code: Code, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
-) -> None:
-    """Run ``job(cluster, effects)`` after a check that this process has ``code``, and ``path`` the data of this digest.
-
-    The supervisor has checked its own copy of the data, which may be on another host. The check reads all records, as
-    :func:`harness.data.records.verify` does. Raises ConfigError, DataError.
-    """
+def with_code(code: Code, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects) -> None:
+    """Run ``job(cluster, effects)`` if this process has the supervisor's ``code``; else raise ConfigError."""
     refuse_other_code(code, trainer_rank(effects.group.index))
+    job(cluster, effects)
+
+
+def with_data(
+    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
+) -> None:
+    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data with this digest.
+
+    The supervisor has checked its own copy, which may be on another host. The check reads all records, as
+    :func:`harness.data.records.verify` does. Raises DataError.
+    """
     refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
     job(cluster, effects)
 

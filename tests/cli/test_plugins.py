@@ -66,6 +66,36 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[analysis.py]", "--simulate", "2")[1], "simulated"
 
 
+_EDITS_ITSELF = """
+from pathlib import Path
+
+if not Path("edited").exists():
+    Path("edited").touch()
+    Path(__file__).write_text(Path(__file__).read_text() + "# right after it was imported")
+"""
+
+
+def test_a_cell_is_named_by_the_plugin_that_computed_it(folder: Path) -> None:
+    """Law: a plugin that is edited after its import is not in the name of the result: that is to do again."""
+    (folder / "mine.py").write_text((folder / "mine.py").read_text() + _EDITS_ITSELF)
+    asked = ("grid", "grid.yaml", "strategy.name=none", "trace.path=null")
+    for _ in range(2):
+        assert "1 cell: 1 run, 0 done before" in command(folder, *asked)[2]
+    assert "1 cell: 0 run, 1 done before" in command(folder, *asked)[2]
+
+
+def test_a_plugin_that_imports_while_the_run_trains_is_refused(folder: Path) -> None:
+    """In one line, on both engines: what it imports would be in no digest."""
+    (folder / "helper.py").write_text("")
+    late = "    def plan_save(self, progress):\n        import helper\n"
+    text = f"from harness.core.strategies import STRATEGIES, Partial\n\n\nclass Late(Partial):\n{late}"
+    (folder / "mine.py").write_text(f"{text}\n\nSTRATEGIES['late'] = Late\n")
+    for engine, code in (("local", 2), ("rpc", 2)):
+        asked = ("train", "one.yaml", "strategy.name=late", f"engine={engine}")
+        found, _, errors = command(folder, *asked, PYTHONPATH=str(folder))
+        assert (found, errors.count("import it at the plugin's top")) == (code, 1), errors
+
+
 def test_a_claim_on_a_grid_of_another_file_has_its_plugins(folder: Path) -> None:
     """They are those that the file of the claim's experiment names."""
     (folder / "sub").mkdir()
