@@ -31,7 +31,8 @@ def _marked(model: type[BaseModel], *marks: str) -> dict[str, Any]:
 IRRELEVANT = _marked(Config, NO_RESULT, BY_TRACE)
 """Keys that do not affect a run's results or events; the result hash leaves them out."""
 _WORDS = re.compile(r"[\w.+-]+( *, *[\w.+-]+)+")  # with commas between them
-_NO_SETTING = _marked(Config, NO_RESULT)
+NO_SETTING = _marked(Config, NO_RESULT)
+"""Keys that affect no result, not even through the trace."""
 
 
 @cache
@@ -75,7 +76,7 @@ def is_setting(key: str) -> bool:
 
     Keys that affect results only through the trace are settings.
     """
-    return key == "engine" or not _holds(_NO_SETTING, key)
+    return key == "engine" or not _holds(NO_SETTING, key)
 
 
 def _holds(marked: Mapping[str, Any], key: str) -> bool:

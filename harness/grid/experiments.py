@@ -4,7 +4,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError, UserError
 from harness.core.events import Finished
-from harness.files import Place, write_text
+from harness.data.records import read_meta
+from harness.files import Place, read_json, write_text
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
 from harness.processes.stop import StopRequest
-from harness.record.code import difference_of
+from harness.record.code import code_of, current_code, difference_of, request_of
 from harness.record.folder import (
     OtherRun,
     State,
@@ -65,6 +66,20 @@ class OpenRun:
             return assemble.run(self.config, self.run_dir, on_status=on_status, resumes=True, stop=stop)
 
 
+def is_finished(config: Config) -> bool:
+    """Whether the run's folder holds it, finished, as its env.json says: without the imports of a run.
+
+    False if only its hash can tell, as of a run by an older version.
+    """
+    run = RunDir(Path(config.out))
+    with suppress(UserError, OSError):
+        if run.done.exists():
+            env, code = read_json(run.env), code_of(run.path)
+            is_same = env.get("request") == request_of(config, read_meta(Path(config.data.path)).digest)
+            return is_same and code is not None and code.fingerprint == current_code().fingerprint
+    return False
+
+
 @contextmanager
 def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     """Check a run and lock its folder for the time of the block. If the run is done, its files are verified instead.
@@ -76,15 +91,18 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     holds other files, another run, a run of this config by other code, a run that trained to its end and failed there,
     or a damaged finished run, or if another process writes to it.
     """
-    from harness.run import assemble
-    from harness.run.spec import cell_hash, check
+    run_dir, is_done = Path(config.out), not afresh and is_finished(config)
+    if not is_done:
+        from harness.run import assemble
+        from harness.run.spec import cell_hash, check
 
-    for line in check(config):
-        _log.info("note: %s", line)
-    run_dir, digest = Path(config.out), cell_hash(config)
-    if afresh:
-        discard_run(run_dir, digest)
-    if _state(run_dir, config, digest) is State.DONE:
+        for line in check(config):
+            _log.info("note: %s", line)
+        digest = cell_hash(config)
+        if afresh:
+            discard_run(run_dir, digest)
+        is_done = _state(run_dir, config, digest) is State.DONE
+    if is_done:
         drop_leftovers(run_dir)
         verify(RunDir(run_dir))  # or no results follow
         yield OpenRun(config, run_dir, is_done=True)

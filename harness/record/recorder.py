@@ -27,8 +27,8 @@ from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_s
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the position in
-    ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: the run has failed
+    ``data``, ``trace``, ``request``: facts about the click log, the trace and what was asked for, for env.json.
+    ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: the run has failed
     unless :meth:`done` was called in the block, and an exception that leaves it is recorded as the reason.
 
     ``place``: the record's :class:`Place`, to be checked before anything is written to the folder or removed from it.
@@ -44,6 +44,7 @@ class Recorder:
         *,
         data: Mapping[str, Any] | None = None,
         trace: Mapping[str, Any] | None = None,
+        request: str | None = None,
         command: Sequence[str] | None = None,
         now: Callable[[], datetime] = utc_now,
         since: EventsPosition | None = None,
@@ -58,6 +59,7 @@ class Recorder:
                 data=data,
                 trace=trace,
                 code=current_code(),
+                request=request,
                 command=command,
                 now=now,
             )

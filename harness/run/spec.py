@@ -29,7 +29,7 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
-from harness.record.code import current_code
+from harness.record.code import current_code, request_of
 from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
@@ -181,7 +181,7 @@ class RunSpec:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the click log and the trace for env.json, as plain JSON types.
+        """Facts about the click log, the trace and what was asked for, for env.json, as plain JSON types.
 
         ``synthetic`` is None for real logs, ``trace`` is None without a trace.
         """
@@ -192,7 +192,7 @@ class RunSpec:
             "digest": meta.digest,
             "synthetic": meta.synthetic.model_dump() if meta.synthetic else None,
         }
-        return {"data": data, "trace": trace_facts(self.config)}
+        return {"data": data, "trace": trace_facts(self.config), "request": request_of(self.given, meta.digest)}
 
     @property
     def num_rows(self) -> int:

@@ -1,4 +1,10 @@
-"""Checkpoints on disk: a base and deltas of each shard, the dense network's file, and a manifest written last."""
+"""Checkpoints on disk: a base and deltas of each shard, the dense network's file, and a manifest written last.
+
+What holds tensors is imported at its first use: checkpoints are listed and verified without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from harness.store.checkpoint import (
     CheckpointStore,
@@ -9,11 +15,13 @@ from harness.store.checkpoint import (
     read_checkpoint,
 )
 from harness.store.format import discard, read_state, write_state
-from harness.store.kinds import SAVE_KINDS, save_kind
-from harness.store.manifest import FileRecord, Manifest, wants_compaction
-from harness.store.rows import ENCODINGS, RAW, Part, RowSource
-from harness.store.shard_files import ROW_ID_BYTES, ShardStore
-from harness.store.snapshot import Snapshot
+from harness.store.manifest import RAW, FileRecord, Manifest, wants_compaction
+
+if TYPE_CHECKING:
+    from harness.store.kinds import SAVE_KINDS, save_kind
+    from harness.store.rows import ENCODINGS, Part, RowSource
+    from harness.store.shard_files import ROW_ID_BYTES, ShardStore
+    from harness.store.snapshot import Snapshot
 
 __all__ = [
     "ENCODINGS",
@@ -38,3 +46,10 @@ __all__ = [
     "wants_compaction",
     "write_state",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module in ("kinds", "rows", "shard_files", "snapshot") if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,8 @@ data in its header as JSON, in which ``{"#": k}`` stands for array number k, fro
 after another. Nothing in a file is executed.
 """
 
+# ruff: noqa: PLC0415 - checkpoints are verified by commands without torch, which takes a second to import
+
 import json
 import os
 import secrets
@@ -20,18 +22,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xxhash
-from torch import Tensor
 
 from harness.core.errors import Damaged, StoreError
 from harness.core.resumable import State
 from harness.files import fsync_folder, os_errors
-from harness.store.manifest import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
-from harness.store.rows import CHUNK_BYTES, ENCODINGS, RAW, rows_in
+from harness.store.manifest import (
+    CHUNK_BYTES,
+    FORMAT_VERSION,
+    RAW,
+    FileKind,
+    FileRecord,
+    check_version,
+    content_name,
+    sequence_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 MAGIC = b"CPRSTORE"
 _PREFIX = struct.Struct("<8sII")
@@ -67,8 +79,10 @@ def remove_unfinished(root: Path) -> None:
         temp.unlink(missing_ok=True)
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: "Tensor") -> memoryview:
     """The memory of ``tensor`` as bytes, to be read or written in place. It must be contiguous, on the CPU."""
+    import torch
+
     assert tensor.is_contiguous(), "content files hold contiguous tensors"
     if tensor.numel() == 0:
         return memoryview(bytearray())
@@ -78,7 +92,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.numpy().reshape(-1).view(np.uint8).data
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: "torch.dtype") -> str:
     """``float32`` for ``torch.float32``; ``getattr(torch, name)`` is the inverse."""
     return str(dtype).removeprefix("torch.")
 
@@ -238,12 +252,8 @@ class ContentReader:
     def __init__(self, path: Path, record: FileRecord, file: BufferedReader) -> None:
         self.path = path
         self.record = record
-        if record.encoding not in ENCODINGS:
-            raise StoreError(
-                f"{path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {record.encoding!r}; "
-                "read the file with the version that wrote it"
-            )
-        self._codec = ENCODINGS[record.encoding]
+        if record.encoding != RAW:
+            _check_encoding(path, record.encoding)
         self._file = file
         self._hash = xxhash.xxh3_64()
         self._num_read = 0
@@ -266,10 +276,12 @@ class ContentReader:
                 raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read}")
             self._hash.update(chunk)
 
-    def read_rows(self, rows_WD: Tensor) -> None:
+    def read_rows(self, rows_WD: "Tensor") -> None:
         """Set ``rows_WD`` (contiguous) to the next W rows of the file, decoded a chunk at a time."""
+        from harness.store.rows import ENCODINGS, rows_in
+
         for chunk_WD in rows_WD.split(rows_in(CHUNK_BYTES, rows_WD)):
-            self._codec.read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
+            ENCODINGS[self.record.encoding].read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
 
     def finish(self) -> None:
         """Read what is left of the file. Raises Damaged if its checksum is not the record's."""
@@ -306,6 +318,16 @@ class ContentReader:
                 f"got {encoding!r}"
             )
         return header
+
+
+def _check_encoding(path: Path, encoding: str) -> None:
+    from harness.store.rows import ENCODINGS
+
+    if encoding not in ENCODINGS:
+        raise StoreError(
+            f"{path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {encoding!r}; "
+            "read the file with the version that wrote it"
+        )
 
 
 def verify(root: Path, records: Iterable[FileRecord]) -> None:
@@ -350,6 +372,8 @@ def write_state(
 
 def read_state(root: Path, record: FileRecord) -> State:
     """The state that :func:`write_state` wrote; tensors are on the CPU. Raises StoreError that names the file."""
+    import torch
+
     with reading(root, record) as reader:
         arrays: list[Any] = []
         for of, dtype, shape in reader.header["arrays"]:
@@ -360,7 +384,10 @@ def read_state(root: Path, record: FileRecord) -> State:
         return _from_json(reader.header["state"], arrays)
 
 
-def _to_json(value: Any, arrays: list[tuple[str, Tensor]], where: str) -> Any:
+def _to_json(value: Any, arrays: "list[tuple[str, Tensor]]", where: str) -> Any:
+    import torch
+    from torch import Tensor
+
     match value:
         case None | bool() | str():
             return value

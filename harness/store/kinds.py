@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import ConfigError
-from harness.store.manifest import FileRecord
-from harness.store.rows import ENCODINGS, RAW
+from harness.store.manifest import RAW, FileRecord
+from harness.store.rows import ENCODINGS
 from harness.store.shard_files import ROW_ID_BYTES
 
 if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait for compiled loops

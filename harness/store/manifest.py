@@ -13,10 +13,15 @@ from typing import Any, ClassVar, Literal, Self
 import xxhash
 
 from harness.core.errors import Damaged, StoreError
-from harness.store.rows import RAW
 
 FORMAT_VERSION = 2
 """Version of the content files and of the manifest, raised together whenever either changes."""
+
+CHUNK_BYTES = 4 << 20
+"""Bytes processed at a time: so many that calls cost little, so few that they are hashed while in the CPU's cache."""
+
+RAW = "raw"
+"""Encoding of rows that are kept as in memory (``harness/store/rows.py``)."""
 
 FileKind = Literal["base", "delta", "dense", "state"]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-CHUNK_BYTES = 4 << 20
-"""Bytes processed at a time: so many that calls cost little, so few that they are hashed while in the CPU's cache."""
+from harness.store.manifest import RAW
 
 Part = Tensor | slice
 """Rows to write: distinct local row ids (K,), int32 or int64, in any order, or a range of rows. A range, for example a
@@ -115,7 +114,6 @@ class Quantised(RowEncoding):
         rows_WD.copy_(values[:, :dim]).mul_(head_W2[:, :1]).add_(head_W2[:, 1:])
 
 
-RAW = "raw"
 ENCODINGS: dict[str, RowEncoding] = {
     RAW: RowEncoding(),
     "uint8": Quantised(8),

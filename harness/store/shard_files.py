@@ -34,8 +34,8 @@ from harness.store.format import (
     reading,
     write_content,
 )
-from harness.store.manifest import FileKind, FileRecord
-from harness.store.rows import CHUNK_BYTES, ENCODINGS, RAW, Part, RowEncoding, RowSource, empty_rows, rows_in
+from harness.store.manifest import CHUNK_BYTES, RAW, FileKind, FileRecord
+from harness.store.rows import ENCODINGS, Part, RowEncoding, RowSource, empty_rows, rows_in
 
 ROW_ID_BYTES = 4
 

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.store.rows import CHUNK_BYTES, Part, RowSource, empty_rows, row_bytes_of, rows_in
+from harness.store.manifest import CHUNK_BYTES
+from harness.store.rows import Part, RowSource, empty_rows, row_bytes_of, rows_in
 
 _SLOT_BYTES = 8  # beside the row itself: its id, and its place among the free slots
 _FREE = -1

@@ -1,6 +1,7 @@
 """Agents of hosts: who is one, which keys they need, and when the supervisor counts a host as lost."""
 
 import os
+import re
 import socket
 import struct
 import sys
@@ -132,8 +133,8 @@ def test_a_stranger_without_the_key_is_refused(tmp_path: Path) -> None:
     assert "the supervisor cannot be reached at 127.0.0.1:" in message
     assert message.endswith("digest sent was rejected")
     message = refusal(tmp_path, hosts=("a",), start_agent=f"{WRONG} other {{command}}")
-    assert message.startswith("cluster.hosts: a: expected the supervisor's code and versions, got others: torch ")
-    assert "-> 1.0" in message
+    assert message.startswith("cluster.hosts: a: expected the supervisor's code and versions, got others: python ")
+    assert re.search(r", torch \S+ -> 1\.0", message)
 
 
 def test_an_agent_that_is_started_by_hand_says_so() -> None:
