@@ -38,7 +38,7 @@ def load_strategies() -> None:
     from harness.core import strategies
 
     known = set(strategies.STRATEGIES)
-    for title in ("strategy", "kind of save", "kind of recovery", "tracker", "model"):
+    for title in ("strategy", "rows of the last hour", "kind of save", "kind of recovery", "tracker", "model"):
         module = sys.modules[title] = ModuleType(title)  # ranks import functions of requests by its name
         exec(imports() + examples()[title], vars(module))
     assert "harness.config.model" not in sys.modules
@@ -115,6 +115,16 @@ def check_strategy(runs: Runs, digests: dict[str, str]) -> None:
     assert sorted({event.samples for event in events if isinstance(event, Saved) and event.charged}) == expected
     assert events[-1].digests == digests
     assert "hours" in refusal(ValueError, lambda: runs.config(strategy={"name": "every_hours", "hours": 0}))
+
+
+def check_rows_of_the_last_hour(runs: Runs) -> None:
+    """No update since the save before is older than an hour, so a restored shard is that of whole saves."""
+    hourly, short = {"name": "last_hour"}, {"max_train_samples": 400}
+    local, rpc = (runs.run(f"last-{engine}", hourly, engine=engine, data=short) for engine in ("local", "rpc"))
+    assert facts(local) == facts(rpc)
+    whole = runs.run("hourly", {"name": "partial", "interval_samples": round(400 / 56)}, data=short)
+    assert (local[-1].digests, local[-1].num_failures) == (whole[-1].digests, whole[-1].num_failures)
+    assert local[-1].payload_bytes < whole[-1].payload_bytes
 
 
 def check_kind_of_save(runs: Runs, partial: list[Any]) -> None:
@@ -252,6 +262,7 @@ def check_all(config_text: str, out: Path) -> None:
     digests = runs.run("none", {"name": "none"})[-1].digests
     partial_run = runs.run("partial", {"name": "partial", "interval_samples": 100})
     check_strategy(runs, digests)
+    check_rows_of_the_last_hour(runs)
     check_kind_of_save(runs, partial_run)
     check_tracker(runs)
     check_optimizer(runs, digests)

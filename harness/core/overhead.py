@@ -95,11 +95,6 @@ def expected_pls(costs: Costs, t_save_h: float) -> float:
     return 0.5 * costs.ranks_per_failure * t_save_h / (costs.mtbf_h * costs.num_ps)
 
 
-def interval_in_samples(t_save_h: float, costs: Costs) -> int:
-    """``t_save_h`` as a number of samples, rounded, at least 1."""
-    return max(1, round(t_save_h / costs.job_h * costs.total_samples))
-
-
 def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
     """Hours that each span of slow ranks adds to a job that waits for its slowest rank; in the order of ``spans``.
 

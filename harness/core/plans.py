@@ -138,7 +138,7 @@ class Costs:
     default are prices (docs/CPR.md, "Prices"); by default they change no charge. ``num_spares``: nodes that wait for
     the failure of a PS rank. ``num_spare_trainers``: nodes that wait for the failure of a trainer. ``snapshot_frac``:
     for a save in the background, the ratio of the time that training stands still to the time of writing the bytes;
-    None: training waits for the whole save.
+    None: training waits for the whole save. ``batch_size``: samples of a step.
     """
 
     job_h: float
@@ -159,6 +159,15 @@ class Costs:
     num_trainers: int | None = None
     num_spares: int = 0
     num_spare_trainers: int = 0
+    batch_size: int = 1
+
+    def samples_of(self, hours: float) -> int:
+        """The samples that the job trains on in ``hours``, rounded, at least 1."""
+        return max(1, round(hours / self.job_h * self.total_samples))
+
+    def steps_of(self, hours: float) -> int:
+        """The steps in which the job trains on the samples of ``hours``, rounded up, at least 1."""
+        return -(-self.samples_of(hours) // self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from harness.core import choices
 from harness.core.choices import CHOICES, Options, enter
 from harness.core.clock import exact
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import (
     Costs,
     DenseSource,
@@ -154,7 +154,7 @@ class _Saving(Strategy):
 
     def __init__(self, options: Options, costs: Costs) -> None:
         samples = options.interval_samples
-        computed = interval_in_samples(t_save_full_h(costs), costs) if samples is None else samples
+        computed = costs.samples_of(t_save_full_h(costs)) if samples is None else samples
         self.interval = Interval(samples=computed, overridden=samples is not None)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
@@ -236,7 +236,7 @@ class CprVanilla(Partial):
             return
         part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
         if o_part_h(costs, part_h) < o_full_h(costs, t_save_full_h(costs)):
-            self.interval = Interval(samples=interval_in_samples(part_h, costs))
+            self.interval = Interval(samples=costs.samples_of(part_h))
         else:
             self.interval, self._recovery = replace(self.interval, fallback=True), "rollback"
 

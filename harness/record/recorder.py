@@ -28,8 +28,9 @@ class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
     ``data``, ``trace``, ``request``: facts about the click log, the trace and what was asked for, for env.json.
-    ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context manager: the run has failed
-    unless :meth:`done` was called in the block, and an exception that leaves it is recorded as the reason.
+    ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context
+    manager: the run has failed unless :meth:`done` was called in the block, and an exception that leaves it is recorded
+    as the reason.
 
     ``place``: the record's :class:`Place`, to be checked before anything is written to the folder or removed from it.
 

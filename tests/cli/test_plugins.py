@@ -66,6 +66,15 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[analysis.py]", "--simulate", "2")[1], "simulated"
 
 
+def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> None:
+    """The file on the command line adds a strategy: a line of the table, beside those of the package."""
+    (folder / "last_hour.py").write_text(imports() + examples()["rows of the last hour"])
+    asked = ("plugins=[last_hour.py]", "strategy.name=[none,partial,last_hour]")
+    code, out, errors = command(folder, "grid", "grid.yaml", *asked)
+    assert (code, errors.count("3 cells: 3 run")) == (0, 1), errors
+    assert [line.split()[0] for line in out.splitlines() if " 1 " in line][:3] == ["none", "partial", "last_hour"]
+
+
 _EDITS_ITSELF = """
 from pathlib import Path
 
