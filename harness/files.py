@@ -75,6 +75,12 @@ def new_digest(content: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(content, digest_size=16)
 
 
+def in_repository(path: Path) -> str:
+    """``; did you mean FILE?`` if the folder of this package's repository has the missing file ``path``, else empty."""
+    there = Path(__file__).resolve().parents[1] / path
+    return f"; did you mean {there}?" if there.is_file() and not path.is_absolute() else ""
+
+
 def digest_of(file: Path) -> str:
     """The hash :func:`new_digest` of a file's content, in hexadecimal. Raises StoreError."""
     return new_digest(read_file(file)).hexdigest()

@@ -181,6 +181,11 @@ def find(word: str) -> Claim:
 
     Raises ConfigError if there is no such claim, and as :func:`read`.
     """
+    if word in names() and not FOLDER.is_dir():
+        raise ConfigError(
+            f"claim: {word}: expected the project's experiments in {FOLDER}, got no such folder; they are in the "
+            "repository: clone it, and run this there, or name a file of your own"
+        )
     if word in names():
         return read(FOLDER / f"{word}.yaml")
     if not word.endswith((".yaml", ".yml")):

@@ -18,8 +18,16 @@ key=value sets one configuration key (dotted) to a YAML value:
 `run.py schema` lists every key with its description."""
 
 
+def as_typed(text: str, program: str) -> str:
+    """``text`` with the name ``run.py`` of a command replaced by that of the program that was typed."""
+    return re.sub(r"(?<![\w./-])run\.py(?=[ `]|$)", lambda _: program, text)
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports each error on a single line."""
+    """An argument parser that reports each error on a single line, and calls the program as it was typed."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(as_typed(message, self.prog.partition(" ")[0]), file)
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with code 2. For a misspelt choice the line names only the nearest one."""
@@ -170,13 +178,17 @@ _PARSERS = {"trace": WordParser}
 """Class of the parsers of the commands below a command, by that command; by default :class:`Parser`."""
 
 
-def parser() -> Parser:
-    """The parser of run.py. In the options that it parses, ``call`` is the command's function, as ``MODULE:NAME``."""
+def parser(program: str = "run.py") -> Parser:
+    """The parser of the command line, typed as ``program``, which the options name.
+
+    In the options that it parses, ``call`` is the command's function, as ``MODULE:NAME``.
+    """
     with Path(__file__).with_name("commands.toml").open("rb") as file:
         commands: dict[str, dict[str, Any]] = tomllib.load(file)
     shared = commands.pop("arguments")
     shared["--grace"]["default"] = GRACE_S
-    top = Parser(prog="run.py", **_texts(commands.pop("run.py")))
+    top = Parser(prog=program, **_texts(commands.pop("run.py")))
+    top.set_defaults(program=program)
     below = {"": _commands_of(top, "command", Parser)}
     for name, command in commands.items():
         above, _, word = name.rpartition(" ")

@@ -31,11 +31,12 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     a file becomes lines on stderr. Any other exception is a bug, and is raised.
     """
     console.open_streams()
+    console.name_program(options.program)
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     module, _, name = options.call.partition(":")
     hint = _RERUN_HINTS.get(name)
-    rerun = _rerun(arguments)
+    rerun = f"{options.program} {shlex.join(word for word in arguments if word != '--afresh')}"
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
     try:
         return getattr(_imported(module), name)(options) or OK
@@ -80,8 +81,3 @@ def _imported(module: str) -> ModuleType:
         case _:
             from harness.cli import run_commands as found
     return found
-
-
-def _rerun(arguments: Sequence[str]) -> str:
-    """The command line that resumes this one: the same without ``--afresh``."""
-    return f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"

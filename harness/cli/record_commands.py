@@ -83,5 +83,7 @@ def show_run(run_dir: Path) -> int:
 
 
 def print_schema(options: argparse.Namespace) -> None:
-    """Print the JSON schema of a configuration, or the text that describes one key."""
-    console.say(json.dumps(schema(), indent=2) if options.key is None else "\n".join(explained(options.key)))
+    """Print the JSON schema of a configuration, or the text that describes the given keys."""
+    keys = [word for word in options.overrides if not word.startswith("plugins=")]
+    lines = [line for key in keys for line in explained(key)]
+    console.say("\n".join(lines) if keys else json.dumps(schema(), indent=2))

@@ -17,6 +17,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
 
 from harness.core.errors import ConfigError, printable
+from harness.files import in_repository
 
 CLAIM = "claim"
 """The section of a YAML file that only `run.py reproduce` reads."""
@@ -86,7 +87,7 @@ def _document(path: Path, groups: Collection[str]) -> "tuple[_Document, MappingN
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         near = difflib.get_close_matches(path.stem, [each.stem for each in path.parent.glob("*.yaml")], n=1)
-        hint = f"; did you mean {path.parent / near[0]}.yaml?" if near else ""
+        hint = f"; did you mean {path.parent / near[0]}.yaml?" if near else in_repository(path)
         raise ConfigError(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: expected a YAML file, got a folder") from None

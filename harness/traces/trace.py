@@ -12,6 +12,7 @@ import xxhash
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
 from harness.core.plans import Rank, host_name, is_trainer
+from harness.files import in_repository
 
 _NAME = re.compile(r"(ps|trainer|host)(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
@@ -98,9 +99,8 @@ def read_utf8(path: Path, expected: str) -> tuple[str, bytes]:
     Raises TraceError if it is no file (the message names what was ``expected``), cannot be read, or is not UTF-8.
     """
     if not path.is_file():
-        raise TraceError(
-            f"{path}: expected {expected}, got {'a folder or device' if path.exists() else 'no such file'}"
-        )
+        got = "a folder or device" if path.exists() else f"no such file{in_repository(path)}"
+        raise TraceError(f"{path}: expected {expected}, got {got}")
     try:
         content = path.read_bytes()
         return content.decode("utf-8-sig"), content

@@ -24,6 +24,7 @@ from rich.text import Text
 import analysis
 import run
 from harness.cli import console, record_commands
+from harness.cli.arguments import parser
 from harness.cli.run_commands import run_experiments
 from harness.config.experiment import Cell, Experiment, load_config
 from harness.config.model import Config
@@ -54,6 +55,40 @@ def _said_without_imports(commands: Sequence[str], *modules: str) -> "subprocess
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+
+
+def test_the_program_is_called_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: installed as `cpr` it says `cpr` in every help and hint; a path that ends in run.py stays."""
+    for words in (["--help"], ["train", "--help"], ["data", "fit", "--help"], ["schema", "--help"], ["trian"]):
+        with pytest.raises(SystemExit):
+            parser("cpr").parse_args(words)
+        texts = "".join(capsys.readouterr())
+        assert "cpr" in texts
+        assert "run.py" not in texts
+    monkeypatch.setattr(console, "_program", "cpr")
+    console.print_error("error", "x: no such key; `run.py schema` lists them, and run.py plan; not /here/run.py x")
+    assert (
+        capsys.readouterr().err == "error: x: no such key; `cpr schema` lists them, and cpr plan; not /here/run.py x\n"
+    )
+
+
+def test_a_file_of_the_repository_is_found_from_elsewhere(cli: Cli) -> None:
+    """Law: the line names the file that was meant, where the command runs outside of the repository."""
+    for words in ("train experiments/one.yaml", "trace show failure_traces/busy.csv"):
+        (line,) = cli(*words.split()).errors
+        assert line.endswith(f"no such file; did you mean {ROOT / words.split()[-1]}?")
+
+
+def test_a_finished_run_is_shown_without_the_imports_of_a_run(cli: Cli) -> None:
+    """Law: `show` and `train` of a finished run import no torch, numba, pandas or scipy, so they take a second."""
+    assert cli("train", "one.yaml", "out=one").code == 0
+    shown = _said_without_imports(["show one", "train one.yaml out=one"], "torch", "numba", "pandas", "scipy")
+    assert shown.stdout.count("newest checkpoint: ") == 2
+    assert shown.stdout.splitlines()[-1] == "0 []", shown.stderr
+    other = _said_without_imports(["train one.yaml out=one seed=7"], "torch")
+    assert "holds a run of another config" in other.stderr
 
 
 def test_help_numbers_of_a_trace_and_missing_files_do_not_wait_for_libraries(cli: Cli) -> None:
@@ -384,7 +419,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     now = current_code()
     edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
     with monkeypatch.context() as patch:
-        for module in ("record.code", "run.spec"):
+        for module in ("record.code", "run.spec", "grid.experiments"):
             patch.setattr(f"harness.{module}.current_code", lambda: edited)
         assert cli(*words, "--dry-run").out.startswith("to do  ")
         anew = cli(*words)

@@ -75,6 +75,15 @@ def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> No
     assert [line.split()[0] for line in out.splitlines() if " 1 " in line][:3] == ["none", "partial", "last_hour"]
 
 
+def test_the_schema_has_the_options_of_a_plugin(folder: Path) -> None:
+    """As text of a key, and in the JSON schema."""
+    (folder / "last_hour.py").write_text(imports() + examples()["rows of the last hour"])
+    code, out, _ = command(folder, "schema", "plugins=[last_hour.py]", "strategy.hours")
+    assert (code, out.splitlines()[0]) == (0, "strategy.hours of last_hour: a number > 0 (default: 1.0)")
+    assert '"hours": {' in command(folder, "schema", "plugins=[last_hour.py]")[1]
+    assert command(folder, "schema", "strategy.hours")[0] == 2
+
+
 _EDITS_ITSELF = """
 from pathlib import Path
 
