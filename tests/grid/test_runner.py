@@ -237,7 +237,7 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
         experiment = Experiment("grid", out, tuple(cells_of(out, 4)), {})
         pool = LocalPool(run_in_a_grid_that_goes, 1)
         monkeypatch.setattr(run_commands, "grid", lambda _: run_commands.run_experiments([experiment], pool))
-        code = commands.run(Namespace(command="grid", call="run_commands:grid"), ["grid", "x.yaml"])
+        code = commands.run(Namespace(command="grid", call="run_commands:grid", program="run.py"), ["grid", "x.yaml"])
         return code, capsys.readouterr().err.splitlines()
 
     code, lines = grid(out)
