@@ -27,6 +27,7 @@ from harness.grid.process import CellProcess, CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
+from harness.record.code import current_code
 from harness.record.folder import claim_grid, has_resume_point
 from tests.forked import said_by
 from tests.grid.cells import (
@@ -65,6 +66,17 @@ def test_outcomes_come_in_order_and_reach_the_view(tmp_path: Path, engine: str, 
         (what, cell.slug) for cell in cells for what in ("started", "train 3", "done")
     )
     assert journal.most_at_once() == most
+
+
+def test_a_process_of_other_code_refuses_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: where a fork server had to import an edited source anew, the cell fails; nothing is recorded of it."""
+    now = current_code()
+    before = replace(now, sources={**now.sources, "harness/core/shard.py": "before the edit"})
+    monkeypatch.setattr(process, "current_code", lambda: before)
+    (outcome,) = run_grid(cells_of(tmp_path, 1), run_well, Journal())
+    why = "expected the code that this command began with, which has changed since (harness/core/shard.py); run the"
+    assert (outcome.status, why in str(outcome.error)) == ("failed", True)
+    assert not (outcome.cell.run_dir / "DONE").exists()
 
 
 def test_failures_are_outcomes_and_others_go_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
