@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Evaluated, Event, Recovered
+from harness.core.events import BUCKETS, Dropped, Evaluated, Event, Finished, Recovered, drops_of
+from harness.core.plans import CHIEF, is_trainer
 from harness.files import expanded
 from harness.record.audit import check
 from harness.record.code import code_of
@@ -62,7 +63,8 @@ _TYPES: dict[str, str] = {
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
     **dict.fromkeys(("auc_mean10", "auc_per_log_sample", "ne", "calibration", "lost_dense_frac"), "float64"),
-    "num_mean10": "Int64",
+    **dict.fromkeys(("drop", "drop_mean", "drop_last", "drop_error"), "float64"),
+    **dict.fromkeys(("num_mean10", "drop_samples"), "Int64"),
     "group_aucs": "object",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
@@ -70,7 +72,8 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
     **dict.fromkeys((*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"), "float64"),
-    **dict.fromkeys(("failure", "path", "config_hash", "code", "data", "data_digest", "trace_digest"), "str"),
+    **dict.fromkeys(("failure", "path", "config_hash", "code", "data"), "str"),
+    **dict.fromkeys(("data_digest", "trace_digest", "model_digest"), "str"),
 }
 COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
@@ -79,7 +82,8 @@ A column with the name of a field of the Finished event has that field's value. 
 measured seconds. ``overhead_frac``, and ``BUCKET_frac`` of each bucket: fractions of ``job_h``. ``node_h``: overhead in
 node-hours, if the profile has a number of trainers. ``lost_dense_frac``: the fraction of samples that the final dense
 network has not learned from, if all trainers have died at once. ``trace_law``: a name that all traces of one law share
-(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``. ``data``: the path of the click log.
+(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``; ``drop`` and ``drop_*``: ``drop_results``.
+``data``: the path of the click log. ``model_digest``: of every parameter of the final model.
 """
 
 NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
@@ -272,8 +276,39 @@ def _results(log: EventLog, job_h: float) -> dict[str, Any]:
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
         "lost_dense_frac": None if lost_dense is None else lost_dense / finished.samples,
+        "model_digest": _model_digest(finished),
+        **drop_results(log.events),
         **evaluation_results(log.events),
         **_cache_results(finished.cache or {}),
+    }
+
+
+def _model_digest(finished: Finished) -> str:
+    """The digests of all parameters: of the PS ranks' and the first trainer's, of which other trainers have copies."""
+    own = {rank: digest for rank, digest in finished.digests.items() if rank == CHIEF or not is_trainer(rank)}
+    return " ".join(f"{rank}:{own[rank]}" for rank in sorted(own))
+
+
+def drop_results(events: Sequence[Event]) -> dict[str, float | None]:
+    """What the failures of a run cost the model at once, from its Dropped events.
+
+    ``drop``: the drops of AUC of all failures, summed: 0 without a failure, None if some failure has no drop on record.
+    ``drop_mean``, ``drop_last``: of a failure, and of the last one. ``drop_samples``: the fewest test samples of a drop
+    that was measured. ``drop_error``: the most that the standard error of the sum by the choice of test samples can be.
+    The drops share the test samples, so it is the sum of their errors, which is exact if they are fully correlated; of
+    uncorrelated drops the error would be the root of the sum of squares.
+    """
+    if (drops := drops_of(events)) is None:
+        return {}
+    found = [event for event in events if isinstance(event, Dropped)]
+    errors = [event.standard_error if event.num_samples else 0.0 for event in found]
+    known = [error for error in errors if error is not None]
+    return {
+        "drop": math.fsum(drops),
+        "drop_mean": fmean(drops) if drops else None,
+        "drop_last": drops[-1] if drops else None,
+        "drop_samples": min((event.num_samples for event in found if event.num_samples), default=None),
+        "drop_error": math.fsum(known) if len(known) == len(errors) else None,
     }
 
 

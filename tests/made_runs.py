@@ -1,7 +1,7 @@
 """Consistent records without training: the real strategies and ledgers walk a schedule, and the figures are made up."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from harness.config.derived import job_costs
 from harness.config.keys import IRRELEVANT
 from harness.config.model import Config
 from harness.core.events import (
+    Dropped,
     Evaluated,
     Event,
     Finished,
@@ -64,17 +65,27 @@ def made_hash(config: Config, *contents: str | None) -> str:
 
 
 def write_run(
-    path: Path, config: Config, *, data: str | None = None, trace: str | None = None, auc: float = 0.0
+    path: Path,
+    config: Config,
+    *,
+    data: str | None = None,
+    trace: str | None = None,
+    auc: float = 0.0,
+    drop: float | None = None,
+    model: str = "00",
 ) -> list[Event]:
     """A finished run at ``path``, through the real recorder; its events. ``auc`` is added to its AUC.
 
-    ``data``, ``trace``: digests of their content, which are part of the config's hash.
+    ``data``, ``trace``: digests of their content, which are part of the config's hash. ``drop``: of each failure;
+    None: not recorded. ``model``: digest of its parameters.
     """
     started, *events, evaluated, finished = made_events(config)
     started = altered(started, config_hash=made_hash(config, data, trace))
     assert isinstance(finished, Finished)
     total = (finished.auc or 0.0) + auc
-    events = [started, *events, altered(evaluated, auc=total), altered(finished, auc=total)]
+    digests = finished.digests | {"ps0": model}
+    ends = [altered(evaluated, auc=total), altered(finished, auc=total, digests=digests)]
+    events = [started, *(events if drop is None else with_drops(events, drop)), *ends]
     about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
     facts = about | {"digest": data} if data else None
     of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {}) or None
@@ -97,6 +108,19 @@ def made_events(config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] 
     if planned_kills is None:
         planned_kills = {} if config.strategy.name == "none" else PLANNED_KILLS
     return list(_Walk(config, planned_kills).events())
+
+
+def with_drops(events: Iterable[Event], drop: float) -> Iterator[Event]:
+    """``events`` with a drop after each recovery: 0 after a rollback, else ``drop``."""
+    for event in events:
+        yield event
+        if isinstance(event, Recovered):
+            aucs = {"auc_before": None, "auc_after": None} if event.rollback else {"auc_before": drop, "auc_after": 0.0}
+            lost, num = (0.0, 0) if event.rollback else (drop, 1000)
+            yield Dropped(
+                step=event.step, samples=event.samples, ranks=event.ranks, **aucs, drop=lost, standard_error=1e-5,
+                num_samples=num, machine={"seconds": 0.1},
+            )  # fmt: skip
 
 
 def altered(event: Event, **values: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from analysis.load import damage_of, identity, lost_dense_samples
+from analysis.load import damage_of, drop_results, identity, lost_dense_samples
 from analysis.tables.builder import UNKNOWN, Heading, Shown, rich_table
 from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
@@ -227,12 +227,13 @@ def _shards(event: Recovered, source: str) -> str:
 
 
 def _drop(event: Dropped) -> str:
-    if event.auc_before is None or event.auc_after is None or event.standard_error is None:
-        return f"AUC {'not measured' if event.drop is None else 'as before: the lost steps run again'}"
-    return (
-        f"AUC {event.auc_before:.5f} before, {event.auc_after:.5f} after: {-event.drop if event.drop else 0.0:+.5f} "
-        f"± {event.standard_error:.5f}, on {event.num_samples:,} samples"
-    )
+    names = ", ".join(event.ranks)
+    if not event.num_samples:
+        return f"{names}: {'not measured' if event.drop is None else 'none, by the rollback'}"
+    error = "" if event.standard_error is None else f" ± {1e3 * event.standard_error:.3f} (standard error)"
+    drop = UNKNOWN if event.drop is None else f"{1e3 * event.drop:+.3f}".replace("-", "−")
+    aucs = f"AUC {_number(event.auc_before)} before, {_number(event.auc_after)} after"
+    return f"{names}: {drop}{error}·10⁻³ of AUC, on {event.num_samples:,} samples ({aucs})"
 
 
 _WORDS: dict[type[Event], Callable[[Any], str]] = {
@@ -244,11 +245,11 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ),
     Regrouped: _regroup,
     Recovered: _recovery,
+    Dropped: _drop,
     Evaluated: lambda event: (
         f"AUC {_number(event.auc)} (standard error {_number(event.standard_error)}), log loss {event.log_loss:.5f}; "
         f"{'final' if event.final else 'curve'}, on {event.num_samples:,} samples"
     ),
-    Dropped: _drop,
 }
 """The text of an event in the timeline, by the event's type; events of other types are left out."""
 
@@ -272,6 +273,11 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
     dense = lost_dense_samples(events)
     lacks = "" if dense is None else f"; the dense network lacks {dense:,} samples"
     yield f"PLS {finished.pls:.4%}; updates lost {updates}{lacks}"
+    if finished.num_failures and (drops := drop_results(events)):
+        total, mean, last = (
+            f"{1e3 * drops[name]:+.3f}".replace("-", "−") for name in ("drop", "drop_mean", "drop_last")
+        )
+        yield f"drop of AUC at failures, 10⁻³: {total} in all, {mean} a failure, {last} at the last"
     hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)
     yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
     if finished.node_h is not None:

@@ -5,6 +5,7 @@ are a function of config, data and trace, and are equal between engines. A missi
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
@@ -264,6 +265,13 @@ EVENTS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Dropped, Finished)
 }
+
+
+def drops_of(events: Iterable[Event]) -> list[float] | None:
+    """The drop of AUC at each failure, in order; None if that of some failure is not on record."""
+    kept = [event for event in events if isinstance(event, Recovered | Dropped)]
+    drops = [event.drop for event in kept if isinstance(event, Dropped) and event.drop is not None]
+    return drops if 2 * len(drops) == len(kept) else None
 
 
 def from_json(values: dict[str, Any]) -> Event:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from harness.core.errors import StoreError
 from harness.core.events import (
     BUCKETS,
+    Dropped,
     Evaluated,
     Event,
     Finished,
@@ -83,6 +84,7 @@ class _Auditor:
         self._step = 0
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
+        self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank, or cut it off
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
@@ -273,6 +275,7 @@ class _Auditor:
         if sorted(event.ranks) != sorted(self._dead):
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
+        self._undropped.append(event)
         self._check_kinds(event)
         self._pass(max(event.step, self._over_step))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
@@ -297,6 +300,19 @@ class _Auditor:
         self._repair_h, self._hangs, self._over_step = None, False, 0
         for bucket in ("load", "lost", "reschedule"):
             self._hours[bucket] += getattr(event, f"{bucket}_h")
+
+    def _drop(self, event: Dropped) -> None:
+        """A drop is that of one recovery before it, of the same ranks; after a rollback there is none to measure."""
+        recovery = next((each for each in self._undropped if each.ranks == event.ranks), None)
+        if recovery is None:
+            self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, but no recovery without one before")
+            return
+        self._undropped.remove(recovery)
+        known = [auc for auc in (event.auc_before, event.auc_after) if auc is not None]
+        if recovery.rollback:
+            self._expect("evaluations of a drop after a rollback", len(known) + event.num_samples, 0)
+        measured = known[0] - known[1] if len(known) == 2 else None
+        self._expect("drop", event.drop, 0.0 if recovery.rollback else measured)
 
     def _check_dense(self, event: Recovered) -> None:
         """The dense network is kept unless all trainers died. What it has lost then depends on where it goes on.
@@ -463,6 +479,7 @@ class _Auditor:
         Lost: _lose,
         Regrouped: _regroup,
         Recovered: _recover,
+        Dropped: _drop,
         Finished: _finish,
     }
 

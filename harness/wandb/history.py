@@ -11,6 +11,7 @@ from typing import Any
 from harness.core.clock import samples_to_hours
 from harness.core.events import (
     BUCKETS,
+    Dropped,
     Evaluated,
     Event,
     Finished,
@@ -20,6 +21,7 @@ from harness.core.events import (
     Saved,
     Started,
     Trained,
+    drops_of,
 )
 from harness.core.plans import is_trainer, rank_order
 
@@ -52,6 +54,7 @@ class History:
         self._curve_samples: int | None = None  # samples evaluated in each evaluation of the curve
         self._unplanned: frozenset[str] = frozenset()  # ranks of the newest failure
         self._latencies_s: list[float] = []
+        self._recoveries: list[Event] = []  # with the drops after them
 
     def rows(self, event: Event) -> list[Row]:
         """The rows of the history that ``event`` adds; empty for an event that wandb does not show."""
@@ -61,6 +64,8 @@ class History:
             self._unplanned = frozenset(event.unplanned_ranks)
         if isinstance(event, Recovered) and (seconds := latency_s(event)) is not None:
             self._latencies_s.append(seconds)
+        if isinstance(event, Recovered | Dropped):
+            self._recoveries.append(event)
         for key, value in _increments(event).items():
             self._totals[key] += value
         # A save in the background is committed after later steps, and is shown at the newest position.
@@ -80,6 +85,7 @@ class History:
             **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
             **{f"{bucket}_frac": getattr(event, f"{bucket}_h") / self._job_h for bucket in BUCKETS},
             **{name: value for name in _RESOURCES if (value := getattr(event, name)) is not None},
+            **self._drops(),
             **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
             **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
             "measured_stall_s": sum(stalls.values()) if stalls else None,
@@ -87,6 +93,12 @@ class History:
             "recovery_latency_s": sum(latencies_s) / len(latencies_s) if latencies_s else None,
             "max_recovery_latency_s": max(latencies_s, default=None),
         }
+
+    def _drops(self) -> Row:
+        """The sum, mean and last of the drops of AUC so far; the sum alone without a failure. Unknown is left out."""
+        drops = drops_of(self._recoveries)
+        of_failures = {"drop/mean": sum(drops) / len(drops), "drop/last": drops[-1]} if drops else {}
+        return {} if drops is None else {"drop/sum": sum(drops), **of_failures}
 
     def _hours(self) -> float:
         trained_h = samples_to_hours(self._samples, job_h=self._job_h, total_samples=self._total_samples)
@@ -109,6 +121,8 @@ class History:
                 return [{**kill, **self._totals}]
             case Recovered():
                 return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
+            case Dropped() if drops := self._drops():
+                return [drops]
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:

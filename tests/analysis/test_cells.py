@@ -13,14 +13,14 @@ import pytest
 from markupsafe import escape
 
 import analysis
-from analysis.load import COLUMNS, evaluation_results, lost_dense_samples
+from analysis.load import COLUMNS, drop_results, evaluation_results, lost_dense_samples
 from analysis.stats import blocks_of, estimate, regimes_of
 from analysis.tables import comparisons, comparisons_to
 from harness.core.errors import StoreError
-from harness.core.events import Evaluated, Finished, Recovered
+from harness.core.events import Dropped, Evaluated, Finished, Recovered
 from harness.record.event_log import read_events
 from tests.analysis.shown import shown
-from tests.made_runs import altered, made_config, made_events, unseal, write_run
+from tests.made_runs import altered, made_config, made_events, unseal, with_drops, write_run
 from tests.unprivileged import unprivileged
 
 
@@ -66,6 +66,25 @@ def test_a_sample_that_the_dense_network_lacks_counts_once(failures: list[tuple[
     kept = altered(recovered, samples=95)
     events = [altered(recovered, samples=at, dense="checkpoint", lost_dense_samples=num) for at, num in failures]
     assert lost_dense_samples([*events, kept]) == lost
+
+
+def test_the_drops_of_a_run_are_summed_or_unknown() -> None:
+    """Law: without a failure the sum is 0; with one whose drop is not on record it is unknown; a rollback drops 0.
+
+    The error of the sum is at most the sum of the errors, as all drops are of the same test samples.
+    """
+    bare = made_events(made_config())
+    events = [*with_drops(bare, 1e-3)]
+    first, *_, last = (place for place, event in enumerate(events) if isinstance(event, Dropped))
+    events[last] = altered(events[last], drop=3e-3, num_samples=500)
+    expected = {"drop": 7e-3, "drop_mean": 1.4e-3, "drop_last": 3e-3, "drop_samples": 500, "drop_error": 5e-5}
+    assert drop_results(events) == pytest.approx(expected)
+    assert drop_results([*events[:first], *events[first + 1 :]]) == drop_results(bare) == {}
+    assert drop_results([*events[:first], altered(events[first], drop=None), *events[first + 1 :]]) == {}
+    without = {"drop": 0.0, "drop_mean": None, "drop_last": None, "drop_samples": None, "drop_error": 0.0}
+    assert drop_results(made_events(made_config("none"))) == without
+    rollbacks = drop_results([*with_drops(made_events(made_config("full")), 1e-3)])
+    assert rollbacks == without | {"drop_mean": 0.0, "drop_last": 0.0}
 
 
 def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:

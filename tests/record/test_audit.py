@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from harness.core.events import Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
+from harness.core.events import Dropped, Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
 from harness.record.audit import check
 from tests.injected import is_loss
-from tests.made_runs import altered, made_config, made_events
+from tests.made_runs import altered, made_config, made_events, with_drops
 
 STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
 
@@ -151,6 +151,27 @@ def test_figures_that_contradict_other_events_are_noticed() -> None:
     ]
     for lying, words in other:
         assert any(words in line for line in check(lying, _config("full"))), words
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lie", "expected"),
+    [
+        ("cpr_vanilla", {"drop": 1e-3}, r"drop is 0\.001, the events give 0\.002"),
+        ("cpr_vanilla", {"drop": None}, r"drop is None, the events give 0\.002"),
+        ("cpr_vanilla", {"auc_after": None}, r"drop is 0\.002, the events give None"),
+        ("cpr_vanilla", {"ranks": ["ps3"]}, "a drop of AUC at a failure of ps3, but no recovery"),
+        ("full", {"drop": 1e-3}, r"drop is 0\.001, the events give 0\.0"),
+        ("full", {"num_samples": 7}, "evaluations of a drop after a rollback is 7, the events give 0"),
+    ],
+)
+def test_a_drop_is_that_of_one_recovery(strategy: str, lie: dict[str, Any], expected: str) -> None:
+    """Law: it is the AUC before less that after, 0 with a rollback, and each recovery has at most one, behind it."""
+    events = [*with_drops(made_events(made_config(strategy)), 2e-3)]
+    place = _first(events, Dropped)
+    before, drop, after = events[:place], events[place], events[place + 1 :]
+    assert check(events, _config(strategy)) == check([*before, *after], _config(strategy)) == []
+    for own, words in (([altered(drop, **lie)], expected), ([drop, drop], "no recovery without one before")):
+        assert any(re.search(words, line) for line in check([*before, *own, *after], _config(strategy))), words
 
 
 def test_a_kill_on_real_ranks_needs_its_wait_status() -> None:

@@ -18,7 +18,7 @@ from harness.wandb.exporter import Outcome, Uploader, followed
 from harness.wandb.facts import read_facts, sent_marker
 from harness.wandb.history import History, Row
 from tests.injected import is_loss
-from tests.made_runs import altered, made_config, made_events, write_run
+from tests.made_runs import altered, made_config, made_events, with_drops, write_run
 from tests.wandb.stand_in import WandbServer, ends, started_core
 
 
@@ -238,6 +238,22 @@ def test_a_position_is_seen_once_and_of_one_sample_set() -> None:
     assert positions == [event.samples for event in events if isinstance(event, Trained) and not event.rerun]
     assert positions == sorted(set(positions))
     assert [(row["curve/auc"], row["curve/num_samples"]) for row in rows if "curve/auc" in row] == [(0.7, 100)]
+
+
+def test_drops_of_auc_are_in_history_and_summary() -> None:
+    """Law: the sum, mean and last drop so far, as `analysis.load` has them; unknown is left out, of `none` 0."""
+    events = [*with_drops(made_events(made_config()), 1e-3)]
+    rows = [row for row in _rows(events) if "drop/sum" in row]
+    assert [row["drop/sum"] for row in rows] == pytest.approx([1e-3 * number for number in range(1, 6)])
+    for strategy, made, expected in (
+        ("cpr_vanilla", events, {"drop/sum": 5e-3, "drop/mean": 1e-3, "drop/last": 1e-3}),
+        ("cpr_vanilla", made_events(made_config()), {}),
+        ("none", made_events(made_config("none")), {"drop/sum": 0.0}),
+    ):
+        history = History(made_config(strategy).emulated.job_h)
+        assert [row for event in made for row in history.rows(event)]
+        summary = {key: value for key, value in history.summary(made[-1]).items() if key.startswith("drop/")}
+        assert summary == pytest.approx(expected)
 
 
 def test_a_trainer_has_a_number_of_its_own() -> None:
