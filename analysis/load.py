@@ -82,7 +82,7 @@ A column with the name of a field of the Finished event has that field's value. 
 measured seconds. ``overhead_frac``, and ``BUCKET_frac`` of each bucket: fractions of ``job_h``. ``node_h``: overhead in
 node-hours, if the profile has a number of trainers. ``lost_dense_frac``: the fraction of samples that the final dense
 network has not learned from, if all trainers have died at once. ``trace_law``: a name that all traces of one law share
-(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``; ``drop`` and ``drop_*``: ``drop_results``.
+(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``; ``drop``, ``drop_*``: ``drop_results``.
 ``data``: the path of the click log. ``model_digest``: of every parameter of the final model.
 """
 

@@ -12,6 +12,7 @@ from analysis.load import CONTENTS, Frame
 from analysis.stats.estimates import (
     AUC,
     BASELINE,
+    DROP,
     Components,
     Estimate,
     Measure,
@@ -137,6 +138,13 @@ def blocks_of(frame: Frame, measure: Measure = AUC) -> list[Block]:
     are left out.
     """
     return _blocks(frame, setting_keys(frame), measure)
+
+
+def measures_of(frame: Frame, measure: Measure = AUC) -> list[Measure]:
+    """The measures of the verdicts: ``measure``; and AUC and ``DROP`` together, if drops of failures are on record."""
+    done = frame[frame["status"] == "done"]
+    has_drops = (done["num_failures"].gt(0) & done["drop"].notna()).any()
+    return [measure, *(each for each in (AUC, DROP) if measure in (AUC, DROP) and has_drops and each is not measure)]
 
 
 def regimes_of(frame: Frame, measure: Measure = AUC) -> list[Block]:

@@ -249,10 +249,12 @@ DEFAULT_MARGIN = 5e-4
 """Margin of AUC."""
 
 AUC = Measure("auc", "auc", "AUC", -1, DEFAULT_MARGIN)
+DROP = Measure("drop", "drop", "AUC at failures", 1, DEFAULT_MARGIN)
 MEASURES = {
     each.name: each
     for each in (
         AUC,
+        DROP,
         Measure("auc_mean10", "auc_mean10", "AUC (mean of 10)", -1, DEFAULT_MARGIN),
         Measure("log_loss", "log_loss", "log loss", 1, 5e-4),
         Measure("ne", "ne", "NE", 1, 9e-4),

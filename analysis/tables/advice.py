@@ -1,7 +1,8 @@
 """The verdicts on the strategies of a grid, as tables and sentences."""
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -11,6 +12,7 @@ from analysis.stats import (
     ALPHA,
     AUC,
     BASELINE,
+    DROP,
     POWER,
     Block,
     Components,
@@ -20,12 +22,14 @@ from analysis.stats import (
     in_thousandths,
     interquartile_mean,
     is_skewed,
+    measures_of,
     regimes_of,
     rounding_text,
     sample_equivalent,
     verdicts,
 )
 from analysis.tables.builder import Heading, Shown, rich_table, show_interval
+from analysis.tables.strategies import DROP_NOTE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +40,7 @@ LEAST_AUC = 0.65
 
 
 def _headings(measure: Measure) -> tuple[Heading, ...]:
-    loss = "AUC loss" if measure is AUC else f"loss of {measure.title}"
+    loss = {"auc": "AUC loss", "drop": "drop of AUC"}.get(measure.name, f"loss of {measure.title}")
     return (
         Heading("strategy", is_text=True),
         Heading("n"),
@@ -49,33 +53,40 @@ def _headings(measure: Measure) -> tuple[Heading, ...]:
 
 _FRONT = "◆"
 _ROUNDING_UNKNOWN = (
-    " Rounding: unknown; the same grid with strategy.name=none trainer.backend=torch adds the runs that measure it."
+    "Rounding: unknown; the same grid with strategy.name=none trainer.backend=torch adds the runs that measure it."
 )
 
 
-def verdict_tables(blocks: Iterable[Block], margin: float | None) -> Iterator[dict[str, Any]]:
-    """The table of verdicts of each block that has any: ``title``, ``columns``, ``rows``, and conclusions as ``lines``.
+def verdict_tables(
+    frame: "pd.DataFrame", margin: float | None = None, measure: Measure = AUC
+) -> Iterator[dict[str, Any]]:
+    """The tables of verdicts of each setting of the finished cells, one for each measure of ``measures_of``.
 
-    ``margin``: None is the margin of the block's measure.
+    A table has ``title``, ``columns``, ``rows``, and conclusions as ``lines``. ``margin``: None is each measure's own.
     """
-    for block in blocks:
+    measures = measures_of(frame, measure)
+    for block in itertools.chain(*zip(*(regimes_of(frame, each) for each in measures), strict=True)):
         if found := verdicts(block, margin):
+            title = ", ".join([*([block.title] if block.title else []), *([_by(block)] if len(measures) > 1 else [])])
             lines = conclusions(block, found)
-            yield {"title": block.title, "columns": _headings(block.measure), "rows": [*_rows(found)], "lines": lines}
+            yield {"title": title, "columns": _headings(block.measure), "rows": [*_rows(found)], "lines": lines}
+
+
+def _by(block: Block) -> str:
+    return f"by {'final ' * (block.measure is AUC)}{block.measure.title}"
 
 
 def advice(
     frame: "pd.DataFrame", margin: float | None = None, *, measure: Measure = AUC, explain: bool = False
 ) -> Shown | None:
-    """Tables of verdicts with conclusions, one for each setting of the finished cells; None if there is no verdict.
+    """The tables of verdicts with conclusions (:func:`verdict_tables`); None if there is no verdict.
 
-    ``margin``: None is the margin of ``measure``. ``explain``: adds a note on the statistical tests.
+    ``explain``: adds a note on the statistical tests.
     """
     parts: list[RenderableType] = []
-    blocks = regimes_of(frame, measure)
-    for each in verdict_tables(blocks, margin):
+    for each in verdict_tables(frame, margin, measure):
         parts += [rich_table(each["columns"], each["rows"], each["title"]), *map(Text, each["lines"])]
-    notes = [Text(reading(blocks, margin, measure), style="dim")] if explain else []
+    notes = [Text(reading(frame, margin, measure), style="dim")] if explain else []
     return Shown(*parts, *notes) if parts else None
 
 
@@ -95,10 +106,10 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
     """Sentences: the spread of the losses by source, losses in samples, cautions, open verdicts, and what is shown."""
     cautions = [*_caution(block, found), *_skew(found)]
-    return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(found)]
+    return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(block, found)]
 
 
-def _answer(found: Sequence[Verdict]) -> Iterator[str]:
+def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     """A sentence: which strategies lose nothing, less than the margin, or more, each with its overhead."""
     margin = f"{in_thousandths(found[0].margin)} of {found[0].measure.title}"
     full = [each for each in found if each.verdict == "equal by construction"]
@@ -115,7 +126,7 @@ def _answer(found: Sequence[Verdict]) -> Iterator[str]:
     ]
     if not safe:
         parts.append(f"of no strategy that loses samples is it shown that it loses less than {margin}")
-    yield f"Shown{_over(*(each.line for each in safe or inferior))}: {'; '.join(parts)}."
+    yield f"Shown {_by(block)}{_over(*(each.line for each in safe or inferior))}: {'; '.join(parts)}."
 
 
 def _with_costs(found: Sequence[Verdict]) -> str:
@@ -193,8 +204,7 @@ def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         if spread is not None and each.loss.standard_error:
             own = {"seeds": spread.seed, "traces": spread.trace, "rest" if _is_split(spread) else "pairs": spread.rest}
             words = [f"{name} {1e3 * math.sqrt(value):.2f}" for name, value in own.items() if value is not None]
-            if each.measure is AUC and (error := each.line.test_set_error) is not None:
-                words.append(f"test set {1e3 * error:.2f}")
+            words += _test_set(each)
             parts.append(f"{each.label}: {', '.join(words)}")
     if parts:
         note = " (test set: error of the mean)" * any("test set" in part for part in parts)
@@ -203,23 +213,33 @@ def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         yield rounding_text(block.rounding, block.measure)
 
 
+def _test_set(each: Verdict) -> Iterator[str]:
+    """Words on the standard error by the choice of test samples, if it is known; of drops it is an upper bound."""
+    if each.measure is AUC and (error := each.line.test_set_error) is not None:
+        yield f"test set {1e3 * error:.2f}"
+    if each.measure is DROP and not math.isnan(error := each.line.losses["drop_error"].mean(skipna=False)):
+        yield f"test set at most {1e3 * error:.2f}"
+
+
 def _is_split(spread: Components) -> bool:
     return spread.seed is not None or spread.trace is not None
 
 
-def reading(blocks: Iterable[Block], margin: float | None, measure: Measure = AUC) -> str:
+def reading(frame: "pd.DataFrame", margin: float | None = None, measure: Measure = AUC) -> str:
     """A note that explains the columns and the words of the verdict tables, and how rounding is measured if it is not.
 
     ``margin``: None is the measure's.
     """
-    is_measured = all(block.rounding for block in blocks)
+    measures = measures_of(frame, measure)
+    is_measured = all(block.rounding for each in measures if each is not DROP for block in regimes_of(frame, each))
+    notes = [*([DROP_NOTE] if DROP in measures else []), *([] if is_measured else [_ROUNDING_UNKNOWN])]
+    limit = in_thousandths(measure.margin if margin is None else margin)
     return (
-        f"Loss: by how much {measure.title} is worse than that of none, the run of the same seed without failures; "
-        "mean over n pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: "
-        f"shown to be below the margin of {in_thousandths(measure.margin if margin is None else margin)}; inferior: "
-        "shown to be above it; superior: shown to be below "
-        f"0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected for the number of strategies by Holm's method. "
-        f"More seeds: with so many more pairs one verdict or the other is reached with probability {100 * POWER:g} %, "
-        f"averaged over the losses that the pairs so far leave possible. {_FRONT}: no other strategy has both a lower "
-        "overhead and a lower mean loss; that is no verdict." + ("" if is_measured else _ROUNDING_UNKNOWN)
+        f"Loss: by how much {' or '.join(each.title for each in measures)} is worse than that of none, the run of the "
+        "same seed without failures; mean over n pairs of seed and failure trace, ± half the width of the two-sided "
+        f"95 % interval. Non-inferior: shown to be below the margin of {limit}; inferior: shown to be above it; "
+        f"superior: shown to be below 0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected by Holm's method for "
+        "the number of strategies. More seeds: with so many more pairs one verdict or the other is reached with "
+        f"probability {100 * POWER:g} %, averaged over the losses that the pairs so far leave possible. {_FRONT}: no "
+        f"other strategy has both a lower overhead and a lower mean loss; that is no verdict. {' '.join(notes)}"
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 METRICS: dict[str, tuple[str, float, int]] = {
     "auc": ("ΔAUC\n10⁻³", 1e3, 3),
+    "drop": ("Δdrop\n10⁻³", 1e3, 3),
     "log_loss": ("Δlog loss\n10⁻³", 1e3, 3),
     "pls": ("ΔPLS\n%", 100, 2),
     "update_pls": ("Δupdates lost\n%", 100, 2),
@@ -121,7 +122,8 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
 
 def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[list[Heading], list[list[str]]]:
     """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it."""
-    metrics = [(name, *(METRICS | _OTHERS)[name]) for name in (found[0].differences if found else METRICS)]
+    names = [name for name in (found[0].differences if found else METRICS) if any(e.differences[name] for e in found)]
+    metrics = [(name, *(METRICS | _OTHERS)[name]) for name in names]
     headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(title) for _, title, _, _ in metrics)]
     rows = [
         [

@@ -15,12 +15,14 @@ from analysis.load import NUM_LAST, Frame, content_notes, plain
 from analysis.stats import (
     AUC,
     BASELINE,
+    DROP,
     SETTING,
     Block,
     Estimate,
     Line,
     Measure,
     blocks_of,
+    measures_of,
     own_options,
     rounding_text,
     sample_equivalent,
@@ -57,6 +59,10 @@ MORE_THAN_THE_JOB = (
     "strategy.interval_samples, the profile and the trace."
 )
 _DENSE = "Dense network: samples that it lacks, of all, where all trainers died at once."
+DROP_NOTE = (
+    "Drop of AUC at failures: the AUC right before each failure less that right after the recovery, on the same test "
+    "samples, summed over a run's failures; healing and later effects are in the final AUC alone."
+)
 _LOSS = "Loss: by how much the measure that was asked for is worse than that of none, paired by seed."
 _ENTROPY = (
     "NE: normalised entropy, log loss over the entropy of the mean label. Cal.: calibration, mean prediction over mean "
@@ -153,13 +159,24 @@ COLUMNS = (
         title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
     ),
     Column(
+        title="drop of AUC, 10⁻³",
+        short="drop\n10⁻³",
+        group="quality",
+        of="drop",
+        scale=1e3,
+        show=lambda column, line: show_interval(line.estimate(column.of), scale=column.scale),
+        key="drop",
+        where=lambda block: any(line.mean("num_failures") and line.estimate("drop") for line in block.lines),
+        note=DROP_NOTE,
+    ),
+    Column(
         title="loss, 10⁻³",
         short="loss\n10⁻³",
         group="quality",
         scale=1e3,
         show=_loss,
         key="loss",
-        where=lambda block: block.measure is not AUC,
+        where=lambda block: block.measure not in (AUC, DROP),
         note=_LOSS,
     ),
     Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss"),
@@ -191,8 +208,8 @@ COLUMNS = (
     _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
     _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
 )
-IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total", "written")
-"""The columns of a LaTeX table, unless others are named."""
+IN_A_PAPER = ("strategy", "n", "delta_auc", "drop", "log_loss", "pls", "updates", "total", "written")
+"""The columns of a LaTeX table, unless others are named; ``drop`` if the drops of failures are on record."""
 
 
 def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
@@ -300,8 +317,9 @@ def table_text(
         raise UserError(f"--labels: expected some of {', '.join(sorted(strategies))}, got {unknown[0]}")
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
+    in_a_paper = [each.name for each in COLUMNS if each.name in IN_A_PAPER and all(map(each.where, blocks))]
     for block in blocks:
-        own, lines = content(block, columns or (IN_A_PAPER if kind == "latex" else ()))
+        own, lines = content(block, columns or (in_a_paper if kind == "latex" else ()))
         headings |= {column.name: column for column in own}
         for cells in lines:
             row = dict(zip((column.name for column in own), cells, strict=True))
@@ -337,15 +355,18 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:
-    """Lines on cells whose record lacks the measure, and on ``auc_mean10`` of fewer than ten evaluations."""
+    """Lines on cells whose record lacks a measure that is shown, and on ``auc_mean10`` of few evaluations."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    if not blocks or (measure := blocks[0].measure) is AUC:
+    if not blocks:
         return []
     cells: Frame = pd.concat([line.cells for block in blocks for line in block.lines])
     notes: list[str] = []
-    if lacking := int(cells[measure.column].isna().sum()):
-        notes.append(f"{measure.title} is not on record for {lacking} of {len(cells)} cells, as of older runs.")
+    measure = blocks[0].measure
+    for each in dict.fromkeys((measure, *measures_of(cells))):
+        if each is not AUC and (lacking := int(cells[each.column].isna().sum())):
+            why = ": of some failure no drop was recorded" if each is DROP else ", as of older runs"
+            notes.append(f"{each.title} is not on record for {lacking} of {len(cells)} cells{why}.")
     if measure.column == "auc_mean10" and (cells["num_mean10"] < NUM_LAST).any():
         notes.append(f"Some runs have fewer than {NUM_LAST} evaluations: {cells['num_mean10'].min()} at least.")
     return notes

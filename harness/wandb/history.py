@@ -106,8 +106,8 @@ class History:
 
     def _values(self, event: Event) -> list[Row]:
         match event:
-            case Started() | Saved():
-                return [dict(self._totals)]
+            case Started() | Saved() | Dropped():
+                return [{**self._totals, **self._drops()}]
             case Trained(rerun=False):
                 return [{"train/loss": sum(event.losses) / len(event.losses)}]
             case Evaluated() if self._is_on_curve(event):
@@ -121,8 +121,6 @@ class History:
                 return [{**kill, **self._totals}]
             case Recovered():
                 return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
-            case Dropped() if drops := self._drops():
-                return [drops]
         return []
 
     def _is_on_curve(self, event: Evaluated) -> bool:

@@ -1,5 +1,6 @@
 """Verdicts on strategies: what is shown at a margin, and what is open."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, Block, Line, Verdict, verdicts
-from analysis.tables import advice
+from analysis.stats import DEFAULT_MARGIN, MEASURES, Block, Line, Verdict, verdicts
+from analysis.tables import advice, comparisons_to
+from tests.made_runs import made_config, write_run
 
 
 def line(strategy: str, overhead: float, *differences: float) -> Line:
@@ -114,12 +116,42 @@ def test_console_and_report_say_the_same(grid: Path, page: str) -> None:
     assert advice(frame[frame["strategy"] == "none"]) is None
 
 
+def test_verdicts_are_by_final_auc_and_by_drops(tmp_path: Path) -> None:
+    """Law: where drops are on record, both verdicts are given, each with its measure, whichever was asked for.
+
+    The table, its forms and comparisons have both; a cell without its drops is counted, and another measure is alone.
+    """
+    drops = {"none": 0.0, "cpr_vanilla": 1e-3, "cpr_mfu": 1e-5}
+    for strategy, drop in drops.items():
+        for seed in range(3):
+            write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed), drop=drop * (1 + seed / 10))
+    frame = analysis.load(tmp_path)
+    for name in ("auc", "drop"):
+        text, page = str(advice(frame, measure=MEASURES[name])), analysis.report(tmp_path, measure=MEASURES[name])
+        for shown in (text, page.read_text()):
+            assert "Shown by final AUC" in shown
+            assert "inferior: loses more than 0.5·10⁻³ of AUC at failures" in shown
+            (answer,) = re.findall(r"Shown by AUC at failures over 3 seeds and 1 trace: [^<\n]*", shown)
+            assert re.search(r"cpr_mfu \([^;]*loses? less than [^;]*; cpr_vanilla \([^;]* loses more", answer)
+        assert text.index("by final AUC") < text.index("by AUC at failures") if name == "auc" else True
+    assert "by AUC at failures" not in str(advice(frame, measure=MEASURES["log_loss"]))
+    table = analysis.table(frame).set_index("strategy")
+    assert [*table["drop"]] == pytest.approx([0, 5.5e-3, 5.5e-5])
+    (mfu,) = (row for row in comparisons_to(tmp_path, "cpr_vanilla", frame) if row.group == "cpr_mfu")
+    assert mfu.differences["drop"] is not None
+    assert mfu.differences["drop"].mean == pytest.approx(5.5e-5 - 5.5e-3)
+    for kind, words in (("latex", r"5.50 $\pm$ 1.24"), ("markdown", "5.50 ± 1.24"), ("csv", "drop_half_width")):
+        assert words in analysis.table_text(frame, kind)
+    write_run(tmp_path / "old", made_config("cpr_mfu", seed=3))
+    assert "AUC at failures is not on record for 1 of 10 cells" in str(analysis.show_table(analysis.load(tmp_path)))
+
+
 def test_what_is_shown_says_over_how_many_seeds_and_traces(grid: Path) -> None:
     """Few seeds and a model that has hardly learned are a caution; three seeds of a trained model are not."""
     sound: Any = analysis.load(grid)
     few = sound[sound["seed"] < 2]
     weak, text = (str(advice(frame, margin=0.5)) for frame in (few.assign(auc=few["auc"] - 0.17), sound))
-    assert "Shown over 2 seeds and 1 trace: " in weak
+    assert "Shown by final AUC over 2 seeds and 1 trace: " in weak
     assert "Caution: 2 seeds of 1 trace say little of others; AUC of none is 0.61: the model has hardly" in weak
-    assert "Shown over 3 seeds and 1 trace: " in text
+    assert "Shown by final AUC over 3 seeds and 1 trace: " in text
     assert "Caution" not in text
