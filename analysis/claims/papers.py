@@ -27,7 +27,7 @@ from analysis.claims.rows import (
     within,
 )
 from analysis.load import Frame
-from analysis.stats import BASELINE, DEFAULT_MARGIN, Estimate, estimate, regimes_of, strategy_order, verdicts
+from analysis.stats import BASELINE, DEFAULT_MARGIN, Estimate, estimate, regimes_of, strategy_order, verdicts_of
 from harness.core.events import Evaluated
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
@@ -40,9 +40,10 @@ _LAW = "trace.law"
 def quality(cells: Frame) -> list[Row]:
     """A row for each CPR variant: its AUC loss to ``none``, which has full recovery's AUC, judged by the margin."""
     rows: list[Row] = []
-    for block in regimes_of(cells):
+    blocks = regimes_of(cells)
+    for block, found in zip(blocks, verdicts_of(blocks), strict=True):
         where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
-        for each in verdicts(block):
+        for each in found:
             if not each.strategy.startswith("cpr_"):
                 continue
             words: Mapping[str, Verdict] = {"inferior": "not reproduced", "open": "cannot be told"}

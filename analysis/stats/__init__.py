@@ -8,6 +8,7 @@ from analysis.stats.blocks import (
     Line,
     Verdict,
     blocks_of,
+    equal_runs,
     in_thousandths,
     measures_of,
     regimes_of,
@@ -15,6 +16,7 @@ from analysis.stats.blocks import (
     setting_text,
     strategy_order,
     verdicts,
+    verdicts_of,
 )
 from analysis.stats.estimates import (
     AUC,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from analysis.stats.estimates import (
     setting_keys,
 )
 from analysis.stats.inference import ALPHA, MOST_SEEDS, claims_of, more_seeds
-from analysis.stats.partners import Rounding, paired, reasons, rounding_of, without_replicates
+from analysis.stats.partners import Rounding, estimate_rounded, paired, reasons, rounding_of, without_replicates
 from harness.core import strategies
 
 STRATEGIES = strategies.BUILT_IN
@@ -43,7 +43,32 @@ class Line:
     cells: Frame
     unpaired: Sequence[tuple[int, str]] = ()
     """(seed, reason) of each cell without an AUC difference."""
-    _estimates: dict[str, Estimate | None] = field(default_factory=dict)
+    rounding: Rounding | None = None
+    """The effect of rounding in the block's measure, and in AUC; None if it is unknown."""
+    auc_rounding: Rounding | None = None
+    shared_keys: frozenset[tuple[int, int]] | None = None
+    """(seed, draw of the trace) of the losses that all strategies have; None if all have the same ones."""
+
+    @cached_property
+    def keys(self) -> frozenset[tuple[int, int]]:
+        """(seed, draw of the trace) of each loss."""
+        return frozenset(_keys(self.losses))
+
+    @cached_property
+    def shared(self) -> "Line | None":
+        """The line with the cells of ``shared_keys`` alone; None if it lacks some. One equal to ``none`` is whole."""
+        if self.shared_keys is None or self.is_equal:
+            return self
+        if not self.shared_keys or not self.shared_keys <= self.keys:
+            return None
+        is_shared = [key in self.shared_keys for key in _keys(self.cells)]
+        return replace(self, cells=self.cells[is_shared], shared_keys=None)
+
+    @cached_property
+    def is_equal(self) -> bool:
+        """Whether all losses are 0, and no cell is on record as having lost samples or updates."""
+        lost = self.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
+        return not self.losses["loss"].any() and not lost.fillna(0.0).any(axis=None)
 
     @cached_property
     def pairs(self) -> Frame:
@@ -52,7 +77,7 @@ class Line:
 
     @cached_property
     def auc_difference(self) -> Estimate | None:
-        return estimate_pairs(self.pairs)
+        return estimate_rounded(self.pairs, "auc_difference", self.auc_rounding)
 
     @cached_property
     def losses(self) -> Frame:
@@ -62,7 +87,7 @@ class Line:
     @cached_property
     def loss(self) -> Estimate | None:
         """The mean loss to ``none`` in the block's measure; positive is worse."""
-        return estimate_pairs(self.losses, "loss")
+        return estimate_rounded(self.losses, "loss", self.rounding)
 
     @property
     def components(self) -> Components | None:
@@ -91,10 +116,18 @@ class Line:
             self._estimates[name] = estimate_pairs(known.assign(**{name: known[name].astype(float)}), name)
         return self._estimates[name]
 
+    @cached_property
+    def _estimates(self) -> dict[str, Estimate | None]:
+        return {}
+
     def mean(self, name: str) -> float:
         """Mean of column ``name`` over the line's cells; 0 if no cell has a value."""
         value = self.estimate(name)
         return 0.0 if value is None else value.mean
+
+
+def _keys(cells: Frame) -> Iterator[tuple[int, int]]:
+    return zip(cells["seed"].to_list(), cells["draw"].to_list(), strict=True)
 
 
 @dataclass(frozen=True)
@@ -109,18 +142,26 @@ class Block:
     """The effect of rounding; None if it is unknown."""
 
 
-def sample_equivalent(block: Block, loss: float) -> float | None:
-    """The fraction of the samples that would cost as much AUC as ``loss`` if they were left out; None if unknown.
+def sample_equivalent(block: Block, loss: Estimate) -> tuple[float, float, float] | None:
+    """The fraction of the samples that would cost as much AUC as ``loss`` if they were left out, with its interval.
+
+    None if it is unknown. The ends are NaN if the loss or the slope is of one run.
 
     In the second half of a run of ``none``, AUC grows by a slope times the logarithm of the samples (column
     ``auc_per_log_sample``). The learning rate is constant and each sample is seen once, so a run over the first samples
     ends at the model that the whole run has there. It is unknown for other measures than AUC, and if the slope's 95 %
-    interval (for one run, the slope) is not above 0.
+    interval (for one run, the slope) is not above 0. The interval has the errors of loss and slope, taken as
+    independent (Fieller 1954, with the half-widths of both).
     """
     slope = next((line.estimate("auc_per_log_sample") for line in block.lines if line.strategy == BASELINE), None)
     if slope is None or block.measure.name != "auc" or (slope.interval or (slope.mean,))[0] <= 0:
         return None
-    return -math.expm1(-loss / slope.mean)
+    mean = slope.mean
+    of_slope, of_loss = (math.nan if each.half_width is None else each.half_width for each in (slope, loss))
+    root = math.sqrt((loss.mean * of_slope) ** 2 + (mean * of_loss) ** 2 - (of_slope * of_loss) ** 2)
+    ends = ((loss.mean * mean + sign * root) / (mean**2 - of_slope**2) for sign in (-1, 1))
+    fraction, low, high = (-math.inf if each < -20 else -math.expm1(-each) for each in (loss.mean / mean, *ends))
+    return fraction, low, high
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
@@ -175,8 +216,10 @@ def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         group = done.loc[groups[values]]
-        rounding = rounding_of(group[group["strategy"] == BASELINE], cells, measure)
-        blocks.append(Block(setting, title, _lines(setting, group, cells), measure, rounding))
+        references = group[group["strategy"] == BASELINE]
+        rounding, of_auc = (rounding_of(references, cells, each) for each in (measure, AUC))
+        lines = [replace(line, rounding=rounding, auc_rounding=of_auc) for line in _lines(setting, group, cells)]
+        blocks.append(Block(setting, title, _with_shared_keys(lines), measure, rounding))
     return blocks
 
 
@@ -235,6 +278,41 @@ def _lines(setting: Mapping[str, Any], group: Frame, cells: Frame) -> list[Line]
     return lines
 
 
+LEAST_PAIRS = 3
+"""A strategy with fewer pairs of seed and trace does not restrict those that others are compared by."""
+
+
+def _with_shared_keys(lines: list[Line]) -> list[Line]:
+    """The lines with ``shared_keys``. Strategies that are equal to ``none`` by construction restrict nothing."""
+    own = [line.keys for line in lines if line.strategy != BASELINE and line.keys and not line.is_equal]
+    least = min(LEAST_PAIRS, max(map(len, own), default=0))
+    shared = frozenset.intersection(*(keys for keys in own if len(keys) >= least)) if own else frozenset()
+    return [replace(line, shared_keys=shared) for line in lines] if any(keys != shared for keys in own) else lines
+
+
+def equal_runs(block: Block) -> list[tuple[Line, Line, int, int]]:
+    """(strategy, other strategy, number of cells with equal final models, number of cells that both have).
+
+    Equal are the digests of all parameters, AUC and log loss. Each strategy is named once at most, with the other one
+    that it shares most such cells with. Strategies that are equal to ``none`` by construction are left out.
+    """
+    names = ["model_digest", "auc", "log_loss"]
+    results: list[tuple[Line, dict[tuple[int, int], tuple[Any, ...]]]] = []
+    found: list[tuple[Line, Line, int, int]] = []
+    for line in block.lines:
+        cells = line.cells.reindex(columns=["seed", "draw", *names]).dropna()
+        if line.strategy != BASELINE and not line.is_equal and len(cells):
+            own = dict(zip(_keys(cells), cells[names].itertuples(index=False, name=None), strict=True))
+            pairs = [
+                (line, other, sum(own[key] == theirs[key] for key in shared), len(shared))
+                for other, theirs in results
+                if (shared := own.keys() & theirs.keys())
+            ]
+            found += [max(pairs, key=lambda pair: pair[2] / pair[3])] if pairs else []
+            results.append((line, own))
+    return [pair for pair in found if pair[2]]
+
+
 Word = Literal["equal by construction", "superior", "non-inferior", "inferior", "open"]
 
 
@@ -247,7 +325,7 @@ class Verdict:
     ``superior``: shown to be below 0; ``equal by construction``: 0 in every seed, as nothing was lost; else ``open``.
     ``more_seeds``: number of further seeds that decide an open verdict with probability ``POWER``; None if unknown or
     over ``MOST_SEEDS``, and for another verdict. ``on_front``: no other strategy has an overhead and a loss that are
-    both as low, and one of them lower (means over the seeds).
+    both as low, and one of them lower: means over the pairs of seed and trace that all share (``Line.shared``).
     """
 
     line: Line
@@ -289,36 +367,47 @@ class Verdict:
         return f"{number} more {f'pair{plural} of seed and trace' if is_crossed else f'seed{plural}'} to decide"
 
 
+LEAST_DEGREES = 4
+"""Degrees of freedom, those of five seeds, that ``superior`` needs where the effect of rounding is unknown."""
+
+
 def verdicts(block: Block, margin: float | None = None) -> list[Verdict]:
-    """A verdict on each strategy of ``block`` that has a loss to ``none``, in order of overhead.
+    """The verdicts on one setting alone (:func:`verdicts_of`)."""
+    return verdicts_of([block], margin)[0]
 
-    Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over the strategies of the block
-    that are not equal by construction. ``margin``: None is the margin of the block's measure.
+
+def verdicts_of(blocks: Sequence[Block], margin: float | None = None) -> list[list[Verdict]]:
+    """A verdict on each strategy that has a loss to ``none``, for each block of one measure, in order of overhead.
+
+    Each kind of claim is tested by one-sided paired t-tests at 5 %, with Holm's method over all strategies of all
+    blocks that are not equal by construction. ``margin``: None is the margin of the measure.
     """
-    limit = block.measure.margin if margin is None else margin
     found = [
-        Verdict(line, line.mean("overhead_frac"), line.loss, limit, block.measure, "open", None, False)
-        for line in block.lines
-        if line.strategy != BASELINE and line.loss is not None
+        [
+            Verdict(line, line.mean("overhead_frac"), line.loss, limit, block.measure, "open", None, False)
+            for line in block.lines
+            if line.strategy != BASELINE and line.loss is not None
+        ]
+        for block in blocks
+        for limit in [block.measure.margin if margin is None else margin]
     ]
-    equal = [replace(each, verdict="equal by construction") for each in found if _is_equal(each)]
-    tested = _tested([each for each in found if not _is_equal(each)], limit)
-    return sorted(_with_front([*equal, *tested]), key=lambda each: (each.overhead_frac, each.strategy))
+    tested = _tested([each for own in found for each in own if not each.line.is_equal])
+    judged = [
+        [replace(each, verdict="equal by construction") if each.line.is_equal else next(tested) for each in own]
+        for own in found
+    ]
+    return [sorted(_with_front(own), key=lambda each: (each.overhead_frac, each.strategy)) for own in judged]
 
 
-def _is_equal(verdict: Verdict) -> bool:
-    """Whether all losses are 0, and no cell is on record as having lost samples or updates."""
-    loss, lost = verdict.loss, verdict.line.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
-    return loss.mean == 0 and not loss.standard_error and not lost.fillna(0.0).any(axis=None)
-
-
-def _tested(found: Sequence[Verdict], margin: float) -> Iterator[Verdict]:
+def _tested(found: Sequence[Verdict]) -> Iterator[Verdict]:
     """The verdicts by tests; ``more_seeds`` uses the level at which Holm's method would test the next claim."""
+    margin = found[0].margin if found else 0.0
     claims = claims_of([each.loss for each in found], margin)
     levels = [ALPHA / max(1, claimed.count(False)) for claimed in (claims.inferior, claims.non_inferior)]
     for place, each in enumerate(found):
         if claims.non_inferior[place]:
-            yield replace(each, verdict="superior" if claims.superior[place] else "non-inferior")
+            has_spread = each.line.rounding is not None or each.loss.degrees >= LEAST_DEGREES
+            yield replace(each, verdict="superior" if claims.superior[place] and has_spread else "non-inferior")
         elif claims.inferior[place]:
             yield replace(each, verdict="inferior")
         else:
@@ -326,10 +415,12 @@ def _tested(found: Sequence[Verdict], margin: float) -> Iterator[Verdict]:
 
 
 def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with ``on_front`` set for those on the Pareto front of overhead and loss."""
-    points = [(each.overhead_frac, each.loss.mean) for each in found]
+    """The verdicts, with ``on_front`` set for those on the Pareto front of overhead and loss, over the shared pairs."""
+    lines = [each.line.shared for each in found]
+    points = [line and line.loss and (line.mean("overhead_frac"), line.loss.mean) for line in lines]
+    known = [point for point in points if point]
     return [
-        replace(each, on_front=not any(_dominates(other, point) for other in points))
+        replace(each, on_front=bool(point) and not any(_dominates(other, point) for other in known))
         for each, point in zip(found, points, strict=True)
     ]
 

@@ -37,6 +37,16 @@ class Estimate:
     def negated(self) -> "Estimate":
         return replace(self, mean=-self.mean)
 
+    def at_least(self, error: float, degrees: float) -> "Estimate":
+        """The estimate with a standard error of at least ``error``, which is known with ``degrees`` degrees of freedom.
+
+        If the error replaces that of the values, the fewer of both degrees of freedom count. One value has no interval.
+        """
+        if self.standard_error is None or error <= self.standard_error:
+            return self
+        fewer = min(self.degrees, degrees)
+        return replace(self, standard_error=error, degrees=fewer, half_width=_quantile(fewer) * error)
+
     @property
     def ratio(self) -> float | None:
         """Mean in standard errors; None if they are unknown or zero."""

@@ -12,7 +12,16 @@ from itertools import groupby
 import numpy as np
 
 from analysis.load import Frame
-from analysis.stats.estimates import AUC, BASELINE, Measure, draws, relevant_to_none, setting_keys
+from analysis.stats.estimates import (
+    AUC,
+    BASELINE,
+    Estimate,
+    Measure,
+    draws,
+    estimate_pairs,
+    relevant_to_none,
+    setting_keys,
+)
 
 REPLICATE_KEYS = ("trainer.backend", "trainer.num_threads")
 """Keys that change nothing but the order of sums."""
@@ -24,6 +33,28 @@ class Rounding:
 
     deviation: float
     num_seeds: int
+    degrees: int
+    """Degrees of freedom of the deviation."""
+
+    def error_of(self, pairs: Frame) -> float:
+        """The standard error that rounding alone gives the mean difference of ``pairs`` (columns ``seed``, ``draw``).
+
+        Both runs of a pair are rounded; pairs of one seed share the run without failures.
+        """
+        of_seeds = pairs.drop_duplicates(["seed", "draw"])["seed"].value_counts()
+        num = int(of_seeds.sum())
+        return self.deviation * math.sqrt(1 / num + float((of_seeds**2).sum()) / num**2)
+
+
+def estimate_rounded(pairs: Frame, column: str, rounding: Rounding | None) -> Estimate | None:
+    """The mean of paired differences (:func:`estimate_pairs`), with an interval that is never narrower than rounding's.
+
+    Differences that are all 0 are those of equal runs, which rounding does not tell apart.
+    """
+    value = estimate_pairs(pairs, column)
+    if value is None or rounding is None or not pairs[column].any():
+        return value
+    return value.at_least(rounding.error_of(pairs), rounding.degrees)
 
 
 def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Frame:
@@ -112,7 +143,7 @@ def rounding_of(references: Frame, cells: Frame, measure: Measure = AUC) -> Roun
     if not (degrees := int((own.size() - 1).sum())):
         return None
     squares = float((own.var(ddof=0) * own.size()).sum())
-    return Rounding(math.sqrt(squares / degrees), own.ngroups)
+    return Rounding(math.sqrt(squares / degrees), own.ngroups, degrees)
 
 
 def rounding_text(rounding: Rounding, measure: Measure = AUC) -> str:

@@ -16,6 +16,7 @@ from analysis.stats import (
     POWER,
     Block,
     Components,
+    Estimate,
     Line,
     Measure,
     Verdict,
@@ -26,10 +27,10 @@ from analysis.stats import (
     regimes_of,
     rounding_text,
     sample_equivalent,
-    verdicts,
+    verdicts_of,
 )
 from analysis.tables.builder import Heading, Shown, rich_table, show_interval
-from analysis.tables.strategies import DROP_NOTE
+from analysis.tables.strategies import DROP_NOTE, comparable, has_shared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,13 +40,15 @@ LEAST_AUC = 0.65
 """Verdicts have a line of caution if they are over fewer seeds, or if the AUC without failures is lower."""
 
 
-def _headings(measure: Measure) -> tuple[Heading, ...]:
+def _headings(block: Block) -> tuple[Heading, ...]:
+    measure = block.measure
     loss = {"auc": "AUC loss", "drop": "drop of AUC"}.get(measure.name, f"loss of {measure.title}")
     return (
         Heading("strategy", is_text=True),
         Heading("n"),
         Heading("overhead, % of job", "overhead\n%"),
         Heading(f"{loss}, 10⁻³", f"{loss}\n10⁻³"),
+        *([Heading("over shared seeds, 10⁻³", "shared\n10⁻³")] if has_shared(block) else []),
         Heading("front", is_text=True),
         Heading("verdict", is_text=True),
     )
@@ -65,11 +68,13 @@ def verdict_tables(
     A table has ``title``, ``columns``, ``rows``, and conclusions as ``lines``. ``margin``: None is each measure's own.
     """
     measures = measures_of(frame, measure)
-    for block in itertools.chain(*zip(*(regimes_of(frame, each) for each in measures), strict=True)):
-        if found := verdicts(block, margin):
+    blocks = [regimes_of(frame, each) for each in measures]
+    judged = (zip(own, verdicts_of(own, margin), strict=True) for own in blocks)
+    for block, found in itertools.chain(*zip(*judged, strict=True)):
+        if found:
             title = ", ".join([*([block.title] if block.title else []), *([_by(block)] if len(measures) > 1 else [])])
             lines = conclusions(block, found)
-            yield {"title": title, "columns": _headings(block.measure), "rows": [*_rows(found)], "lines": lines}
+            yield {"title": title, "columns": _headings(block), "rows": [*_rows(block, found)], "lines": lines}
 
 
 def _by(block: Block) -> str:
@@ -90,14 +95,16 @@ def advice(
     return Shown(*parts, *notes) if parts else None
 
 
-def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
+def _rows(block: Block, found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
     for each in found:
-        loss = "0" if each.verdict == "equal by construction" else show_interval(each.loss, scale=1e3, signed=True)
+        shared = show_interval(each.line.shared and each.line.shared.loss, scale=1e3, signed=True)
+        loss = "0" if each.line.is_equal else show_interval(each.loss, scale=1e3, signed=True)
         yield (
             each.label,
             str(each.loss.num),
             f"{100 * each.overhead_frac:.2f}",
             loss,
+            *([("0" if each.line.is_equal else shared)] if has_shared(block) else []),
             _FRONT if each.on_front else "",
             each.sentence,
         )
@@ -105,18 +112,23 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
     """Sentences: the spread of the losses by source, losses in samples, cautions, open verdicts, and what is shown."""
-    cautions = [*_caution(block, found), *_skew(found)]
+    cautions = [*comparable(block), *_caution(block, found), *_skew(found)]
     return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(block, found)]
 
 
 def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """A sentence: which strategies lose nothing, less than the margin, or more, each with its overhead."""
+    """A sentence: which strategies lose nothing, less than the margin, or more, each with its overhead.
+
+    The seeds and traces are those of most strategies that are named; the others have their own.
+    """
     margin = f"{in_thousandths(found[0].margin)} of {found[0].measure.title}"
     full = [each for each in found if each.verdict == "equal by construction"]
     safe = [each for each in found if each.verdict in ("superior", "non-inferior")]
     inferior = [each for each in found if each.verdict == "inferior"]
+    samples = [sample for each in (*safe, *inferior, *full) if (sample := _sample(each.line)) is not None]
+    most = max(samples, key=samples.count, default=(0, 0))
     parts = [
-        f"{_with_costs(own)} {verb if len(own) == 1 else verb.removesuffix('s')} {what}"
+        f"{_with_costs(own, most)} {verb if len(own) == 1 else verb.removesuffix('s')} {what}"
         for own, verb, what in (
             (full, "loses", "nothing"),
             (safe, "loses", f"less than {margin}"),
@@ -126,13 +138,21 @@ def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     ]
     if not safe:
         parts.append(f"of no strategy that loses samples is it shown that it loses less than {margin}")
-    yield f"Shown {_by(block)}{_over(*(each.line for each in safe or inferior))}: {'; '.join(parts)}."
+    yield f"Shown {_by(block)} over {_sample_text(most)}: {'; '.join(parts)}."
 
 
-def _with_costs(found: Sequence[Verdict]) -> str:
-    """Strategies with their overhead: ``full (20.62 % of the job), partial (4.33 %)``."""
-    first, *others = [f"{each.label} ({100 * each.overhead_frac:.2f} %" for each in found]
-    return ", ".join([f"{first} of the job)", *(f"{other})" for other in others)])
+def _with_costs(found: Sequence[Verdict], most: tuple[int, int]) -> str:
+    """Strategies with their overhead, and their seeds and traces unless these are ``most``."""
+    texts: list[str] = []
+    for each in found:
+        own, job = _sample(each.line), "" if texts else " of the job"
+        sample = "" if own in (None, most) else f"; {_sample_text(own)}"
+        texts.append(f"{each.label} ({100 * each.overhead_frac:.2f} %{job}{sample})")
+    return ", ".join(texts)
+
+
+def _sample_text(sample: tuple[int, int]) -> str:
+    return f"{_counted(sample[0], 'seed')} and {_counted(sample[1], 'trace')}"
 
 
 def _skew(found: Sequence[Verdict]) -> Iterator[str]:
@@ -153,24 +173,23 @@ def _skew(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _equivalents(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """A sentence: the margin and each loss as fractions of the samples (``sample_equivalent``)."""
-    margin = sample_equivalent(block, found[0].margin)
-    if margin is not None:
-        tested = [each for each in found if each.verdict != "equal by construction"]
-        known = [(each.label, sample_equivalent(block, each.loss.mean)) for each in tested]
-        parts = [f"{label} {100 * part:.1f} %".replace("-", "−") for label, part in known if part is not None]
-        text = "; ".join([f"margin {100 * margin:.1f} %", *([", ".join(parts)] if parts else [])])
-        yield f"Samples that cost as much AUC if left out: {text}."
+    """A sentence: the margin and each loss as fractions of the samples, with intervals (``sample_equivalent``)."""
+    margin = Estimate(0, found[0].margin, 0.0, 0.0)
+    values = {"margin": margin} | {each.label: each.loss for each in found if not each.line.is_equal}
+    known = {label: part for label, loss in values.items() if (part := sample_equivalent(block, loss)) is not None}
+    if known:
+        yield f"Samples that cost as much AUC if left out: {', '.join(map(_percent, known, known.values()))}."
+
+
+def _percent(label: str, part: tuple[float, float, float]) -> str:
+    """A fraction with its interval, if it is known: ``margin 3.9 % (3.2 to 5.2)``."""
+    mean, low, high = (f"{100 * each:.1f}".replace("-", "−") for each in part)
+    return f"{label} {mean} %" + ("" if math.isnan(part[1]) else f" ({low} to {high})")
 
 
 def _sample(*lines: Line) -> tuple[int, int] | None:
     """(number of seeds, number of traces) of the line with the fewest seeds; None if no line has a loss."""
     return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.losses)), default=None)
-
-
-def _over(*lines: Line) -> str:
-    sample = _sample(*lines)
-    return "" if sample is None else f" over {_counted(sample[0], 'seed')} and {_counted(sample[1], 'trace')}"
 
 
 def _counted(num: int, word: str) -> str:
@@ -237,9 +256,11 @@ def reading(frame: "pd.DataFrame", margin: float | None = None, measure: Measure
     return (
         f"Loss: by how much {' or '.join(each.title for each in measures)} is worse than that of none, the run of the "
         "same seed without failures; mean over n pairs of seed and failure trace, ± half the width of the two-sided "
-        f"95 % interval. Non-inferior: shown to be below the margin of {limit}; inferior: shown to be above it; "
-        f"superior: shown to be below 0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected by Holm's method for "
-        "the number of strategies. More seeds: with so many more pairs one verdict or the other is reached with "
-        f"probability {100 * POWER:g} %, averaged over the losses that the pairs so far leave possible. {_FRONT}: no "
-        f"other strategy has both a lower overhead and a lower mean loss; that is no verdict. {' '.join(notes)}"
+        "95 % interval, which is never narrower than rounding allows, if its effect is known. Shared: over the pairs "
+        f"that all strategies have. Non-inferior: shown to be below the margin of {limit}; inferior: shown to be above "
+        "it; superior: shown to be below 0, which needs five seeds if the effect of rounding is unknown. One-sided "
+        f"paired t-tests at {100 * ALPHA:g} %, corrected by Holm's method for all strategies and settings shown. More "
+        f"seeds: with so many more pairs one verdict or the other is reached with probability {100 * POWER:g} %, "
+        f"averaged over the losses that the pairs so far leave possible. {_FRONT}: no other strategy has both a lower "
+        f"overhead and a lower mean loss over the shared pairs; that is no verdict. {' '.join(notes)}"
     )

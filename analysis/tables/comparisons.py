@@ -1,6 +1,5 @@
 """Paired differences between folders, or between strategies of one folder: runs with equal keys are paired."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,10 +46,10 @@ METRICS: dict[str, tuple[str, float, int]] = {
 _OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³", 1e3, 3)}
 """As ``METRICS``, of measures that are compared only on request."""
 
-_MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
+_MAX_RATIO = 99  # a larger ratio is no evidence but a constant: the difference hardly depends on the seed
 _LEGEND = (
     "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair), also for new traces where "
-    "there are several; below it the mean in standard errors."
+    "there are several; below it the mean in standard errors; no spread: these are below 1 % of it."
 )
 
 
@@ -68,6 +67,14 @@ class Comparison:
     group: str
     pairs: Frame
     differences: dict[str, Estimate | None]
+    num_equal: int
+    """Number of pairs whose final models are equal to the bit: all parameters, and AUC."""
+
+
+def _equal(found: Sequence[Comparison]) -> Iterator[Text]:
+    """A line on the pairs with equal final models, if there are any."""
+    if parts := [f"{item.group or 'pairs'} {item.num_equal} of {len(item.pairs)}" for item in found if item.num_equal]:
+        yield Text(f"Final models equal to the bit: {'; '.join(parts)}.")
 
 
 def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, explain: bool = False) -> Shown:
@@ -82,7 +89,7 @@ def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, expla
         title = f"{other} less {found[0].base}"
         items = [item for item in found if item.other == other]
         parts.append(rich_table(*_rounded(items, _with_ratio), title))
-        parts.append(Text(_config_difference(items), style="dim"))
+        parts += [*_equal(items), Text(_config_difference(items), style="dim")]
         of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
         for column, (folder, frame) in zip(("path base", "path"), of_both, strict=True):
             done = _done(frame)
@@ -97,7 +104,8 @@ def show_comparison_to(path: Path | str, baseline: str, *, measure: Measure = AU
     frame = load(path)
     found = comparisons_to(path, baseline, frame, measure)
     table = rich_table(*_rounded(found, _with_ratio), f"strategies of {path} less {baseline}")
-    return Shown(table, *map(Text, _alone(_done(frame), found, baseline)), _legend(explain), *_left_out([frame]))
+    alone = map(Text, _alone(_done(frame), found, baseline))
+    return Shown(table, *_equal(found), *alone, _legend(explain), *_left_out([frame]))
 
 
 def _legend(explain: bool) -> Text:
@@ -156,7 +164,13 @@ def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows = [
-        {"base": item.base, "other": item.other, "group": item.group, "num": len(item.pairs)}
+        {
+            "base": item.base,
+            "other": item.other,
+            "group": item.group,
+            "num": len(item.pairs),
+            "num_equal": item.num_equal,
+        }
         | numbers(item.differences, has_error=True)
         for item in found
     ]
@@ -322,7 +336,8 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure:
     differences = {
         metric: estimate_pairs(own.dropna(subset="difference"), "difference") for metric, own in each.items()
     }
-    return Comparison(base, other, ", ".join(group), pairs, differences)
+    is_equal = pairs["model_digest"].eq(pairs["model_digest base"]) & pairs["auc"].eq(pairs["auc base"])
+    return Comparison(base, other, ", ".join(group), pairs, differences, int(is_equal.sum()))
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
@@ -337,9 +352,8 @@ def _with_ratio(value: Estimate | None, **look: Any) -> str:
     interval = show_interval(value, **look)
     if value is None or value.ratio is None:
         return interval
-    is_shown = abs(value.ratio) < _MAX_RATIO
-    ratio = f"{value.ratio:+.1f}" if is_shown else f"beyond {math.copysign(_MAX_RATIO, value.ratio):+g}"
-    return f"{interval}\n{ratio.replace('-', '−')} se"
+    ratio = f"{value.ratio:+.1f} se".replace("-", "−") if abs(value.ratio) < _MAX_RATIO else "no spread"
+    return f"{interval}\n{ratio}"
 
 
 def _config_difference(found: Sequence[Comparison]) -> str:

@@ -22,6 +22,7 @@ from analysis.stats import (
     Line,
     Measure,
     blocks_of,
+    equal_runs,
     measures_of,
     own_options,
     rounding_text,
@@ -39,6 +40,7 @@ from analysis.tables.builder import (
     show_interval,
     show_mean,
 )
+from harness.core import strategies
 from harness.core.errors import UserError
 from harness.core.events import BUCKETS
 
@@ -125,6 +127,17 @@ def _loss(column: Column, line: Line) -> str:
     return UNKNOWN if line.strategy == BASELINE else show_interval(line.loss, scale=column.scale, signed=True)
 
 
+def _shared(column: Column, line: Line) -> str:
+    """The AUC difference over the pairs of seed and trace that all strategies share; a dash for one that lacks some."""
+    shared = None if line.strategy == BASELINE else line.shared
+    return show_interval(shared and shared.auc_difference, scale=column.scale, signed=True)
+
+
+def has_shared(block: Block) -> bool:
+    """Whether strategies have unequal pairs of seed and trace, so that their means are not comparable."""
+    return any(line.shared_keys is not None for line in block.lines)
+
+
 def _total(column: Column, line: Line) -> str:
     """The overhead, with a dagger if it is longer than the job in some cell."""
     return show_mean(line.estimate(column.of), scale=column.scale) + " †" * _is_longer_than_the_job(line)
@@ -157,6 +170,15 @@ COLUMNS = (
     ),
     Column(
         title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
+    ),
+    Column(
+        title="ΔAUC over shared seeds, 10⁻³",
+        short="shared\n10⁻³",
+        group="quality",
+        scale=1e3,
+        show=_shared,
+        key="delta_auc_shared",
+        where=has_shared,
     ),
     Column(
         title="drop of AUC, 10⁻³",
@@ -208,8 +230,19 @@ COLUMNS = (
     _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
     _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
 )
-IN_A_PAPER = ("strategy", "n", "delta_auc", "drop", "log_loss", "pls", "updates", "total", "written")
-"""The columns of a LaTeX table, unless others are named; ``drop`` if the drops of failures are on record."""
+IN_A_PAPER = (
+    "strategy",
+    "n",
+    "delta_auc",
+    "delta_auc_shared",
+    "drop",
+    "log_loss",
+    "pls",
+    "updates",
+    "total",
+    "written",
+)
+"""The columns of a LaTeX table, of those that all its settings have, unless others are named."""
 
 
 def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
@@ -236,19 +269,27 @@ def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool =
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
 
 
+_EQUIVALENT = tuple(f"sample_equivalent_{name}" for name in ("frac", "low", "high"))
+
+
 def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
     """A row per setting and strategy of a frame made by ``load``: the setting, numbers of cells and pairs, estimates.
 
     An estimate has its mean over seeds under the name of the column of ``load``, in the unit of ``load``, and half of
     its 95 % confidence interval under ``*_half_width``. ``auc_difference``: AUC minus the AUC of ``none``, paired by
-    seed. ``loss``: the paired difference in ``measure``; positive is worse. ``sample_equivalent_frac``:
-    :func:`analysis.stats.sample_equivalent` of the loss. ``test_set_error``:
+    seed. ``loss``: the paired difference in ``measure``; positive is worse. ``loss_shared``: the same over the pairs of
+    seed and trace that all strategies have (:attr:`analysis.stats.Line.shared`). ``equal_to``: the strategy whose final
+    model is equal to the bit, with the number of such cells. ``sample_equivalent_*``:
+    :func:`analysis.stats.sample_equivalent` of the loss, with the ends of its interval. ``test_set_error``:
     :attr:`analysis.stats.Line.test_set_error`. Unknown is NaN. Node-hours, bytes on the wire and memory have columns if
     a profile has a number of trainers and some mean is not 0.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     blocks = blocks_of(frame, measure)
+    equal = {
+        id(line): f"{other.label} ({num} of {of})" for block in blocks for line, other, num, of in equal_runs(block)
+    }
     names = [
         column.of
         for column in COLUMNS
@@ -260,12 +301,16 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
             "strategy": line.label,
             "num": len(line.cells),
             "num_pairs": len(line.pairs),
-            "sample_equivalent_frac": _or_nan(line.loss and sample_equivalent(block, line.loss.mean)),
+            "equal_to": equal.get(id(line), float("nan")),
+            **dict(
+                zip(_EQUIVALENT, (line.loss and sample_equivalent(block, line.loss)) or [float("nan")] * 3, strict=True)
+            ),
             "test_set_error": _or_nan(line.test_set_error),
             **numbers(
                 {
                     "auc_difference": line.auc_difference,
                     "loss": line.loss,
+                    "loss_shared": line.shared and line.shared.loss,
                     **{name: line.estimate(name) for name in names},
                 }
             ),
@@ -312,9 +357,9 @@ def table_text(
     if kind == "csv":
         return table(frame, measure).to_csv(index=False)
     blocks = blocks_of(frame, measure)
-    strategies = {line.label for block in blocks for line in block.lines}
-    if unknown := sorted({*(labels or {})} - strategies):
-        raise UserError(f"--labels: expected some of {', '.join(sorted(strategies))}, got {unknown[0]}")
+    there = {line.label for block in blocks for line in block.lines}
+    if unknown := sorted({*(labels or {})} - there):
+        raise UserError(f"--labels: expected some of {', '.join(sorted(there))}, got {unknown[0]}")
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
     in_a_paper = [each.name for each in COLUMNS if each.name in IN_A_PAPER and all(map(each.where, blocks))]
@@ -346,12 +391,37 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
     found = [
         *_partner_notes(blocks),
+        *(f"{block.title}: {line}" if block.title else line for block in blocks for line in comparable(block)),
         *_measure_notes(blocks),
         *_option_notes(blocks),
         *rounding,
         *([MORE_THAN_THE_JOB] if is_marked else []),
     ]
     return [CAPTION, *found, *dict.fromkeys(shown)] if explain else found
+
+
+def comparable(block: Block) -> list[str]:
+    """Lines on what a table compares: the pairs that unequal strategies share, and runs that are equal to the bit."""
+    notes: list[str] = []
+    if has_shared(block):
+        shared = next(line.shared_keys for line in block.lines if line.shared_keys is not None)
+        lacking = [line.label for line in block.lines if line.shared is None]
+        others = f" but {', '.join(lacking)}" if lacking else ""
+        over = f"{len(shared)} pairs of seed and trace that all{others} have ({seeds_text(seed for seed, _ in shared)})"
+        what = (
+            f"compare them by the column shared, over the {over}" if shared else "none is common to all: compare none"
+        )
+        notes.append(f"Strategies have unequal seeds or traces; {what}.")
+    for line, other, num, of in equal_runs(block):
+        both = [strategies.STRATEGIES.get(each.strategy) for each in (line, other)]
+        binds = (
+            ": the budget never binds"
+            if all(each and issubclass(each, strategies.CprPriority) for each in both)
+            else ""
+        )
+        cells = f"all {num} cells that both have{binds}" if num == of else f"{num} of {of} cells"
+        notes.append(f"{line.label} is equal to {other.label} to the bit in {cells}.")
+    return notes
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:

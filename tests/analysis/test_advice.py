@@ -1,6 +1,8 @@
 """Verdicts on strategies: what is shown at a margin, and what is open."""
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,17 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.stats import DEFAULT_MARGIN, MEASURES, Block, Line, Verdict, verdicts
+from analysis.load import COLUMNS
+from analysis.stats import (
+    DEFAULT_MARGIN,
+    MEASURES,
+    Block,
+    Line,
+    Verdict,
+    regimes_of,
+    verdicts,
+    verdicts_of,
+)
 from analysis.tables import advice, comparisons_to
 from tests.made_runs import made_config, write_run
 
@@ -114,6 +126,115 @@ def test_console_and_report_say_the_same(grid: Path, page: str) -> None:
         assert [each.count(words) for each in (text, page)] == [1, 1]
     assert "Rounding" not in str(analysis.show_table(frame)) + str(advice(frame, 2e-3))
     assert advice(frame[frame["strategy"] == "none"]) is None
+
+
+def cells(strategy: str, losses: Mapping[int, float], **values: Any) -> list[dict[str, Any]]:
+    """Finished cells of a strategy by seed, with their loss of AUC; no digest of the model, so that none is equal."""
+    fixed = {"engine": "local", "trace": "busy", "trace_law": "busy", "profile": "busy", "num_ps": 4, "status": "done"}
+    made = {**dict.fromkeys(COLUMNS), **fixed, "strategy": strategy, "overhead_frac": 0.0, "pls": 0.5} | values
+    return [{**made, "seed": seed, "auc": 0.75 - loss, "log_loss": 0.5} for seed, loss in losses.items()]
+
+
+def test_strategies_are_compared_by_the_seeds_that_all_have() -> None:
+    """Law: two strategies with equal runs have equal shared losses and the same place on the front, whatever their n.
+
+    One that is equal by construction, or has two seeds among others with more, takes no seed from the others.
+    """
+    losses = {seed: 1e-4 * (seed % 3) + 1e-4 * (seed > 4) for seed in range(9)}
+    few = {seed: losses[seed] for seed in range(5)}
+    arms = {"cpr_mfu": losses, "cpr_random": few, "cpr_ssu": {seed: loss + 2e-5 for seed, loss in losses.items()}}
+    frame = pd.DataFrame(
+        [
+            *cells("none", dict.fromkeys(range(9), 0.0), pls=0.0),
+            *cells("full", dict.fromkeys(range(2), 0.0), pls=0.0, overhead_frac=0.1),
+            *cells("partial", {0: 0.0, 1: 3e-4}, overhead_frac=0.2),
+            *(cell for name, own in arms.items() for cell in cells(name, own, overhead_frac=0.01)),
+        ]
+    )
+    (block,) = regimes_of(frame)
+    result = {each.strategy: each for each in verdicts(block)}
+    shared = {name: each.line.shared and each.line.shared.loss for name, each in result.items()}
+    assert shared["cpr_random"] == shared["cpr_mfu"] == result["cpr_random"].loss
+    assert {name: own and own.num for name, own in shared.items()} == {
+        "cpr_mfu": 5, "cpr_random": 5, "cpr_ssu": 5, "full": 2, "partial": None
+    }  # fmt: skip
+    assert result["cpr_mfu"].loss.num == 9
+    assert {name for name, each in result.items() if each.on_front} == {"cpr_mfu", "cpr_random", "full"}
+    text = " ".join(str(advice(frame)).split())
+    assert "over the 5 pairs of seed and trace that all but partial have (seeds 0–4)" in text
+    assert "over 9 seeds and 1 trace: full (10.00 % of the job; 2 seeds and 1 trace) loses nothing" in text
+    assert "cpr_random (1.00 %; 5 seeds and 1 trace)" in text
+    table = analysis.table(frame).set_index("strategy")["loss_shared"]
+    assert table["cpr_mfu"] == table["cpr_random"]
+    even = regimes_of(frame[~frame["strategy"].isin(["cpr_random", "partial"])])
+    assert all(line.shared is line for block in even for line in block.lines), "they have the same seeds, but two"
+
+
+def test_runs_that_are_equal_to_the_bit_are_flagged(tmp_path: Path) -> None:
+    """Law: equal parameters, AUC and log loss; between priority trackers in all cells the budget never binds.
+
+    In some cells: how many. Strategies that lose nothing, and so equal `none`, are not flagged.
+    """
+    same = dict.fromkeys(range(3), 1e-3)
+    frame = pd.DataFrame(
+        [
+            *cells("none", dict.fromkeys(range(3), 0.0), pls=0.0, model_digest="0"),
+            *cells("full", dict.fromkeys(range(2), 0.0), pls=0.0, model_digest="0"),
+            *cells("never_save", same | {0: 2e-3}, model_digest="1"),
+            *cells("cpr_vanilla", same, model_digest="1"),
+            *cells("cpr_random", same, model_digest="2"),
+            *cells("cpr_mfu", same, model_digest="2"),
+            *cells("cpr_scar", same, model_digest="3"),
+        ]
+    )
+    lines = [
+        "cpr_vanilla is equal to never_save to the bit in 2 of 3 cells.",
+        "cpr_mfu is equal to cpr_random to the bit in all 3 cells that both have: the budget never binds.",
+    ]
+    for shown in (str(analysis.show_table(frame)), str(advice(frame))):
+        assert [line.strip() for line in shown.splitlines() if "to the bit in" in line] == lines
+    assert analysis.table(frame).set_index("strategy")["equal_to"].dropna().to_dict() == {
+        "cpr_vanilla": "never_save (2 of 3)", "cpr_mfu": "cpr_random (3 of 3)"
+    }  # fmt: skip
+    for strategy, model in (("none", "0"), ("cpr_vanilla", "1"), ("cpr_mfu", "1")):
+        write_run(tmp_path / strategy, made_config(strategy), model=model)
+    assert analysis.load(tmp_path).groupby("model_digest").size().tolist() == [1, 2]
+    assert (tmp_path / "none").exists()
+
+
+def test_superior_needs_spread_that_rounding_allows() -> None:
+    """Law: an interval is never narrower than replicates of `none` show that rounding makes it.
+
+    Without replicates three seeds show no strategy to be better than `none`, and five may.
+    """
+    gains = {0: -1.8e-4, 1: -1.82e-4, 2: -1.78e-4, 3: -1.81e-4, 4: -1.79e-4}
+    backend = {"trainer.backend": "compiled"}
+    base = [*cells("none", dict.fromkeys(range(5), 0.0), trace=None, **backend), *cells("partial", gains, **backend)]
+    again = cells("none", {0: 2e-4, 1: -1e-4, 2: 1.4e-4, 3: 0.0}, trace=None, **{"trainer.backend": "torch"})
+    frame, known = pd.DataFrame(base), pd.DataFrame([*base, *again])
+    for own, num, expected in ((frame, 3, "non-inferior"), (frame, 5, "superior"), (known, 3, "non-inferior")):
+        (block,) = regimes_of(own[own["seed"] < num])
+        ((verdict),) = verdicts(block)
+        assert (verdict.verdict, verdict.loss.num) == (expected, num)
+    assert block.rounding is not None
+    assert block.rounding.degrees == 3
+    (line,) = block.lines[1:]
+    assert line.loss is not None
+    assert line.loss.standard_error == pytest.approx(block.rounding.deviation * math.sqrt(2 / 3))
+    assert line.auc_difference == line.loss.negated
+    assert line.loss.degrees == 2
+    assert f"± {1e3 * (line.loss.half_width or 0):.2f}" in str(advice(known[known["seed"] < 3]))
+
+
+def test_the_family_of_tests_is_all_that_is_shown() -> None:
+    """Law: Holm's method counts the strategies of all settings: what suffices in one setting does not among seven."""
+    close = line("partial", 0.01, -3e-4, -1e-4, -2e-4)
+    noise = [line("cpr_ssu", 0.02, -3e-3, 1e-3, -1e-3) for _ in range(6)]
+    blocks = [Block({}, "", [line("none", 0.0, 0.0), each]) for each in (close, *noise)]
+    assert verdicts(blocks[0])[0].verdict == "non-inferior"
+    (first,), *others = verdicts_of(blocks)
+    assert first.verdict == "open"
+    assert len(others) == 6
 
 
 def test_verdicts_are_by_final_auc_and_by_drops(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -306,11 +307,25 @@ def test_a_loss_is_positive_where_the_strategy_is_worse(name: str, worse: float)
 
 
 def test_a_loss_is_a_number_of_samples_by_the_learning_curve_of_none() -> None:
-    """Law: where AUC grows by b for each factor e of samples, leaving out half of them costs b log 2."""
+    """Law: where AUC grows by b for each factor e of samples, leaving out half of them costs b log 2.
+
+    Its interval has the errors of slope and loss; with one run it is unknown.
+    """
     cells = [_cell(seed=seed, auc_per_log_sample=slope) for seed, slope in enumerate((0.06, 0.08, 0.07, -0.2))]
     ((grows,), (flat,)) = (blocks_of(pd.DataFrame(own)) for own in (cells[:3], cells))
-    assert sample_equivalent(grows, 0.07 * math.log(2)) == pytest.approx(0.5)
-    assert sample_equivalent(flat, 0.01) is None
+    exact = Estimate(0, 0.07 * math.log(2), 0.0, 0.0)
+    half = sample_equivalent(grows, exact)
+    assert half is not None
+    slope = estimated(0.06, 0.08, 0.07).interval
+    assert slope is not None
+    assert half == pytest.approx([0.5, *(1 - 2 ** (-0.07 / end) for end in slope[::-1])]), "the slope's error alone"
+    wider = sample_equivalent(grows, replace(exact, half_width=0.01))
+    assert wider is not None
+    assert wider[1] < half[1] < half[2] < wider[2]
+    alone = sample_equivalent(grows, replace(exact, half_width=None))
+    assert alone is not None
+    assert [math.isnan(each) for each in alone] == [False, True, True]
+    assert sample_equivalent(flat, exact) is None
 
 
 def test_skewness_is_told_from_chance() -> None:

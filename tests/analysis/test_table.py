@@ -349,3 +349,32 @@ def test_comparisons_of_folders_count_what_has_no_partner(lacking: Path, tmp_pat
     assert f"{other}: 1 of 2 cells have no partner: full seed 7." in said
     assert "left out, copy: " in said
     assert "strategy.name" not in said
+
+
+def test_a_difference_without_spread_and_equal_models_are_named(tmp_path: Path) -> None:
+    """Law: a ratio beyond 99 standard errors is no evidence, but a difference that hardly depends on the seed.
+
+    Pairs whose final models are equal to the bit are counted.
+    """
+    for seed in range(3):
+        write_run(tmp_path / f"mfu{seed}", made_config("cpr_mfu", seed=seed), drop=1e-5, model="1")
+        write_run(
+            tmp_path / f"vanilla{seed}", made_config("cpr_vanilla", seed=seed), drop=1e-3 + 1e-9 * seed, model="1"
+        )
+        write_run(
+            tmp_path / "again" / f"mfu{seed}", made_config("cpr_mfu", seed=seed, engine="rpc"), drop=1e-5, model="1"
+        )
+    text = _text(analysis.show_comparison_to(tmp_path, "cpr_vanilla"))
+    assert "no spread" in text
+    assert "beyond" not in text
+    assert "equal to the bit" not in text
+    frame = analysis.load(tmp_path)
+    for engine in ("local", "rpc"):
+        (tmp_path / engine).mkdir()
+        for path in frame.loc[(frame["strategy"] == "cpr_mfu") & (frame["engine"] == engine), "path"]:
+            shutil.move(path, tmp_path / engine)
+    found = comparisons([tmp_path / "local", tmp_path / "rpc"])
+    assert [each.num_equal for each in found] == [3]
+    assert "Final models equal to the bit: pairs 3 of 3." in _text(
+        analysis.show_comparison([tmp_path / "local", tmp_path / "rpc"])
+    )
