@@ -1,5 +1,7 @@
 """Rates of wrong claims by `analysis.advice`, coverage of intervals, and how often promises and planned studies hold.
 
+With a folder of finished runs: how often fewer of their seeds give the verdict, by final AUC and by drops.
+
 Simulated grids of six strategies with known losses of AUC, in units of the margin. A strategy's paired difference is
 normal unless a line says otherwise; half of its variance is shared by all strategies, as they share the run without
 failures. The standard deviation is 0.4 to 2 margins, as in the demo's grid. Rates are of grids: a grid in which any
@@ -9,6 +11,7 @@ strategy is wrongly claimed counts. ± is twice the Monte Carlo standard error.
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +22,25 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from analysis import stats
+from analysis.load import load
 from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
 
 F64 = NDArray[np.float64]
 SPREADS_K = np.array([0.4, 0.6, 0.8, 1.0, 1.5, 2.0])  # standard deviations of K strategies' differences, in margins
-NUM_SEEDS = (3, 5, 10)
+NUM_SEEDS = (3, 10)
 LOSSES = {
     "all at the margin": np.full(6, 1.0),
     "all 0": np.zeros(6),
     "0 to 4 margins": np.array([0.0, 0.5, 1.0, 1.0, 2.0, 4.0]),
 }
 PROMISE_RANGE = (-2.0, 4.0)  # losses are uniform in it: three margins to either side of the margin
-SHARES = ((0.12, 0.22, 0.66), (0.06, 0.06, 0.88), (0.49, 0.1, 0.41), (0.22, 0.0, 0.78), (0.25, 0.5, 0.25))
-"""Of seeds, traces and the rest: claim `seeds` (8 seeds x 8 traces) on the log of today and a former one, `cpr_vanilla`
-and `cpr_mfu` over 6 x 6 (docs/STATISTICS.md), and one where traces matter most."""
-SIZES = ((5, 5), (8, 8), (5, 10), (10, 5))  # seeds, traces
-NESTED = ((3, 5), (2, 10))  # seeds of each trace, traces
+SHARES = ((0.12, 0.22, 0.66), (0.49, 0.1, 0.41), (0.25, 0.5, 0.25))
+"""Of seeds, traces and the rest: claim `seeds` (8 seeds x 8 traces), `cpr_vanilla` over 6 x 6 (docs/STATISTICS.md), and
+one where traces matter most."""
+SIZES = ((5, 5), (5, 10), (10, 5))  # seeds, traces
+NESTED = ((3, 5),)  # seeds of each trace, traces
+DRAWN = (3, 5, 10, 40)  # seeds of finished runs
 NEAR = 0.5  # margins; losses nearer to the margin have a line of their own
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], F64]
@@ -68,6 +73,23 @@ def wrong_claims(name: str, num_grids: int, num_seeds: int, noise: Noise = norma
     means_K = LOSSES[name]
     found = [_wrong(estimates(losses(rng, means_K, num_seeds, noise)), means_K) for _ in range(num_grids)]
     return {"losses": name, "noise": noise.__name__, "seeds": str(num_seeds)} | _rates(found)
+
+
+def rounded_claims(num_grids: int, num_seeds: int, degrees: int | None) -> Row:
+    """As ``wrong_claims`` where every loss is 0, and differences are of rounding alone.
+
+    ``degrees``: of the deviation by which rounding is known, and intervals are widened (``Estimate.at_least``).
+    """
+    rng = generator(0, "rounded", num_seeds, degrees or 0)
+    found: list[list[bool]] = []
+    for _ in range(num_grids):
+        known = estimates(math.sqrt(2) * rng.standard_normal((num_seeds, 6)))
+        if degrees is not None:
+            error = math.sqrt(2 / num_seeds * rng.chisquare(degrees) / degrees)
+            known = [each.at_least(error, degrees) for each in known]
+        found.append(_wrong(known, np.zeros(6)))
+    noise = "rounding" + (f", known by {degrees} degrees" if degrees else "")
+    return {"losses": "all 0", "noise": noise, "seeds": str(num_seeds)} | _rates(found)
 
 
 def warned_claims(num_grids: int, num_seeds: int, noise: Noise) -> Row:
@@ -242,16 +264,73 @@ def planned(num_studies: int, difference: float, noise: Noise = normal, pilot: i
     }
 
 
+# --- finished runs ----------------------------------------------------------------------------------------------------
+
+
+def resampled(frame: pd.DataFrame, num_draws: int) -> list[Row]:
+    """For each judged strategy and measure: how often so many of its seeds, drawn at random, give the verdict of all.
+
+    Seeds are drawn without replacement where the strategy has as many, else with replacement (marked ``*``), each with
+    all its traces, and from each strategy apart. Claims are by Holm's method over the strategies of a setting.
+    """
+    rows: list[Row] = []
+    for measure in stats.measures_of(frame):
+        for block in stats.regimes_of(frame, measure):
+            whole = [each for each in stats.verdicts(block) if not each.line.is_equal and each.loss.standard_error]
+            lines = [each.line for each in whole]
+            powers = [_powers(lines, measure.margin, num, num_draws) for num in DRAWN]
+            for place, each in enumerate(whole):
+                values, is_above = each.line.losses["loss"], each.loss.mean > measure.margin
+                rows.append(
+                    {
+                        "strategy": ", ".join(filter(None, (each.label, block.title))),
+                        "measure": measure.title,
+                        "loss, sd, 10⁻³": f"{1e3 * values.mean():.2f}, {1e3 * values.std():.2f}",
+                        "claim": "inferior" if is_above else "non-inferior",
+                        **{f"{num} seeds, %": own[place][is_above] for num, own in zip(DRAWN, powers, strict=True)},
+                    }
+                )
+    return rows
+
+
+def _powers(lines: list[stats.Line], margin: float, num: int, num_draws: int) -> list[tuple[str, str]]:
+    """For each line, the rates at which ``num`` of its seeds show it to be non-inferior, and inferior."""
+    rng = generator(0, "resampled", num)
+    found: list[list[tuple[bool, bool]]] = []
+    for _ in range(num_draws):
+        drawn = [loss for line in lines if (loss := replace(line, cells=_drawn(rng, line.losses, num)).loss)]
+        claims = stats.claims_of(drawn, margin)
+        found.append([*zip(claims.non_inferior, claims.inferior, strict=True)])
+    marks = ["*" * (line.losses["seed"].nunique() < num) for line in lines]
+    kinds = [[*zip(*own, strict=True)] for own in zip(*found, strict=True)]
+    return [(_rate(safe) + mark, _rate(worse) + mark) for (safe, worse), mark in zip(kinds, marks, strict=True)]
+
+
+def _drawn(rng: np.random.Generator, cells: pd.DataFrame, num: int) -> pd.DataFrame:
+    """The cells of ``num`` drawn seeds, numbered anew."""
+    seeds = [*cells.groupby("seed").groups.values()]
+    places = rng.choice(len(seeds), num, replace=len(seeds) < num)
+    return pd.concat([cells.loc[seeds[place]].assign(seed=new) for new, place in enumerate(places)])
+
+
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--grids", type=int, default=2000, help="simulated grids of each line")
     made.add_argument("--studies", type=int, default=200, help="simulated studies of each planned line")
+    made.add_argument(
+        "folder", nargs="?", type=Path, help="finished runs, whose seeds are drawn (nothing is simulated)"
+    )
+    made.add_argument("--draws", type=int, default=200, help="draws of the seeds of finished runs")
     options = made.parse_args()
+    if options.folder is not None:
+        rows = resampled(load(options.folder), options.draws)
+        report(options, _lines("Verdicts by fewer seeds of the runs; * with replacement", rows), {"resampled": rows})
+        return
     num = options.grids
     claims = [wrong_claims(name, num, seeds) for seeds in NUM_SEEDS for name in LOSSES]
     claims += [wrong_claims(name, num, 5, skewed) for name in ("all at the margin", "all 0")]
-    claims += [second_look(num, 5)]
-    warned = [warned_claims(num, seeds, noise) for noise in (normal, skewed) for seeds in (3, 5, 10, 20)]
+    claims += [second_look(num, 5), *(rounded_claims(num, 3, degrees) for degrees in (None, 3))]
+    warned = [warned_claims(num, seeds, noise) for noise in (normal, skewed) for seeds in (3, 5, 20)]
     covered = [coverage(5 * num, *size, shares) for shares in SHARES for size in SIZES]
     covered += [coverage(5 * num, *size, shares, nested=True) for shares in SHARES for size in NESTED]
     promised = [row for seeds in NUM_SEEDS for row in promises(num, seeds)]

@@ -19,6 +19,7 @@ from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.data.dataset import Dataset
 from harness.model.models import SIZES
 from tests.forked import PATIENCE_S, ran, said_by
+from tests.made_runs import made_config, write_run
 from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks
 
 
@@ -238,6 +239,25 @@ def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> 
     """A line for each kind of simulated grid, and one for each number of seeds and distance from the margin."""
     figures = start_alone(tmp_path, "power.py", "--grids", "4", "--studies", "50")
     assert all(0.6 < row["found"] / row["studies"] < 0.95 for row in figures["studies"])  # four standard errors
-    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 12
+    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 11
     assert {row["design"] for row in figures["covered"]} == {"crossed", "nested"}
-    assert len(figures["promised"]) == 9
+    assert len(figures["promised"]) == 6
+
+
+def test_seeds_of_finished_runs_are_drawn(tmp_path: Path) -> None:
+    """Law: the more seeds, the more often they give the verdict of all; with all of them always; a mark says how."""
+    for strategy, drop in (("none", 0.0), ("cpr_vanilla", 2e-4), ("cpr_mfu", 1e-5)):
+        for seed in range(10):
+            noise = 2e-4 * (seed % 3 - 1) * (drop > 0)
+            write_run(tmp_path / f"{strategy}{seed}", made_config(strategy, seed=seed), drop=drop + noise)
+    rows = start_alone(tmp_path, "power.py", str(tmp_path), "--draws", "20")["resampled"]
+    assert [(row["strategy"], row["measure"]) for row in rows] == [
+        (strategy, measure) for measure in ("AUC", "AUC at failures") for strategy in ("cpr_vanilla", "cpr_mfu")
+    ]
+    assert [row["claim"] for row in rows[2:]] == ["inferior", "non-inferior"]
+    for row in rows:
+        few, _, whole, more = (row[f"{num} seeds, %"] for num in (3, 5, 10, 40))
+        assert whole in ("0.0 ± 0.0", "100.0 ± 0.0")
+        assert float(few.split()[0]) <= 100
+        assert more.endswith("*")
+        assert not whole.endswith("*")
