@@ -275,7 +275,7 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
     yield f"PLS {finished.pls:.4%}; updates lost {updates}{lacks}"
     if finished.num_failures and (drops := drop_results(events)):
         total, mean, last = (
-            f"{1e3 * drops[name]:+.3f}".replace("-", "−") for name in ("drop", "drop_mean", "drop_last")
+            f"{1e3 * (drops[name] or 0.0):+.3f}".replace("-", "−") for name in ("drop", "drop_mean", "drop_last")
         )
         yield f"drop of AUC at failures, 10⁻³: {total} in all, {mean} a failure, {last} at the last"
     hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)

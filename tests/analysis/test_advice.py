@@ -23,6 +23,7 @@ from analysis.stats import (
     verdicts_of,
 )
 from analysis.tables import advice, comparisons_to
+from analysis.tables.strategies import Format
 from tests.made_runs import made_config, write_run
 
 
@@ -153,9 +154,9 @@ def test_strategies_are_compared_by_the_seeds_that_all_have() -> None:
     )
     (block,) = regimes_of(frame)
     result = {each.strategy: each for each in verdicts(block)}
-    shared = {name: each.line.shared and each.line.shared.loss for name, each in result.items()}
+    shared = {name: None if (own := each.line.shared) is None else own.loss for name, each in result.items()}
     assert shared["cpr_random"] == shared["cpr_mfu"] == result["cpr_random"].loss
-    assert {name: own and own.num for name, own in shared.items()} == {
+    assert {name: None if own is None else own.num for name, own in shared.items()} == {
         "cpr_mfu": 5, "cpr_random": 5, "cpr_ssu": 5, "full": 2, "partial": None
     }  # fmt: skip
     assert result["cpr_mfu"].loss.num == 9
@@ -164,7 +165,7 @@ def test_strategies_are_compared_by_the_seeds_that_all_have() -> None:
     assert "over the 5 pairs of seed and trace that all but partial have (seeds 0–4)" in text
     assert "over 9 seeds and 1 trace: full (10.00 % of the job; 2 seeds and 1 trace) loses nothing" in text
     assert "cpr_random (1.00 %; 5 seeds and 1 trace)" in text
-    table = analysis.table(frame).set_index("strategy")["loss_shared"]
+    table: Any = analysis.table(frame).set_index("strategy")["loss_shared"]
     assert table["cpr_mfu"] == table["cpr_random"]
     even = regimes_of(frame[~frame["strategy"].isin(["cpr_random", "partial"])])
     assert all(line.shared is line for block in even for line in block.lines), "they have the same seeds, but two"
@@ -211,7 +212,8 @@ def test_superior_needs_spread_that_rounding_allows() -> None:
     backend = {"trainer.backend": "compiled"}
     base = [*cells("none", dict.fromkeys(range(5), 0.0), trace=None, **backend), *cells("partial", gains, **backend)]
     again = cells("none", {0: 2e-4, 1: -1e-4, 2: 1.4e-4, 3: 0.0}, trace=None, **{"trainer.backend": "torch"})
-    frame, known = pd.DataFrame(base), pd.DataFrame([*base, *again])
+    frame: Any = pd.DataFrame(base)
+    known: Any = pd.DataFrame([*base, *again])
     for own, num, expected in ((frame, 3, "non-inferior"), (frame, 5, "superior"), (known, 3, "non-inferior")):
         (block,) = regimes_of(own[own["seed"] < num])
         ((verdict),) = verdicts(block)
@@ -261,7 +263,8 @@ def test_verdicts_are_by_final_auc_and_by_drops(tmp_path: Path) -> None:
     (mfu,) = (row for row in comparisons_to(tmp_path, "cpr_vanilla", frame) if row.group == "cpr_mfu")
     assert mfu.differences["drop"] is not None
     assert mfu.differences["drop"].mean == pytest.approx(5.5e-5 - 5.5e-3)
-    for kind, words in (("latex", r"5.50 $\pm$ 1.24"), ("markdown", "5.50 ± 1.24"), ("csv", "drop_half_width")):
+    forms: tuple[tuple[Format, str], ...] = (("latex", r"5.50 $\pm$ 1.24"), ("markdown", "5.50 ± 1.24"), ("csv", "drop_half_width"))
+    for kind, words in forms:
         assert words in analysis.table_text(frame, kind)
     write_run(tmp_path / "old", made_config("cpr_mfu", seed=3))
     assert "AUC at failures is not on record for 1 of 10 cells" in str(analysis.show_table(analysis.load(tmp_path)))

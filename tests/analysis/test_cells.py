@@ -325,10 +325,11 @@ def test_cells_of_two_contents_under_one_path_are_two_settings(tmp_path: Path) -
     alone = _differences(_grid(tmp_path / "alone", data=OLD))
     for what in ("data", "trace"):
         old: dict[str, Any] = {what: OLD}
+        new: dict[str, Any] = {what: NEW}
         both = _grid(tmp_path / what, **old)
         for seed in range(2):
             for strategy in ("none", "full") if what == "data" else ("full",):
-                write_run(both / f"{strategy}{seed}", made_config(strategy, seed=seed), **old | {what: NEW}, auc=-0.1)
+                write_run(both / f"{strategy}{seed}", made_config(strategy, seed=seed), **new, auc=-0.1)
         frame = analysis.load(both)
         blocks = blocks_of(frame)
         assert {block.title[-17:] for block in blocks} == {"(digest 1a2b3c4d)", "(digest 9f8e7d6c)"}
