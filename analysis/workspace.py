@@ -170,6 +170,7 @@ def _sections(ids: Sequence[str]) -> list[Any]:
             *curves("Log loss on a part of the test set", "curve/log_loss"),
         ],
         "Overhead and quality": [
+            *curves("Drop of AUC at failures, summed", "drop/sum"),
             bars("Overhead by bucket, share of the job", *(f"{bucket}_frac" for bucket in BUCKETS)),
             scatter("AUC against overhead", "overhead_frac", "auc"),
             scatter("Difference of AUC from none against overhead", "overhead_frac", "delta_auc"),

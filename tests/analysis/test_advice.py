@@ -263,8 +263,8 @@ def test_verdicts_are_by_final_auc_and_by_drops(tmp_path: Path) -> None:
     (mfu,) = (row for row in comparisons_to(tmp_path, "cpr_vanilla", frame) if row.group == "cpr_mfu")
     assert mfu.differences["drop"] is not None
     assert mfu.differences["drop"].mean == pytest.approx(5.5e-5 - 5.5e-3)
-    forms: tuple[tuple[Format, str], ...] = (("latex", r"5.50 $\pm$ 1.24"), ("markdown", "5.50 ± 1.24"), ("csv", "drop_half_width"))
-    for kind, words in forms:
+    forms: dict[Format, str] = {"latex": r"5.50 $\pm$ 1.24", "markdown": "5.50 ± 1.24", "csv": "drop_half_width"}
+    for kind, words in forms.items():
         assert words in analysis.table_text(frame, kind)
     write_run(tmp_path / "old", made_config("cpr_mfu", seed=3))
     assert "AUC at failures is not on record for 1 of 10 cells" in str(analysis.show_table(analysis.load(tmp_path)))
