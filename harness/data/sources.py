@@ -148,9 +148,7 @@ def total_bytes(paths: list[Path]) -> int:
     """Size of all sources on disk. Raises DataError for a source that is not a file."""
     for path in paths:
         if not path.is_file():
-            raise DataError(
-                f"{path}: {'is not a file; name the files of a folder' if path.exists() else 'no such file'}"
-            )
+            raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     return sum(path.stat().st_size for path in paths)
 
 
