@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Dropped, Evaluated, Event, Finished, Recovered, drops_of
+from harness.core.events import BUCKETS, Dropped, Evaluated, Event, Finished, Recovered, drops_of, error_of
 from harness.core.plans import CHIEF, is_trainer
 from harness.files import expanded
 from harness.record.audit import check
@@ -294,21 +294,19 @@ def drop_results(events: Sequence[Event]) -> dict[str, float | None]:
 
     ``drop``: the drops of AUC of all failures, summed: 0 without a failure, None if some failure has no drop on record.
     ``drop_mean``, ``drop_last``: of a failure, and of the last one. ``drop_samples``: the fewest test samples of a drop
-    that was measured. ``drop_error``: the most that the standard error of the sum by the choice of test samples can be.
-    The drops share the test samples, so it is the sum of their errors, which is exact if they are fully correlated; of
-    uncorrelated drops the error would be the root of the sum of squares.
+    that was measured. ``drop_error``: the standard error of the sum by the choice of test samples, which all drops
+    share: that of the summed deviations (``harness.model.metrics.auc_deviations``).
     """
     if (drops := drops_of(events)) is None:
         return {}
     found = [event for event in events if isinstance(event, Dropped)]
-    errors = [event.standard_error if event.num_samples else 0.0 for event in found]
-    known = [error for error in errors if error is not None]
+    deviations = [math.fsum(parts) for parts in zip(*(e.deviations for e in found if e.deviations), strict=True)]
     return {
         "drop": math.fsum(drops),
-        "drop_mean": fmean(drops) if drops else None,
+        "drop_mean": math.fsum(drops) / sum(event.num_failures for event in found) if drops else None,
         "drop_last": drops[-1] if drops else None,
         "drop_samples": min((event.num_samples for event in found if event.num_samples), default=None),
-        "drop_error": math.fsum(known) if len(known) == len(errors) else None,
+        "drop_error": error_of(deviations) if deviations else 0.0,
     }
 
 

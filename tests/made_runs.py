@@ -119,6 +119,7 @@ def with_drops(events: Iterable[Event], drop: float) -> Iterator[Event]:
             lost, num = (0.0, 0) if event.rollback else (drop, 1000)
             yield Dropped(
                 step=event.step, samples=event.samples, ranks=event.ranks, **aucs, drop=lost, standard_error=1e-5,
+                deviations=None if event.rollback else [1e-6, -1e-6],
                 num_samples=num, machine={"seconds": 0.1},
             )  # fmt: skip
 

@@ -5,7 +5,8 @@ are a function of config, data and trace, and are equal between engines. A missi
 """
 
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
@@ -267,11 +268,20 @@ EVENTS: dict[str, type[Event]] = {
 }
 
 
+def error_of(deviations: Sequence[float]) -> float:
+    """The standard error, by the choice of samples, of a quantity with these deviations by part of the samples.
+
+    The deviations add up to 0 (``harness.model.metrics.auc_deviations``; random groups: Wolter 2007, chapter 2).
+    """
+    return math.sqrt(sum(value**2 for value in deviations) * len(deviations) / (len(deviations) - 1))
+
+
 def drops_of(events: Iterable[Event]) -> list[float] | None:
-    """The drop of AUC at each failure, in order; None if that of some failure is not on record."""
+    """The drops of AUC, in order, of all failures recovered; None if that of some failure is not known."""
     kept = [event for event in events if isinstance(event, Recovered | Dropped)]
-    drops = [event.drop for event in kept if isinstance(event, Dropped) and event.drop is not None]
-    return drops if 2 * len(drops) == len(kept) else None
+    known = [event for event in kept if isinstance(event, Dropped) and event.drop is not None]
+    num_recovered = sum(isinstance(event, Recovered) for event in kept)
+    return [event.drop or 0.0 for event in known] if sum(e.num_failures for e in known) == num_recovered else None
 
 
 def from_json(values: dict[str, Any]) -> Event:

@@ -1,13 +1,14 @@
 """Quality of click predictions: exact AUC, log loss, accuracy, normalised entropy, calibration. M scores."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+from harness.core.events import error_of
 
 Keys = NDArray[np.uint32]
 
@@ -96,11 +97,6 @@ def auc_deviations(scores_M: Tensor, labels_M: Tensor) -> list[float]:
     for of_label in (is_positive_M, ~is_positive_M):
         deviation_M[of_label] -= deviation_M[of_label].mean()
     return np.bincount(np.arange(len(deviation_M)) % NUM_GROUPS, deviation_M, NUM_GROUPS).tolist()
-
-
-def error_of(deviations: Sequence[float]) -> float:
-    """The standard error, by the choice of samples, of a quantity with these :func:`auc_deviations` (random groups)."""
-    return math.sqrt(sum(value**2 for value in deviations) * len(deviations) / (len(deviations) - 1))
 
 
 def _ordered(scores_M: Tensor, labels_M: Tensor) -> tuple[Keys, Keys, NDArray[np.bool_]]:

@@ -302,17 +302,17 @@ class _Auditor:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _drop(self, event: Dropped) -> None:
-        """A drop is that of one recovery before it, of the same ranks; after a rollback there is none to measure."""
-        recovery = next((each for each in self._undropped if each.ranks == event.ranks), None)
-        if recovery is None:
-            self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, but no recovery without one before")
-            return
-        self._undropped.remove(recovery)
+        """A drop is that of the recoveries since the one before, of all their ranks; after a rollback there is none."""
+        recoveries, self._undropped = self._undropped, []
+        self._expect("number of failures of a drop", event.num_failures, len(recoveries))
+        if sorted(event.ranks) != sorted(rank for each in recoveries for rank in each.ranks):
+            self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, not at the recoveries before it")
         known = [auc for auc in (event.auc_before, event.auc_after) if auc is not None]
-        if recovery.rollback:
+        is_rollback = any(each.rollback for each in recoveries)
+        if is_rollback:
             self._expect("evaluations of a drop after a rollback", len(known) + event.num_samples, 0)
-        measured = known[0] - known[1] if len(known) == 2 else None
-        self._expect("drop", event.drop, 0.0 if recovery.rollback else measured)
+        exact = 0.0 if is_rollback and self._started.restores_exactly else None
+        self._expect("drop", event.drop, known[0] - known[1] if len(known) == 2 else exact)
 
     def _check_dense(self, event: Recovered) -> None:
         """The dense network is kept unless all trainers died. What it has lost then depends on where it goes on.

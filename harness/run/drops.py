@@ -7,10 +7,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.cluster.effects import Effects
-from harness.core.events import Dropped
+from harness.core.events import Dropped, error_of
 from harness.core.plans import Progress
 from harness.core.resumable import Resumable
-from harness.model.metrics import auc_deviations, error_of, exact_auc
+from harness.model.metrics import auc_deviations, exact_auc
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 

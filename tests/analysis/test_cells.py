@@ -71,13 +71,13 @@ def test_a_sample_that_the_dense_network_lacks_counts_once(failures: list[tuple[
 def test_the_drops_of_a_run_are_summed_or_unknown() -> None:
     """Law: without a failure the sum is 0; with one whose drop is not on record it is unknown; a rollback drops 0.
 
-    The error of the sum is at most the sum of the errors, as all drops are of the same test samples.
+    The error of the sum is that of the summed deviations, as all drops are of the same test samples.
     """
     bare = made_events(made_config())
     events = [*with_drops(bare, 1e-3)]
     first, *_, last = (place for place, event in enumerate(events) if isinstance(event, Dropped))
     events[last] = altered(events[last], drop=3e-3, num_samples=500)
-    expected = {"drop": 7e-3, "drop_mean": 1.4e-3, "drop_last": 3e-3, "drop_samples": 500, "drop_error": 5e-5}
+    expected = {"drop": 7e-3, "drop_mean": 1.4e-3, "drop_last": 3e-3, "drop_samples": 500, "drop_error": 1e-5}
     assert drop_results(events) == pytest.approx(expected)
     assert drop_results([*events[:first], *events[first + 1 :]]) == drop_results(bare) == {}
     assert drop_results([*events[:first], altered(events[first], drop=None), *events[first + 1 :]]) == {}

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from harness.config.model import Config
-from harness.core.events import Dropped, Evaluated, Event
-from harness.model.metrics import NUM_GROUPS, auc_deviations, error_of, exact_auc
+from harness.core.events import Dropped, Evaluated, Event, error_of
+from harness.model.metrics import NUM_GROUPS, auc_deviations, exact_auc
 from tests.runs import changed, facts, run, saving_every
 
 DEATHS = "hour,rank\n9,ps1\n20,ps0\n21,ps2\n37,2\n"

@@ -256,8 +256,8 @@ def test_reasons_that_may_be_no_failures_are_named(tmp_path: Path) -> None:
     text = "node,start,end,reason\na,0,2,stopped by owner\nb,2,3,ECC\nc,3,4,unplanned reboot\nd,4,5,Planned reboot"
     (said,) = doubts(read(tmp_path, "intervals", text, unit="h", merge_h=0))
     assert said == (
-        "reasons that may be no failures: Planned reboot 1, stopped by owner 1; censored=REGEX leaves records with such "
-        "a reason out"
+        "reasons that may be no failures: Planned reboot 1, stopped by owner 1; censored=REGEX leaves records with "
+        "such a reason out"
     )
     assert not [*doubts(read(tmp_path, "intervals", text, unit="h", censored="owner|^planned"))]
 
