@@ -91,21 +91,20 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     holds other files, another run, a run of this config by other code, a run that trained to its end and failed there,
     or a damaged finished run, or if another process writes to it.
     """
-    run_dir, is_done = Path(config.out), not afresh and is_finished(config)
-    if not is_done:
-        from harness.run import assemble
-        from harness.run.spec import cell_hash, check
+    run_dir = Path(config.out)
+    if not afresh and is_finished(config):
+        yield _verified(config)
+        return
+    from harness.run import assemble
+    from harness.run.spec import cell_hash, check
 
-        for line in check(config):
-            _log.info("note: %s", line)
-        digest = cell_hash(config)
-        if afresh:
-            discard_run(run_dir, digest)
-        is_done = _state(run_dir, config, digest) is State.DONE
-    if is_done:
-        drop_leftovers(run_dir)
-        verify(RunDir(run_dir))  # or no results follow
-        yield OpenRun(config, run_dir, is_done=True)
+    for line in check(config):
+        _log.info("note: %s", line)
+    digest = cell_hash(config)
+    if afresh:
+        discard_run(run_dir, digest)
+    if _state(run_dir, config, digest) is State.DONE:
+        yield _verified(config)
         return
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
@@ -115,6 +114,14 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
             what = f"failed ({failure})" if failure else "was interrupted"
             _log.info("%s: this run %s; it starts afresh", run_dir, what)
         yield OpenRun(config, run_dir, is_done=False)
+
+
+def _verified(config: Config) -> OpenRun:
+    """The finished run of ``config``, after a check that its files are what it wrote. Raises StoreError."""
+    run_dir = Path(config.out)
+    drop_leftovers(run_dir)
+    verify(RunDir(run_dir))  # or no results follow
+    return OpenRun(config, run_dir, is_done=True)
 
 
 def _state(run_dir: Path, config: Config, digest: str) -> State:
