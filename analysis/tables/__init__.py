@@ -5,6 +5,7 @@
 from analysis.tables.advice import advice, reading, verdict_tables
 from analysis.tables.builder import (
     UNKNOWN,
+    Fitted,
     Heading,
     markdown_table,
     page_html,

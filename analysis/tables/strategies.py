@@ -31,6 +31,7 @@ from analysis.tables.builder import (
     UNKNOWN,
     Heading,
     Shown,
+    chosen,
     latex_table,
     markdown_table,
     rich_table,
@@ -78,23 +79,19 @@ class Column(Heading):
     """A column of the table of strategies: a heading, and the text of its cells.
 
     ``of``: the column of ``load`` whose mean, times ``scale``, is shown with ``digits`` digits. ``show``: a function
-    that makes the text of a cell in another way. ``key``: the column's name on the command line, if not the title in
-    lower case. ``where``: whether a block has the column. ``note``: its explanation below the table.
+    that makes the text of a cell in another way. ``where``: whether a block has the column. ``note``: its explanation
+    below the table. ``order``: at most 2 for a column that a LaTeX table has too, unless others are named.
     """
 
+    order: int = 3
     of: str = ""
     scale: float = 1
     digits: int = 2
     show: "Callable[[Column, Line], str]" = lambda column, line: show_mean(
         line.estimate(column.of), scale=column.scale, digits=column.digits
     )
-    key: str = ""
     where: Callable[[Block], bool] = lambda _: True
     note: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.key or self.title.lower()
 
 
 def _is_known(name: str, block: Block) -> bool:
@@ -141,8 +138,8 @@ def _resource(title: str, short: str, of: str, **values: Any) -> Column:
 
 
 COLUMNS = (
-    Column(title="strategy", is_text=True, show=lambda _, line: line.label),
-    Column(title="n", show=lambda _, line: str(len(line.cells))),
+    Column(title="strategy", is_text=True, order=0, show=lambda _, line: line.label),
+    Column(title="n", order=1, show=lambda _, line: str(len(line.cells))),
     Column(
         title="AUC",
         group="quality",
@@ -150,7 +147,13 @@ COLUMNS = (
         show=lambda column, line: show_interval(line.estimate(column.of), digits=5),
     ),
     Column(
-        title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
+        title="ΔAUC to none, 10⁻³",
+        short="ΔAUC\n10⁻³",
+        group="quality",
+        scale=1e3,
+        show=_difference,
+        key="delta_auc",
+        order=1,
     ),
     Column(
         title="loss, 10⁻³",
@@ -159,21 +162,22 @@ COLUMNS = (
         scale=1e3,
         show=_loss,
         key="loss",
+        order=1,
         where=lambda block: block.measure is not AUC,
         note=_LOSS,
     ),
-    Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss"),
+    Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss", order=2),
     Column(title="normalised entropy", short="NE", of="ne", digits=4, key="ne", **_recorded),
     Column(title="calibration", short="cal.", of="calibration", digits=3, key="calibration", **_recorded),
-    _lost(title="PLS", short="PLS\n%", of="pls"),
-    _lost(title="updates", short="upd.\nlost %", of="update_pls"),
+    _lost(title="PLS", short="PLS\n%", of="pls", order=2),
+    _lost(title="updates", short="upd.\nlost %", of="update_pls", order=2),
     _lost(title="updates, tracked", short="tracked\nlost %", of="update_pls_tracked", key="tracked"),
     *(
         _emulated(title=bucket, short=f"{short}\n%", of=f"{bucket}_frac")
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total),
-    Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written"),
+    _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total, order=1),
+    Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written", order=2),
     Column(title="stall, s", short="stall\ns", group="measured", of="stall_s", key="stall"),
     Column(
         title="dense network",
@@ -191,29 +195,28 @@ COLUMNS = (
     _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
     _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
 )
-IN_A_PAPER = ("strategy", "n", "delta_auc", "log_loss", "pls", "updates", "total", "written")
-"""The columns of a LaTeX table, unless others are named."""
 
 
-def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
+def content(block: Block, names: Sequence[str] = (), order: int = 3) -> tuple[list[Column], list[list[str]]]:
     """The columns of a block's table, and the text of each line's cells.
 
-    ``names``: names of the columns to show, in order; empty for all. Raises UserError for a column the table lacks.
+    ``names``: names of the columns to show, in order; empty for all up to ``order``. Raises UserError for a column the
+    table lacks.
     """
-    known = {column.name: column for column in COLUMNS if column.where(block)}
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
-    columns = [known[name] for name in names or known]
+    columns = chosen([column for column in COLUMNS if column.where(block)], names, order)
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
 
 
-def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool = False) -> Shown:
+def show_table(
+    frame: "pd.DataFrame", *, measure: Measure = AUC, columns: Sequence[str] = (), explain: bool = False
+) -> Shown:
     """The tables of strategies for the console, one for each setting; then the cells that are left out, and why.
 
-    ``explain``: adds notes on how the numbers are computed.
+    ``columns``: names of the columns to show, in order; empty for all that have room. ``explain``: adds notes on how
+    the numbers are computed. Raises UserError for a column that the table lacks.
     """
     blocks = blocks_of(frame, measure)
-    tables = [rich_table(*content(block), block.title) for block in blocks]
+    tables = [rich_table(*content(block, columns), block.title) for block in blocks]
     lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
     notes = (Text(line, style="dim") for line in lines)
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
@@ -283,8 +286,8 @@ def table_text(
 ) -> str:
     """The table of strategies as text: :func:`table` as CSV, or the console's table as LaTeX or Markdown.
 
-    ``columns``: names of the columns to show, in order (default: all; for LaTeX ``IN_A_PAPER``). ``labels``: other
-    names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
+    ``columns``: names of the columns to show, in order (default: all; for LaTeX those of order up to 2). ``labels``:
+    other names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
 
     Raises UserError for a column or a strategy that the table lacks, or an option that the format does not take.
     """
@@ -301,7 +304,7 @@ def table_text(
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
     for block in blocks:
-        own, lines = content(block, columns or (IN_A_PAPER if kind == "latex" else ()))
+        own, lines = content(block, columns, 2 if kind == "latex" else 3)
         headings |= {column.name: column for column in own}
         for cells in lines:
             row = dict(zip((column.name for column in own), cells, strict=True))
