@@ -4,7 +4,7 @@ A new column is one entry of ``COLUMNS``, from which every form of the table (co
 made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,6 +25,7 @@ from analysis.stats import (
     rounding_text,
     sample_equivalent,
     seeds_text,
+    strategy_order,
 )
 from analysis.tables.builder import (
     HINT,
@@ -207,16 +208,56 @@ def content(block: Block, names: Sequence[str] = (), order: int = 3) -> tuple[li
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
 
 
+def is_swept(blocks: Sequence[Block]) -> bool:
+    """Whether ``blocks`` differ in another key than the engine, so that they have one table (:func:`swept`)."""
+    return bool(blocks) and any(key != "engine" for key in blocks[0].axes)
+
+
+def swept(
+    blocks: Sequence[Block], names: Sequence[str] = (), labels: Mapping[str, str] | None = None
+) -> tuple[list[Heading], list[list[str]]]:
+    """The table of several settings: for each of some columns a row per setting, with a cell per strategy.
+
+    ``names``: of the columns (``COLUMNS``); empty for loss and overhead, and n if it varies. A strategy that has the
+    same cells under all settings, as one without the swept option, has a cell in a first row alone. ``labels``: other
+    names of strategies. Raises UserError for a column that the table lacks.
+    """
+    known = [column for column in COLUMNS[1:] if any(map(column.where, blocks))]
+    names = [name for name in names if name != COLUMNS[0].name]  # strategies stand across
+    found = [{line.label: line for line in block.lines} for block in blocks]
+    every = sorted((line for lines in found for line in lines.values()), key=lambda line: strategy_order(line.strategy))
+    usual = ["delta_auc" if blocks[0].measure is AUC else "loss", "total"]
+    usual = ["n", *usual] if len({len(line.cells) for line in every}) > 1 else usual
+    shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
+    cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}
+    is_same = {label: len(own) == 1 for label, own in cells.items()}
+    rows: list[list[str]] = []
+    for column in chosen(known, names or usual):
+        settings = [(block.values, lines, False) for block, lines in zip(blocks, found, strict=True)]
+        if any(is_same.values()):
+            settings = [(("all",) * len(blocks[0].axes), found[0], True), *settings]
+        for place, (values, lines, are_same) in enumerate(settings):
+            own = [label in lines and is_same[label] == are_same for label in shown]
+            texts = [column.show(column, lines[label]) if has else "" for label, has in zip(shown, own, strict=True)]
+            rows.append(["" if place else column.line, *values, *texts])
+    headings = [Heading("", is_text=True), *(Heading(key) for key in blocks[0].axes)]
+    return [*headings, *(Heading((labels or {}).get(label, label), order=1) for label in shown)], rows
+
+
 def show_table(
     frame: "pd.DataFrame", *, measure: Measure = AUC, columns: Sequence[str] = (), explain: bool = False
 ) -> Shown:
-    """The tables of strategies for the console, one for each setting; then the cells that are left out, and why.
+    """The table of strategies for the console, one for each engine; then the cells that are left out, and why.
 
-    ``columns``: names of the columns to show, in order; empty for all that have room. ``explain``: adds notes on how
-    the numbers are computed. Raises UserError for a column that the table lacks.
+    Settings that differ in another key have one table (:func:`swept`). ``columns``: names of the columns to show, in
+    order; empty for all that have room. ``explain``: adds notes on how the numbers are computed. Raises UserError for a
+    column that the table lacks.
     """
     blocks = blocks_of(frame, measure)
-    tables = [rich_table(*content(block, columns), block.title) for block in blocks]
+    if is_swept(blocks):
+        tables = [rich_table(*swept(blocks, columns), folds=True)]
+    else:
+        tables = [rich_table(*content(block, columns), block.title) for block in blocks]
     lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
     notes = (Text(line, style="dim") for line in lines)
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
@@ -301,24 +342,24 @@ def table_text(
     strategies = {line.label for block in blocks for line in block.lines}
     if unknown := sorted({*(labels or {})} - strategies):
         raise UserError(f"--labels: expected some of {', '.join(sorted(strategies))}, got {unknown[0]}")
+    headings, texts = swept(blocks, columns, labels) if is_swept(blocks) else _long(blocks, kind, columns, labels or {})
+    return markdown_table(headings, texts) if kind == "markdown" else latex_table(headings, texts, caption)
+
+
+def _long(
+    blocks: Sequence[Block], kind: Format, names: Sequence[str], labels: Mapping[str, str]
+) -> tuple[list[Heading], list[list[str]]]:
+    """The tables of ``blocks`` below each other, as one; of several blocks with a first column for the setting."""
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
     for block in blocks:
-        own, lines = content(block, columns, 2 if kind == "latex" else 3)
+        own, lines = content(block, names, 2 if kind == "latex" else 3)
         headings |= {column.name: column for column in own}
         for cells in lines:
             row = dict(zip((column.name for column in own), cells, strict=True))
-            rows.append(
-                {
-                    "setting": block.title,
-                    **row,
-                    "strategy": (labels or {}).get(row.get("strategy", ""), row.get("strategy", "")),
-                }
-            )
-    texts = [[row.get(name, "") for name in headings] for row in rows]
-    if kind == "markdown":
-        return markdown_table([*headings.values()], texts)
-    return latex_table([*headings.values()], texts, caption)
+            strategy = row.get("strategy", "")
+            rows.append({"setting": block.title, **row, "strategy": labels.get(strategy, strategy)})
+    return [*headings.values()], [[row.get(name, "") for name in headings] for row in rows]
 
 
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
@@ -326,10 +367,15 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
     ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have.
     """
-    rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks if block.rounding)
+    rounded: dict[str, list[str]] = {}
+    for block in blocks:
+        if block.rounding:
+            rounded.setdefault(rounding_text(block.rounding, block.measure), []).append(block.title)
+    rounding = [f"{', '.join(titles)}: {text}" if len(rounded) > 1 else text for text, titles in rounded.items()]
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
     found = [
+        *(_sweep_notes(blocks) if is_swept(blocks) else ()),
         *_partner_notes(blocks),
         *_measure_notes(blocks),
         *_option_notes(blocks),
@@ -337,6 +383,21 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
         *([MORE_THAN_THE_JOB] if is_marked else []),
     ]
     return [CAPTION, *found, *dict.fromkeys(shown)] if explain else found
+
+
+def _sweep_notes(blocks: Sequence[Block]) -> Iterator[str]:
+    """Lines on what is equal in all cells of the table of a sweep: the AUC of ``none``, and the number of runs."""
+    aucs: dict[str, list[str]] = {}
+    for block in blocks:
+        for line in block.lines:
+            if line.strategy == BASELINE:
+                aucs.setdefault(show_interval(line.estimate("auc"), digits=5), []).append(block.title)
+    for auc, titles in aucs.items():
+        where = f" ({'; '.join(titles)})" if len(aucs) > 1 else ""
+        yield f"AUC of {BASELINE}, the runs without failures{where}: {auc}."
+    nums = {len(line.cells) for block in blocks for line in block.lines}
+    each = f"n = {nums.pop()} runs in each cell. " if len(nums) == 1 else ""
+    yield f"{each}ΔAUC: difference to {BASELINE}; total: overhead in % of the job; --columns shows other columns."
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:
