@@ -9,6 +9,7 @@ from analysis.stats.blocks import (
     Verdict,
     blocks_of,
     in_thousandths,
+    natural,
     regimes_of,
     sample_equivalent,
     setting_text,

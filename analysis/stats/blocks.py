@@ -173,7 +173,7 @@ def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
     groups = _without_repeated(whole, own, strategy)
     axes = _axes(keys, [*groups])
     blocks: list[Block] = []
-    for values in sorted(groups, key=lambda values: [*map(_natural, values)]):
+    for values in sorted(groups, key=lambda values: [*map(natural, values)]):
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({key: setting[key] for key in axes})
         group = done.loc[groups[values]]
@@ -192,7 +192,7 @@ def _axes(keys: Sequence[str], settings: Sequence[tuple[Any, ...]]) -> tuple[str
     return tuple(sorted(found.values(), key=[*keys].index))
 
 
-def _natural(value: Any) -> list[str | float]:
+def natural(value: Any) -> list[str | float]:
     """A sort key: numbers, also those inside of texts, are in numeric order (``fixed:2`` before ``fixed:16``)."""
     if isinstance(value, int | float):
         return ["", float(value)]

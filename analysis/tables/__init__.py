@@ -27,8 +27,10 @@ from analysis.tables.strategies import (
     content,
     damaged_cells,
     footnotes,
+    is_swept,
     missing,
     show_table,
+    swept,
     table,
     table_text,
 )
