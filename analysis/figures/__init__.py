@@ -3,7 +3,8 @@
 # ruff: noqa: F401 - the names that other rooms use
 
 from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, losses_of, mean_curve
-from analysis.figures.kinds import KINDS, TRADEOFF, Data, Kind, figures, legend
+from analysis.figures.data import Data, legend
+from analysis.figures.kinds import KINDS, TRADEOFF, Kind, figures
 from analysis.figures.look import (
     FIGURE_FORMATS,
     INK,

@@ -1,85 +1,24 @@
 """The kinds of figures in a report. The same cells give the same figures."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from analysis.figures.curves import Aucs, Curve, Losses, aucs_of, curve, losses_of, mean_curve
+from analysis.figures.curves import Aucs, Curve, curve, mean_curve
+from analysis.figures.data import SMALL, Data, joined, legend, others
 from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
 from analysis.load import Frame
-from analysis.stats import AUC, BASELINE, Block, Estimate, Line, Verdict, strategy_order, verdicts
+from analysis.stats import AUC, BASELINE, Block, Line, Verdict, strategy_order, verdicts
 from harness.core.events import BUCKETS
-from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CONTROLS = (BASELINE, "never_save")
-"""Strategies that do not affect the limits of the axes of losses and AUC differences."""
-_MARKERS = "osD^vXPd"  # by strategy, as points overlap
 _SIZE = (5.2, 3.9)  # inches
-SMALL = 10  # points
-_LEGEND_WIDTH = 66  # characters
 _MOST_LINES = 30  # across a figure, one for each hour of failures; more are marks at its lower edge
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Data:
-    """The data for figures. ``margin``: the loss that the verdicts accept; None: the margin of the block's measure."""
-
-    blocks: Sequence[Block]
-    cells: Frame
-    margin: float | None
-    _curves: dict[str, tuple[Losses | None, Aucs | None]] = field(default_factory=dict)
-
-    def limit(self, block: Block) -> float:
-        """The loss that the verdicts on ``block`` accept."""
-        return block.measure.margin if self.margin is None else self.margin
-
-    @property
-    def auc_range(self) -> tuple[float, float]:
-        """Limits for axes of AUC differences, in 10⁻³, the same for all settings.
-
-        They include 0, minus the margin, and the intervals of all strategies except ``CONTROLS``.
-        """
-        low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
-        return -high, -low
-
-    @property
-    def loss_range(self) -> tuple[float, float]:
-        """Limits for axes of losses in the measure, in 10⁻³, as ``auc_range`` with the margin itself."""
-        return self._range([line.loss for line in self._lines])
-
-    @property
-    def _lines(self) -> list[Line]:
-        return [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
-
-    def _range(self, values: Sequence[Estimate | None]) -> tuple[float, float]:
-        ends = [1e3 * end for value in values if value for end in value.interval or (value.mean, value.mean)]
-        low, high = min([0.0, *ends]), max([*(1e3 * self.limit(block) for block in self.blocks), *ends])
-        space = 0.08 * (high - low)
-        return low - space, high + space
-
-    def losses(self, label: Any) -> Losses | None:
-        """The losses of the run with index ``label`` in ``cells``; its record is read only once. Raises StoreError."""
-        return self._read(label)[0]
-
-    def aucs(self, label: Any) -> Aucs | None:
-        """The AUC curve of a run, as :meth:`losses`."""
-        return self._read(label)[1]
-
-    def _read(self, label: Any) -> tuple[Losses | None, Aucs | None]:
-        path = self.cells.loc[label, "path"]
-        if path not in self._curves:
-            log = EventLog.of(RunDir(Path(path)))
-            self._curves[path] = losses_of(log), aucs_of(log, self.cells.loc[label, "job_h"])
-        return self._curves[path]
 
 
 @dataclass(frozen=True)
@@ -126,35 +65,6 @@ def _share(all_axes: "Sequence[Axes]", name: str) -> None:
         getattr(axes, f"set_{name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def others(block: Block) -> Iterator[Line]:
-    """The lines of a block, except strategy ``none``."""
-    return (line for line in block.lines if line.strategy != BASELINE)
-
-
-def look_of(line: Line) -> dict[str, Any]:
-    marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
-    return {"color": colour(line.strategy), "marker": marker, "label": line.label}
-
-
-def legend(axes: "Axes") -> None:
-    """Add a legend to the figure, below its axes, in up to four columns; a no-op if nothing has a label."""
-    handles, labels = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
-    if handles and axes.figure:
-        columns = min(4, max(1, _LEGEND_WIDTH // (max(map(len, labels)) + 5)))
-        axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
-
-
-def joined(lines: Iterable[tuple[Line, T]]) -> list[tuple[T, dict[str, Any]]]:
-    """What is drawn of each line, with its look; lines of which the same is drawn are one: ``cpr_random = cpr_mfu``."""
-    found: list[tuple[T, list[Line]]] = []
-    for line, drawn in lines:
-        same = next((own for other, own in found if other == drawn), None)
-        found += [(drawn, [line])] if same is None else []
-        (same if same is not None else []).append(line)
-    return [(drawn, look_of(own[0]) | {"label": " = ".join(line.label for line in own)}) for drawn, own in found]
-
-
 _BUCKETS = {
     "save": ("full", ""),
     "load": ("partial", "//"),
@@ -181,8 +91,8 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     width = scale(max(overheads)) - scale(min(overheads)) or 1.0
     drawn: list[tuple[float, float]] = []
     ordered = sorted(found, key=lambda each: strategy_order(each.strategy))
-    for point, look in joined((each.line, _Point.of(each)) for each in ordered):
-        place = scale(point.overhead / 100) / width, point.loss / (high - low)
+    for point, look in joined((each.line, _point_of(each)) for each in ordered):
+        place = scale(point[0] / 100) / width, point[1] / (high - low)
         num_near = sum(math.dist(place, other) < _NEAR for other in drawn)
         drawn.append(place)
         _draw_point(axes, point, look, (low, high), num_near)
@@ -195,19 +105,13 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     legend(axes)
 
 
-@dataclass(frozen=True)
-class _Point:
-    """Overhead in %, loss in 10⁻³ and half of its interval."""
+_Point = tuple[float, float, float | None, bool]
+"""Overhead in %, loss in 10⁻³, half of its interval; whether it is on the Pareto front."""
 
-    overhead: float
-    loss: float
-    half: float | None
-    on_front: bool
 
-    @classmethod
-    def of(cls, each: Verdict) -> "_Point":
-        half = each.loss.half_width
-        return cls(100 * each.overhead_frac, 1e3 * each.loss.mean, half and 1e3 * half, each.on_front)
+def _point_of(each: Verdict) -> _Point:
+    half = each.loss.half_width
+    return 100 * each.overhead_frac, 1e3 * each.loss.mean, half and 1e3 * half, each.on_front
 
 
 def _draw_point(axes: "Axes", point: _Point, look: dict[str, Any], limits: tuple[float, float], num_near: int) -> None:
@@ -215,18 +119,18 @@ def _draw_point(axes: "Axes", point: _Point, look: dict[str, Any], limits: tuple
 
     A point near to ``num_near`` others is a ring around them.
     """
-    low, high = limits
-    if low <= point.loss <= high:
+    (overhead, loss, half, is_on_front), (low, high) = point, limits
+    if low <= loss <= high:
         if num_near:
             look |= {"fillstyle": "none", "markeredgewidth": 1.4}
-        elif point.on_front:
+        elif is_on_front:
             look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4}
-        size = 8 + 6 * num_near
-        axes.errorbar(point.overhead, point.loss, yerr=point.half, capsize=4 + 2 * num_near, ms=size, ls="", **look)
+        size = {"markersize": 8 + 6 * num_near, "capsize": 4 + 2 * num_near}
+        axes.errorbar(overhead, loss, yerr=half, linestyle="", **size, **look)
         return
-    edge, look["marker"] = (high, "^") if point.loss > high else (low, "v")
-    axes.plot(point.overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
-    axes.annotate(_signed(point.loss), (point.overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
+    edge, look["marker"] = (high, "^") if loss > high else (low, "v")
+    axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
+    axes.annotate(_signed(loss), (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
 
 
 def _signed(value: float) -> str:

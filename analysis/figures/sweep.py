@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures.kinds import SMALL, Data, legend, look_of
+from analysis.figures.data import SMALL, Data, legend, look_of
 from analysis.figures.look import THEMES
 from analysis.stats import AUC, BASELINE, Block, Estimate, Line, strategy_order
 

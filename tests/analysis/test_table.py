@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from rich.console import Console
 
 import analysis
-from analysis.stats import blocks_of, estimate, seeds_text
-from analysis.tables import comparisons, comparisons_to, show_interval
+from analysis.stats import Rounding, blocks_of, estimate, seeds_text
+from analysis.tables import comparisons, comparisons_to, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
@@ -155,6 +156,15 @@ def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path)
         "Paired by seed": [analysis.show_comparison_to(grid, "full", explain=each) for each in (False, True)],
     }
     assert all([str(look).count(words) for look in own] == [0, 1] for words, own in looks.items())
+
+
+def test_two_effects_of_rounding_name_their_settings(grid: Path) -> None:
+    """Below the tables each stands after the setting it is of; a single one, or an equal one, without."""
+    local, rpc = blocks_of(analysis.load(grid))
+    for others, starts in ((2e-4, ["engine local: Rounding: ", "engine rpc: Rounding: "]), (1e-4, ["Rounding: "])):
+        own = (replace(local, rounding=Rounding(1e-4, 3)), replace(rpc, rounding=Rounding(others, 3)))
+        lines = [line for line in footnotes(own) if "Rounding" in line]
+        assert [line.partition("alone")[0] for line in lines] == starts
 
 
 @pytest.mark.parametrize("key", ["strategy.r", "trace.law"])
