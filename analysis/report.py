@@ -1,6 +1,7 @@
 """The report of a grid: one self-contained HTML file (``assets/report.html``), and its figures and tables as files."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -300,17 +301,18 @@ def _trained(frame: Frame) -> Mapping[str, str]:
     A value in which cells differ is shown as all of its values.
     """
     done = frame[frame["status"] == "done"]
-    if done.empty:
-        return {}
-    runs: list[tuple[dict[str, Any], dict[str, Any], int]] = []
-    for path in map(Path, done["path"]):
+    keys = [key for key in frame if "." in key and not key.startswith(("strategy.", "trace."))]
+    runs: list[tuple[Any, dict[str, Any], int]] = []
+    for path in map(Path, done.drop_duplicates(["engine", "profile", "num_ps", "data", *keys])["path"]):
         with suppress(StoreError):
-            log = EventLog.of(RunDir(path))
-            runs.append((flatten(read_config(path)), read_env(path), log.started.total_samples if log.started else 0))
-    facts: dict[str, Callable[[dict[str, Any], dict[str, Any], int], str]] = {
+            log, flat = EventLog.of(RunDir(path)), defaultdict(lambda: UNKNOWN, flatten(read_config(path)))
+            runs.append((flat, read_env(path), log.started.total_samples if log.started else 0))
+    if not runs:
+        return {}
+    facts: dict[str, Callable[[Any, dict[str, Any], int], str]] = {
         "data": lambda flat, env, _: f"{flat['data.path']} ({_data(env)})",
         "model": lambda flat, _env, _: f"{flat.get('model.name', 'dlrm')}, size {flat['model.size']}",
-        "training": lambda flat, _, num: f"{num:,} samples in batches of {flat['trainer.batch_size']:,}",
+        "training": lambda flat, _, num: f"{num:,} samples in batches of {flat['trainer.batch_size']}",
         "ranks": lambda flat, _, __: (
             f"{_counted([flat.get('cluster.num_trainers') or 1], 'trainer')}, "
             f"{_WORDS['num_ps'](identity(flat)['num_ps'])}, {_WORDS['engine'](flat['engine'])}"

@@ -33,7 +33,7 @@ def sweep_figure(data: Data) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
 
     blocks = data.blocks
-    figure = Figure(figsize=(5.6, 5.6), layout="constrained")
+    figure = Figure(figsize=(min(16.0, max(5.6, 0.4 * len(blocks))), 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     places = _places(blocks)
     gap = min(right - left for left, right in pairwise(places))

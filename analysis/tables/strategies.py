@@ -53,6 +53,7 @@ CAPTION = (
     "ΔAUC to none is paired by seed. Save to total: overhead emulated by the profile, % of the job. "
     "Stall: seconds measured on this machine."
 )
+_MOST_AXES = 2  # of a sweep that have a column each
 _MOST_COPIES = 3  # that have a line of their own
 MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
@@ -231,17 +232,21 @@ def swept(
     shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
     cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}
     is_same = {label: len(own) == 1 for label, own in cells.items()}
+    axes = [Heading(key) for key in blocks[0].axes]
+    values = [block.values for block in blocks]
+    if len(axes) > _MOST_AXES:
+        axes, values = [Heading("setting", is_text=True)], [(block.title,) for block in blocks]
     rows: list[list[str]] = []
     for column in chosen(known, names or usual):
-        settings = [(block.values, lines, False) for block, lines in zip(blocks, found, strict=True)]
+        settings = [(own, lines, False) for own, lines in zip(values, found, strict=True)]
         if any(is_same.values()):
-            settings = [(("all",) * len(blocks[0].axes), found[0], True), *settings]
-        for place, (values, lines, are_same) in enumerate(settings):
+            settings = [(("all",) * len(axes), found[0], True), *settings]
+        for place, (setting, lines, are_same) in enumerate(settings):
             own = [label in lines and is_same[label] == are_same for label in shown]
             texts = [column.show(column, lines[label]) if has else "" for label, has in zip(shown, own, strict=True)]
-            rows.append(["" if place else column.line, *values, *texts])
-    headings = [Heading("", is_text=True), *(Heading(key) for key in blocks[0].axes)]
-    return [*headings, *(Heading((labels or {}).get(label, label), order=1) for label in shown)], rows
+            rows.append(["" if place else column.line, *setting, *texts])
+    across = [Heading((labels or {}).get(label, label), order=1) for label in shown]
+    return [Heading("", is_text=True), *axes, *across], rows
 
 
 def show_table(

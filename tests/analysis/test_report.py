@@ -144,6 +144,11 @@ def test_what_was_trained_and_the_answer_come_first(page: str) -> None:
         assert re.search(r"Failure trace busy.*, profile busy, 4 PS ranks.*; \d.* seeds?\.$", caption)
 
 
+def _data(line: Any) -> tuple[list[float], list[float]]:
+    """The places and heights of the points of a line."""
+    return [float(x) for x in line.get_xdata()], [float(y) for y in line.get_ydata()]
+
+
 def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
     """Both are above all else; tables and figures of a single setting are folded. A file has the figure too."""
     for seed in range(2):
@@ -165,8 +170,8 @@ def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
         means = [line.loss if column == "loss" else line.estimate(column) for b in blocks for line in b.lines[1:]]
         wanted = sorted(scale * mean.mean for mean in means if mean)
         drawn = [line for line in axes.get_lines() if line.get_marker() not in ("None", "_", "|")]
-        assert sorted(float(y) for line in drawn for y in line.get_ydata()) == pytest.approx(wanted)
-        places = [float(x) for line in drawn for x in line.get_xdata()]
+        assert sorted(y for line in drawn for y in _data(line)[1]) == pytest.approx(wanted)
+        places = [x for line in drawn for x in _data(line)[0]]
         assert len(set(places)) == len(places), "no point hides another of its setting"
     assert [label.get_text() for label in below.get_xticklabels()] == ["0.125", "0.25", "0.5"]
 
@@ -278,10 +283,10 @@ def test_auc_over_the_hours_of_the_job(tmp_path: Path) -> None:
     for figure, wanted in ((hours, [0.71, 0.72, 0.73, 0.74]), (above, [-1.0] * 4)):
         axes = figure.axes[0]
         lines = {str(line.get_label()): line for line in axes.get_lines()}
-        assert [*lines["full"].get_xdata()] == pytest.approx([14, 28, 42, 56])
-        assert [*lines["full"].get_ydata()] == pytest.approx([w - (figure is hours) * 1e-3 for w in wanted])
-        vertical = [line for line in axes.get_lines() if len({*line.get_xdata()}) == 1]
-        assert {float(line.get_xdata()[0]) for line in vertical} == failures
+        assert _data(lines["full"])[0] == pytest.approx([14, 28, 42, 56])
+        assert _data(lines["full"])[1] == pytest.approx([w - (figure is hours) * 1e-3 for w in wanted])
+        vertical = [own for own in (_data(line)[0] for line in axes.get_lines()) if len({*own}) == 1]
+        assert {own[0] for own in vertical} == failures
         assert "the first 256 test samples" in axes.get_ylabel()
         assert "hour of the job" in axes.get_xlabel()
     assert (
