@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures.data import SMALL, Data, legend, look_of
+from analysis.figures.data import SMALL, Data, legend, look_of, others
 from analysis.figures.look import THEMES
 from analysis.stats import AUC, BASELINE, Block, Estimate, Line, strategy_order
 
@@ -39,13 +39,13 @@ def sweep_figure(data: Data) -> "Figure":
     gap = min(right - left for left, right in pairwise(places))
     found: dict[str, list[tuple[float, Line]]] = {}
     for place, block in zip(places, blocks, strict=True):
-        for line in sorted(block.lines, key=lambda line: strategy_order(line.strategy)):
-            if line.strategy != BASELINE:
-                found.setdefault(line.label, []).append((place, line))
-    for number, own in enumerate(found.values()):
+        for line in others(block):
+            found.setdefault(line.label, []).append((place, line))
+    for number, own in enumerate(sorted(found.values(), key=lambda own: strategy_order(own[0][1].strategy))):
         moved = _APART * gap * ((number + 0.5) / len(found) - 0.5)
         cells = {(*line.cells.index,) for _, line in own}
-        look = look_of(own[0][1]) | {"linestyle": "--" if len(cells) == 1 < len(own) else "-", "linewidth": 1.2}
+        dashes = "" if len(blocks[0].axes) > 1 else "--" if len(cells) == 1 < len(own) else "-"
+        look = look_of(own[0][1]) | {"linestyle": dashes, "linewidth": 1.2}
         _draw(above, [(place + moved, line.loss) for place, line in own], 1e3, look, data.loss_range)
         _draw(below, [(place + moved, line.estimate("overhead_frac")) for place, line in own], 100, look, None)
     above.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
