@@ -1,6 +1,7 @@
 """The report of a grid: one self-contained HTML file (``assets/report.html``), and its figures and tables as files."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -10,25 +11,41 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup as Html
 
-from analysis.figures import KINDS, TRADEOFF, Data, Kind, figures, style, theme, to_svg, write_figure
-from analysis.load import STATUSES, Frame, load, plain
-from analysis.stats import AUC, Block, Measure, blocks_of, regimes_of, setting_text, strategy_order
+from analysis.figures import (
+    CAPTION,
+    KINDS,
+    SWEEP,
+    TRADEOFF,
+    Data,
+    Kind,
+    figures,
+    style,
+    sweep_figure,
+    theme,
+    to_svg,
+    write_figure,
+)
+from analysis.load import STATUSES, Frame, identity, load, plain
+from analysis.stats import AUC, Block, Measure, blocks_of, natural, regimes_of, setting_text, strategy_order
 from analysis.tables import (
     FORMATS,
     UNKNOWN,
     Heading,
     content,
     footnotes,
+    is_swept,
     missing,
     page_html,
     reading,
+    swept,
     table_text,
     verdict_tables,
 )
 from harness.core.errors import StoreError
 from harness.files import expanded, read_json, store_errors, write_text
 from harness.record.code import utc_now
-from harness.record.rundir import RunDir
+from harness.record.event_log import EventLog
+from harness.record.rundir import RunDir, flatten, read_config, read_env
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +80,11 @@ def report(
         theme=theme,
         counts=f"{len(frame)} cells: {counted}. Report of {now():%Y-%m-%d %H:%M} UTC.",
         missing=missing(frame),
+        trained=_trained(frame),
         tradeoff=_tradeoff(Data(found, frame, margin)),
         verdicts=[*verdict_tables(frame, margin, measure)],
         reading=reading(frame, margin, measure),
+        sweep=_sweep(Data(found, frame, margin)) if is_swept(found) else None,
         sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
         traces=[*_trace_sections(frame)],
@@ -87,7 +106,8 @@ def write_files(
 ) -> Path:
     """Write the report's figures of strategies, and its table, as files into ``folder``; returns ``folder``.
 
-    A figure is ``KIND.FORMAT``, or ``KIND-SETTING.FORMAT`` if there are several settings; the table is ``table.csv``,
+    A figure is ``KIND.FORMAT``, or ``KIND-SETTING.FORMAT`` if there are several settings, and ``sweep.FORMAT`` shows
+    these together; the table is ``table.csv``,
     ``table.tex`` (package booktabs) and ``table.md``. ``frame``, ``margin``: as in :func:`report`. ``formats``: figure
     formats out of ``analysis.figures.FIGURE_FORMATS``. The same cells give the same bytes.
 
@@ -101,6 +121,8 @@ def write_files(
         for kind, source in drawn:
             for block, figure in figures(kind, source):
                 write_figure(figure, target, "-".join(filter(None, (kind.name, slug(block)))), formats)
+        if is_swept(drawn[0][1].blocks):
+            write_figure(sweep_figure(drawn[0][1]), target, "sweep", formats)
     for form in FORMATS:
         write_text(target / f"table.{_SUFFIXES[form]}", table_text(frame, form, measure=measure))
     return target
@@ -140,9 +162,18 @@ def _tradeoff(data: Data) -> dict[str, Any] | None:
     """The figure of loss against overhead, a panel for each setting; None if no setting has a strategy with a loss."""
     with style():
         drawn = _svgs(TRADEOFF, data)
-    blocks = data.blocks
-    panels = [(svg, heading(blocks[place], blocks) if len(blocks) > 1 else "") for place, svg in drawn.items()]
-    return {"title": TRADEOFF.title, "caption": TRADEOFF.caption, "panels": panels} if panels else None
+    panels = [(svg, "", _caption(TRADEOFF, data.blocks[place], data)) for place, svg in drawn.items()]
+    return {"title": TRADEOFF.title, "panels": panels} if panels else None
+
+
+def _sweep(data: Data) -> dict[str, Any]:
+    """The table and the figure of settings that differ in more than the engine."""
+    columns, rows = swept(data.blocks)
+    with style():
+        svg = to_svg(sweep_figure(data), "sweep", SWEEP)
+    nums = [len(line.cells) for block in data.blocks for line in block.lines]
+    figure = (svg, SWEEP, f"{CAPTION} {_counted(nums, 'run')} of each strategy under each setting.")
+    return {"title": f"By {', '.join(data.blocks[0].axes)}", "columns": columns, "rows": rows, "figure": figure}
 
 
 def _sections(data: Data) -> list[dict[str, Any]]:
@@ -152,9 +183,24 @@ def _sections(data: Data) -> list[dict[str, Any]]:
     sections: list[dict[str, Any]] = []
     for place, block in enumerate(data.blocks):
         columns, rows = content(block)
-        shown = [(kind, svgs[place]) for kind, svgs in drawn.items() if place in svgs]
+        shown = [
+            (svgs[place], kind.title, _caption(kind, block, data)) for kind, svgs in drawn.items() if place in svgs
+        ]
         sections.append({"heading": heading(block, data.blocks), "columns": columns, "rows": rows, "figures": shown})
     return sections
+
+
+def _caption(kind: Kind, block: Block, data: Data) -> str:
+    """A caption from which the figure of a block can be read alone: what is drawn, of which runs."""
+    keys = {key: block.setting[key] for key in block.axes if key not in _WORDS}
+    setting = ", ".join(filter(None, (heading(block, [block]), setting_text(keys))))
+    nums = [line.cells["seed"].nunique() for line in block.lines]
+    return " ".join(filter(None, (kind.caption, kind.says(block, data), f"{setting}; {_counted(nums, 'seed')}.")))
+
+
+def _counted(nums: Sequence[int], word: str) -> str:
+    low, high = min(nums), max(nums)
+    return f"{low if low == high else f'{low} to {high}'} {word}{'' if high == 1 else 's'}"
 
 
 def _svgs(kind: Kind, data: Data) -> dict[int, str]:
@@ -247,6 +293,35 @@ def _data(env: dict[str, Any]) -> str:
             return f"{size}, synthetic: like {like}, taper {taper:g}{', flat' if flat else ''}, seed {seed}"
         case _:
             return size
+
+
+def _trained(frame: Frame) -> Mapping[str, str]:
+    """What was trained, on how many ranks and under which failures, by title; empty without a finished cell.
+
+    A value in which cells differ is shown as all of its values.
+    """
+    done = frame[frame["status"] == "done"]
+    keys = [key for key in frame if "." in key and not key.startswith(("strategy.", "trace."))]
+    runs: list[tuple[Any, dict[str, Any], int]] = []
+    for path in map(Path, done.drop_duplicates(["engine", "profile", "num_ps", "data", *keys])["path"]):
+        with suppress(StoreError):
+            log, flat = EventLog.of(RunDir(path)), defaultdict(lambda: UNKNOWN, flatten(read_config(path)))
+            runs.append((flat, read_env(path), log.started.total_samples if log.started else 0))
+    if not runs:
+        return {}
+    facts: dict[str, Callable[[Any, dict[str, Any], int], str]] = {
+        "data": lambda flat, env, _: f"{flat['data.path']} ({_data(env)})",
+        "model": lambda flat, _env, _: f"{flat.get('model.name', 'dlrm')}, size {flat['model.size']}",
+        "training": lambda flat, _, num: f"{num:,} samples in batches of {flat['trainer.batch_size']}",
+        "ranks": lambda flat, _, __: (
+            f"{_counted([flat.get('cluster.num_trainers') or 1], 'trainer')}, "
+            f"{_WORDS['num_ps'](identity(flat)['num_ps'])}, {_WORDS['engine'](flat['engine'])}"
+        ),
+        "job": lambda flat, _, __: f"{flat['profile.job_h']:g} h, profile {flat['profile.name']}",
+    }
+    found = {title: dict.fromkeys(text_of(*run) for run in runs) for title, text_of in facts.items()}
+    traces = ", ".join(sorted({*done["trace_law"].dropna()}, key=natural)) or "none"
+    return {**{title: "; ".join(texts) for title, texts in found.items()}, "failure traces": traces}
 
 
 _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from analysis.tables import UNKNOWN, Heading, rich_table
+from analysis.tables import UNKNOWN, Fitted, Heading, rich_table
 from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import Interval, verdict
 from harness.traces.gaps import equal_gaps
@@ -112,7 +111,7 @@ def _counted(num: int, word: str) -> str:
     return f"{num:,} {word}{'' if num == 1 else 's'}"
 
 
-def _often(stats: TraceStatistics) -> Table:
+def _often(stats: TraceStatistics) -> Fitted:
     titles = "MTBF, h", "95 % if Poisson", "95 % as dispersed", "median gap, h"
     rows: list[tuple[str, ...]] = []
     for name, level in levels_of(stats):
@@ -122,7 +121,7 @@ def _often(stats: TraceStatistics) -> Table:
     return rich_table([Heading("failure of", is_text=True), *map(Heading, titles)], rows)
 
 
-def _fits(level: Level) -> Table:
+def _fits(level: Level) -> Fitted:
     texts = Heading("family", is_text=True), Heading("parameters (95 %)", is_text=True)
     headings = [texts[0], *map(Heading, ("ΔAIC", "mean, h", "distance", "p at most")), texts[1]]
     least, rows = min(fit.aic for fit in level.fits), []

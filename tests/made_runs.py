@@ -115,10 +115,11 @@ def with_drops(events: Iterable[Event], drop: float) -> Iterator[Event]:
     for event in events:
         yield event
         if isinstance(event, Recovered):
-            aucs = {"auc_before": None, "auc_after": None} if event.rollback else {"auc_before": drop, "auc_after": 0.0}
+            before, after = (None, None) if event.rollback else (drop, 0.0)
             lost, num = (0.0, 0) if event.rollback else (drop, 1000)
             yield Dropped(
-                step=event.step, samples=event.samples, ranks=event.ranks, **aucs, drop=lost, standard_error=1e-5,
+                step=event.step, samples=event.samples, ranks=event.ranks, auc_before=before,
+                auc_after=after, drop=lost, standard_error=1e-5,
                 deviations=None if event.rollback else [1e-6, -1e-6],
                 num_samples=num, machine={"seconds": 0.1},
             )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup as Html
 from rich.markup import escape as markup_escape
-from rich.table import Table
 
 from analysis.claims.claim import PARTS, Claim
 from analysis.claims.figures import Draw
@@ -18,7 +17,7 @@ from analysis.claims.measures import results_of
 from analysis.claims.rows import Row, verdict_of
 from analysis.figures import style, theme, to_svg
 from analysis.load import Frame
-from analysis.tables import Heading, markdown_table, page_html, rich_table
+from analysis.tables import Fitted, Heading, markdown_table, page_html, rich_table
 from harness.files import store_errors
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def write_figures(found: Iterable[Finding], folder: Path) -> None:
                 each.figure.savefig(folder / f"{each.claim.name}.svg", metadata={"Date": None}, facecolor="white")
 
 
-def claim_table(found: Finding) -> Table:
+def claim_table(found: Finding) -> Fitted:
     """The rows of one claim as a table for the console."""
     headings = _headings(found.rows)
     cells = ([_plain(cell) for cell in _cells(row)][: len(headings)] for row in found.rows)

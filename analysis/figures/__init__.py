@@ -2,19 +2,9 @@
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.figures.kinds import (
-    KINDS,
-    MAX_POINTS,
-    TRADEOFF,
-    Curve,
-    Data,
-    Kind,
-    curve,
-    figures,
-    legend,
-    losses_of,
-    mean_curve,
-)
+from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, losses_of, mean_curve
+from analysis.figures.data import Data, legend
+from analysis.figures.kinds import KINDS, TRADEOFF, Kind, figures
 from analysis.figures.look import (
     FIGURE_FORMATS,
     INK,
@@ -29,3 +19,4 @@ from analysis.figures.look import (
     write_figure,
 )
 from analysis.figures.plan import check_plan_figure, write_plan_figure
+from analysis.figures.sweep import CAPTION, SWEEP, sweep_figure

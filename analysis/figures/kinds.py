@@ -1,151 +1,33 @@
-"""The kinds of figures in a report, and the loss curves for them. The same cells give the same figures."""
+"""The kinds of figures in a report. The same cells give the same figures."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from analysis.figures.curves import Aucs, Curve, curve, mean_curve
+from analysis.figures.data import SMALL, Data, joined, legend, others
 from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
 from analysis.load import Frame
-from analysis.stats import AUC, BASELINE, Block, Estimate, Line, Verdict, strategy_order, verdicts
-from harness.core.events import BUCKETS, Injected, Trained
-from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir
+from analysis.stats import AUC, BASELINE, Block, Line, Verdict, strategy_order, verdicts
+from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_POINTS = 100  # a curve of a few kB
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The training loss of each step of a run, in order, and the sample positions (ascending) at which ranks died."""
-
-    by_step: NDArray[np.float64]
-    batch_size: int
-    kill_samples: list[int]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A loss curve: the steps are cut into pieces of equal length, and each point is the mean of a piece.
-
-    ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``, ``kill_losses``: points on the
-    curve, one for each step at which ranks were killed.
-    """
-
-    samples: list[int]
-    losses: list[float]
-    kill_samples: list[int]
-    kill_losses: list[float]
-
-
-def losses_of(log: EventLog) -> Losses | None:
-    """The losses of a run, for a rerun step the newest one; None without a Started event."""
-    if (started := log.started) is None:
-        return None
-    losses: list[float] = []
-    for event in log.events:
-        if isinstance(event, Trained):
-            losses[event.first_step : event.step] = event.losses
-    kills = sorted({event.samples for event in log.events if isinstance(event, Injected) and event.loss})
-    return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
-
-
-def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
-    """The loss curve of a run, of at most ``max_points`` points; None if there is no step.
-
-    With a ``reference`` run of the same seed, the curve shows the run's loss minus the reference's, at the steps that
-    both runs have. This removes the noise of the batches.
-    """
-    losses = run.by_step
-    if reference is not None:
-        others = reference.by_step
-        losses = losses[: len(others)] - others[: len(losses)]
-    if not len(losses):
-        return None
-    pieces = np.array_split(losses, min(max_points, len(losses)))
-    samples = [int(end) * run.batch_size for end in np.cumsum([len(piece) for piece in pieces])]
-    return _with_kills(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
-
-
-def mean_curve(curves: Sequence[Curve]) -> Curve | None:
-    """The mean of the curves that have the same ``samples`` as the first, with all their kills; None without curves."""
-    if not curves:
-        return None
-    samples = curves[0].samples
-    alike = [each for each in curves if each.samples == samples]
-    means = [float(np.mean(losses)) for losses in zip(*(each.losses for each in alike), strict=True)]
-    return _with_kills(samples, means, sorted({kill for each in alike for kill in each.kill_samples}))
-
-
-def _with_kills(samples: list[int], losses: list[float], kills: list[int]) -> Curve:
-    return Curve(samples, losses, kills, [float(np.interp(kill, samples, losses)) for kill in kills])
-
-
-CONTROLS = (BASELINE, "never_save")
-"""Strategies that do not affect the limits of the axes of losses and AUC differences."""
-_MARKERS = "osD^vXPd"  # by strategy, as points overlap
 _SIZE = (5.2, 3.9)  # inches
-SMALL = 10  # points
-
-
-@dataclass(frozen=True)
-class Data:
-    """The data for figures. ``margin``: the loss that the verdicts accept; None: the margin of the block's measure."""
-
-    blocks: Sequence[Block]
-    cells: Frame
-    margin: float | None
-    _losses: dict[str, Losses | None] = field(default_factory=dict)
-
-    def limit(self, block: Block) -> float:
-        """The loss that the verdicts on ``block`` accept."""
-        return block.measure.margin if self.margin is None else self.margin
-
-    @property
-    def auc_range(self) -> tuple[float, float]:
-        """Limits for axes of AUC differences, in 10⁻³, the same for all settings.
-
-        They include 0, minus the margin, and the intervals of all strategies except ``CONTROLS``.
-        """
-        low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
-        return -high, -low
-
-    @property
-    def loss_range(self) -> tuple[float, float]:
-        """Limits for axes of losses in the measure, in 10⁻³, as ``auc_range`` with the margin itself."""
-        return self._range([line.loss for line in self._lines])
-
-    @property
-    def _lines(self) -> list[Line]:
-        return [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
-
-    def _range(self, values: Sequence[Estimate | None]) -> tuple[float, float]:
-        ends = [1e3 * end for value in values if value for end in value.interval or (value.mean, value.mean)]
-        low, high = min([0.0, *ends]), max([*(1e3 * self.limit(block) for block in self.blocks), *ends])
-        space = 0.08 * (high - low)
-        return low - space, high + space
-
-    def losses(self, label: Any) -> Losses | None:
-        """The losses of the run with index ``label`` in ``cells``; its record is read only once. Raises StoreError."""
-        path = self.cells.loc[label, "path"]
-        if path not in self._losses:
-            self._losses[path] = losses_of(EventLog.of(RunDir(Path(path))))
-        return self._losses[path]
+_MOST_LINES = 30  # across a figure, one for each hour of failures; more are marks at its lower edge
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure. ``draw`` draws one block into axes.
+    """A kind of figure. ``draw`` draws one block into axes; ``says``: the end of the caption, by the block's cells.
 
     ``shared``: the axes, out of "xy", that have the same limits in all blocks. ``needs_pairs``: the figure shows
-    differences to ``none``, so a block without pairs has no such figure.
+    differences to ``none``, so a block without pairs has no such figure; ``needs_aucs``: nor one without evaluations
+    during training.
     """
 
     name: str
@@ -154,10 +36,12 @@ class Kind:
     draw: Callable[["Axes", Block, Data], None]
     shared: str = "xy"
     needs_pairs: bool = False
+    needs_aucs: bool = False
+    says: Callable[[Block, Data], str] = lambda _block, _data: ""
 
 
 def figures(kind: Kind, data: Data) -> "list[tuple[Block, Figure]]":
-    """The figure of each block that has a strategy besides ``none``, and pairs if ``kind`` needs them.
+    """The figure of each block that has a strategy besides ``none``, and what ``kind`` needs.
 
     Call it in the context ``style()``.
     """
@@ -165,7 +49,8 @@ def figures(kind: Kind, data: Data) -> "list[tuple[Block, Figure]]":
 
     drawn: list[tuple[Block, Figure]] = []
     for block in data.blocks:
-        if any(line.auc_difference is not None or not kind.needs_pairs for line in others(block)):
+        has_aucs = not kind.needs_aucs or any(data.aucs(each) for line in block.lines for each in line.cells.index)
+        if has_aucs and any(line.auc_difference is not None or not kind.needs_pairs for line in others(block)):
             figure = Figure(figsize=_SIZE, layout="constrained")
             kind.draw(figure.subplots(), block, data)
             drawn.append((block, figure))
@@ -180,24 +65,6 @@ def _share(all_axes: "Sequence[Axes]", name: str) -> None:
         getattr(axes, f"set_{name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def others(block: Block) -> Iterator[Line]:
-    """The lines of a block, except strategy ``none``."""
-    return (line for line in block.lines if line.strategy != BASELINE)
-
-
-def look_of(line: Line) -> dict[str, Any]:
-    marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
-    return {"color": colour(line.strategy), "marker": marker, "label": line.label}
-
-
-def legend(axes: "Axes") -> None:
-    """Add a legend to the figure, below its axes; a no-op if nothing has a label."""
-    handles, labels = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
-    if handles and axes.figure:
-        axes.figure.legend(handles, labels, loc="outside lower center", ncols=4, **look)
-
-
 _BUCKETS = {
     "save": ("full", ""),
     "load": ("partial", "//"),
@@ -205,6 +72,7 @@ _BUCKETS = {
     "reschedule": ("cpr_vanilla", "\\\\"),
 }
 """(role of the colour, hatch) of each bucket of the overhead."""
+_NEAR = 0.04  # of the figure's sides: nearer points overlap
 _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 
 
@@ -218,24 +86,47 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     if front:
         look: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
         axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)
-    for each in sorted(found, key=lambda each: strategy_order(each.strategy)):
-        _point(axes, each, low, high)
+    overheads = [line.mean("overhead_frac") for other in data.blocks for line in others(other)]
+    scale = math.log if all(overheads) else float
+    width = scale(max(overheads)) - scale(min(overheads)) or 1.0
+    drawn: list[tuple[float, float]] = []
+    ordered = sorted(found, key=lambda each: strategy_order(each.strategy))
+    for point, look in joined((each.line, _point_of(each)) for each in ordered):
+        place = scale(point[0] / 100) / width, point[1] / (high - low)
+        num_near = sum(math.dist(place, other) < _NEAR for other in drawn)
+        drawn.append(place)
+        _draw_point(axes, point, look, (low, high), num_near)
     axes.set_ylim(low, high)
     axes.set_ylabel("AUC lost to none, 10⁻³" if block.measure is AUC else f"{block.measure.title}: loss, 10⁻³")
     axes.set_xlabel("emulated overhead, % of job time")
-    if all(line.mean("overhead_frac") for other in data.blocks for line in others(other)):
+    if all(overheads):
         axes.margins(x=0.12)
         log_scale(axes, "x")
     legend(axes)
 
 
-def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
-    """Draw a strategy's mean loss with its interval; outside the limits, draw a triangle at the edge and the number."""
-    overhead, loss, half = 100 * each.overhead_frac, 1e3 * each.loss.mean, each.loss.half_width
-    look: dict[str, Any] = look_of(each.line)
-    look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if each.on_front else {}
+_Point = tuple[float, float, float | None, bool]
+"""Overhead in %, loss in 10⁻³, half of its interval; whether it is on the Pareto front."""
+
+
+def _point_of(each: Verdict) -> _Point:
+    half = each.loss.half_width
+    return 100 * each.overhead_frac, 1e3 * each.loss.mean, half and 1e3 * half, each.on_front
+
+
+def _draw_point(axes: "Axes", point: _Point, look: dict[str, Any], limits: tuple[float, float], num_near: int) -> None:
+    """Draw a mean loss with its interval; outside the limits, a triangle at the edge and the number.
+
+    A point near to ``num_near`` others is a ring around them.
+    """
+    (overhead, loss, half, is_on_front), (low, high) = point, limits
     if low <= loss <= high:
-        axes.errorbar(overhead, loss, yerr=half and 1e3 * half, capsize=4, markersize=8, linestyle="", **look)
+        if num_near:
+            look |= {"fillstyle": "none", "markeredgewidth": 1.4}
+        elif is_on_front:
+            look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4}
+        size = {"markersize": 8 + 6 * num_near, "capsize": 4 + 2 * num_near}
+        axes.errorbar(overhead, loss, yerr=half, linestyle="", **size, **look)
         return
     edge, look["marker"] = (high, "^") if loss > high else (low, "v")
     axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
@@ -299,11 +190,10 @@ def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
 
 def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
-    for line in others(block):
-        known = _pairs(line)
-        if len(known):
-            look: dict[str, Any] = {"linestyle": "", "markersize": 6, "alpha": 0.85, **look_of(line)}
-            axes.plot(100 * known["pls"], 1e3 * known["auc_difference"], **look)
+    pairs = ((line, _pairs(line)[["pls", "auc_difference"]]) for line in others(block))
+    for points, look in joined((line, known.to_numpy().tolist()) for line, known in pairs if len(known)):
+        percent, differences = zip(*((100 * pls, 1e3 * difference) for pls, difference in points), strict=True)
+        axes.plot(percent, differences, linestyle="", markersize=6, alpha=0.85, **look)
     axes.set_xlabel("PLS, %")
     axes.set_ylabel("AUC − AUC of none, 10⁻³")
     legend(axes)
@@ -311,9 +201,11 @@ def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
 
 def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
     """Training loss of each strategy, as means over pieces of the run, with its kills."""
-    for line in block.lines:
-        runs = [run for label in line.cells.index if (run := data.losses(label))]
-        _draw_curves(axes, line, [each for run in runs if (each := curve(run, max_points=_FEW_POINTS))])
+    runs = {line: [run for label in line.cells.index if (run := data.losses(label))] for line in block.lines}
+    _draw_curves(
+        axes,
+        ((line, [each for run in own if (each := curve(run, max_points=_FEW_POINTS))]) for line, own in runs.items()),
+    )
     axes.set_ylabel("training loss")
     _finish_curves(axes)
 
@@ -321,22 +213,78 @@ def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
 def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
     """Training loss minus the loss of ``none`` at the same step and seed, drawn as by :func:`_loss_curves`."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
-    for line in others(block):
-        both = [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]
-        _draw_curves(axes, line, [each for run, other in both if run and other and (each := curve(run, other))])
+    both = {
+        line: [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]
+        for line in others(block)
+    }
+    _draw_curves(
+        axes,
+        (
+            (line, [each for run, other in own if run and other and (each := curve(run, other))])
+            for line, own in both.items()
+        ),
+    )
     axes.set_ylabel("loss − loss of none")
     _finish_curves(axes)
 
 
-def _draw_curves(axes: "Axes", line: Line, seeds: Sequence[Curve]) -> None:
-    """Draw each seed's curve faint behind their mean, and a cross for each kill."""
-    look: dict[str, Any] = {"color": colour(line.strategy)}
-    if len(seeds) > 1:
-        for each in seeds:
-            axes.plot(each.samples, each.losses, linewidth=0.6, alpha=0.3, **look)
-    if mean := mean_curve(seeds):
-        axes.plot(mean.samples, mean.losses, linewidth=1.4, label=line.label, **look)
-        axes.plot(mean.kill_samples, mean.kill_losses, linestyle="", marker="x", markersize=5, **look)
+def _draw_curves(axes: "Axes", lines: Iterable[tuple[Line, list[Curve]]]) -> None:
+    """Draw each seed's curve faint behind the mean of a line, and a cross for each kill."""
+    drawn = joined(lines)
+    for width, (seeds, look) in zip(_widths(len(drawn)), drawn, strict=True):
+        own: dict[str, Any] = {"color": look["color"]}
+        for each in seeds if len(seeds) > 1 else ():
+            axes.plot(each.samples, each.losses, linewidth=0.6, alpha=0.3, **own)
+        if mean := mean_curve(seeds):
+            axes.plot(mean.samples, mean.losses, linewidth=width, label=look["label"], **own)
+            axes.plot(mean.kill_samples, mean.kill_losses, linestyle="", marker="x", markersize=5, **own)
+
+
+def _widths(num: int) -> list[float]:
+    """The widths of ``num`` curves: a later one is thinner, so that it does not hide an earlier one."""
+    return [1.2 + 0.5 * (num - 1 - place) for place in range(num)]
+
+
+def _auc_over_hours(axes: "Axes", block: Block, data: Data, *, is_difference: bool) -> None:
+    """The AUC of evaluations during training over the hours of the job, or its difference to ``none``, in 10⁻³."""
+    lines: dict[Line, list[tuple[Aucs, Aucs | None]]] = {}
+    for line in others(block) if is_difference else block.lines:
+        partners = (
+            line.cells["partner"].dropna().items() if is_difference else ((each, each) for each in line.cells.index)
+        )
+        both = [(data.aucs(label), data.aucs(partner)) for label, partner in partners]
+        lines[line] = [(own, other if is_difference else None) for own, other in both if own and other]
+    drawn = joined((line, [_points(*run) for run in runs]) for line, runs in lines.items() if runs)
+    for width, (seeds, look) in zip(_widths(len(drawn)), drawn, strict=True):
+        for points in seeds if len(seeds) > 1 else ():
+            axes.plot(*zip(*points.items(), strict=True), linewidth=0.6, alpha=0.3, color=look["color"])
+        shared = [hour for hour in seeds[0] if all(hour in points for points in seeds)]
+        means = [sum(points[hour] for points in seeds) / len(seeds) for hour in shared]
+        axes.plot(shared, means, linewidth=width, color=look["color"], label=look["label"])
+    hours = sorted({hour for runs in lines.values() for own, _ in runs for hour in own.kill_hours})
+    for number, hour in enumerate(hours):
+        top, label = (1.0, "failure") if len(hours) <= _MOST_LINES else (0.05, "failures")
+        axes.axvline(hour, ymax=top, color=THEMES["muted"][0], linewidth=0.8, ls="--", label=None if number else label)
+    nums = sorted({own.num_samples for runs in lines.values() for own, _ in runs})
+    samples = f"the first {' or '.join(f'{num:,}' for num in nums)} test samples"
+    axes.set_ylabel(f"AUC less that of none on\n{samples}, 10⁻³" if is_difference else f"AUC on {samples}")
+    axes.set_xlabel("hour of the job, without overhead")
+    legend(axes)
+
+
+def _points(own: Aucs, other: Aucs | None) -> dict[float, float]:
+    if other is None:
+        return own.by_hour
+    return {hour: 1e3 * (auc - other.by_hour[hour]) for hour, auc in own.by_hour.items() if hour in other.by_hour}
+
+
+def _says_error(block: Block, data: Data) -> str:
+    """The standard error of one AUC of the curve, in a sentence; empty if it is unknown."""
+    known = [own for line in block.lines for label in line.cells.index if (own := data.aucs(label)) and own.error]
+    if not known:
+        return ""
+    error = sum(own.error or 0.0 for own in known) / len(known)
+    return f"Standard error of the AUC of one run by the choice of the test samples: {1e3 * error:.1f}·10⁻³."
 
 
 def _finish_curves(axes: "Axes") -> None:
@@ -352,9 +300,9 @@ TRADEOFF = Kind(
     "AUC lost against emulated overhead",
     "One point per strategy: what it costs, and what it loses. Down and left is better. The bar is the 95 % confidence "
     "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
-    "are the Pareto front of the means: no other strategy is both cheaper and better. The dotted line is the loss that "
-    "the verdicts accept. A triangle at the edge is a strategy outside the "
-    "scale, with its mean.",
+    "are the Pareto front of the means: no other strategy is both cheaper and better. A ring is around a point that "
+    "would hide it; a label with = is of strategies with the same point. The dotted line is the loss that the verdicts "
+    "accept. A triangle at the edge is a strategy outside the scale, with its mean.",
     _tradeoff,
     needs_pairs=True,
 )
@@ -386,6 +334,25 @@ KINDS = (
         "alone, all points would lie on one falling line; priority saving helps where points lie above it.",
         _pls_against_auc,
         needs_pairs=True,
+    ),
+    Kind(
+        "hours",
+        "AUC over the hours of the job",
+        "Means over seeds of the evaluations during training, and each seed faint behind. A vertical line is an hour "
+        "at which ranks died. The evaluations are on the first test samples alone, so the last one is not the AUC of "
+        "the table, which is on all of them.",
+        partial(_auc_over_hours, is_difference=False),
+        needs_aucs=True,
+        says=_says_error,
+    ),
+    Kind(
+        "hours_above",
+        "Effect of failures on AUC over the hours of the job",
+        "The same evaluations, each less that of none on the same test samples after the same training samples of the "
+        "same seed. A vertical line is an hour at which ranks died.",
+        partial(_auc_over_hours, is_difference=True),
+        needs_pairs=True,
+        needs_aucs=True,
     ),
     Kind(
         "loss",

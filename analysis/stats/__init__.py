@@ -11,6 +11,7 @@ from analysis.stats.blocks import (
     equal_runs,
     in_thousandths,
     measures_of,
+    natural,
     regimes_of,
     sample_equivalent,
     setting_text,

@@ -1,6 +1,7 @@
 """Finished cells by setting and strategy, with estimates over their seeds, and verdicts on each strategy's loss."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -132,7 +133,10 @@ def _keys(cells: Frame) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Block:
-    """All strategies under one setting. ``title``: the values in which it differs from other blocks; may be empty."""
+    """All strategies under one setting. ``title``: the values in which it differs from other blocks; may be empty.
+
+    ``axes``: the keys of these values. Of keys whose values vary together it has one.
+    """
 
     setting: dict[str, Any]
     title: str
@@ -140,6 +144,12 @@ class Block:
     measure: Measure = AUC
     rounding: Rounding | None = None
     """The effect of rounding; None if it is unknown."""
+    axes: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values of ``axes`` as text."""
+        return tuple("null" if self.setting[key] is None else str(self.setting[key]) for key in self.axes)
 
 
 def sample_equivalent(block: Block, loss: Estimate) -> tuple[float, float, float] | None:
@@ -210,17 +220,35 @@ def _blocks(cells: Frame, keys: Sequence[str], measure: Measure) -> list[Block]:
         for values, group in whole.items()
     }
     groups = _without_repeated(whole, own, strategy)
-    differing = [place for place in range(len(keys)) if len({values[place] for values in groups}) > 1]
+    axes = _axes(keys, [*groups])
     blocks: list[Block] = []
-    for values in sorted(groups, key=lambda values: [str(value) for value in values]):
+    for values in sorted(groups, key=lambda values: [*map(natural, values)]):
         setting = dict(zip(keys, values, strict=True))
-        title = setting_text({keys[place]: values[place] for place in differing})
+        title = setting_text({key: setting[key] for key in axes})
         group = done.loc[groups[values]]
         references = group[group["strategy"] == BASELINE]
         rounding, of_auc = (rounding_of(references, cells, each) for each in (measure, AUC))
         lines = [replace(line, rounding=rounding, auc_rounding=of_auc) for line in _lines(setting, group, cells)]
-        blocks.append(Block(setting, title, _with_shared_keys(lines), measure, rounding))
+        blocks.append(Block(setting, title, _with_shared_keys(lines), measure, rounding, axes))
     return blocks
+
+
+def _axes(keys: Sequence[str], settings: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
+    """The ``keys`` that vary between the settings; of several that vary together, the one that was swept."""
+    found: dict[tuple[int, ...], str] = {}
+    for key in sorted(keys, key=lambda key: (key != "engine", "." not in key)):
+        values = [setting[keys.index(key)] for setting in settings]
+        if len(set(values)) > 1:
+            found.setdefault(tuple(map(values.index, values)), key)
+    return tuple(sorted(found.values(), key=[*keys].index))
+
+
+def natural(value: Any) -> list[str | float]:
+    """A sort key: numbers, also those inside of texts, are in numeric order (``fixed:2`` before ``fixed:16``)."""
+    if isinstance(value, int | float):
+        return ["", float(value)]
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(value))
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:

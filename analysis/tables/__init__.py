@@ -5,6 +5,7 @@
 from analysis.tables.advice import advice, reading, verdict_tables
 from analysis.tables.builder import (
     UNKNOWN,
+    Fitted,
     Heading,
     markdown_table,
     page_html,
@@ -26,8 +27,10 @@ from analysis.tables.strategies import (
     content,
     damaged_cells,
     footnotes,
+    is_swept,
     missing,
     show_table,
+    swept,
     table,
     table_text,
 )

@@ -2,41 +2,56 @@
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, FileSystemLoader
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Column as RichColumn
 from rich.table import Table
+from rich.text import Text
 
 from analysis.stats import Estimate
+from harness.core.errors import UserError
 
 UNKNOWN = "–"
 HINT = "± is half of the 95 % confidence interval over seeds; --explain says how the numbers are made."
+_LEAST_TEXT = 20  # characters to which a column of text is wrapped before a column is left out
+_ANY_WIDTH = 10_000  # wider than any table
 
 
 @dataclass(frozen=True)
 class Heading:
     """A column's heading: ``title`` in HTML, and ``short``, if given, elsewhere.
 
-    In HTML, neighbouring columns of a ``group`` have a common heading.
+    In HTML, neighbouring columns of a ``group`` have a common heading. ``key``: the column's name on the command line,
+    if not the title in lower case.
     """
 
     title: str
     short: str = ""
     group: str = ""
+    key: str = ""
     is_text: bool = False  # aligned left
     is_key: bool = False  # stays in sight in HTML when the table is scrolled
+    order: int = 0  # 0: on every console; where one is too narrow, columns of the greatest order go first
+
+    @property
+    def name(self) -> str:
+        return self.key or self.title.lower()
 
     @property
     def line(self) -> str:
         """The short title, else the title, on one line."""
         return (self.short or self.title).replace("\n", " ")
+
+
+H = TypeVar("H", bound=Heading)
 
 
 class Shown(Group):
@@ -51,13 +66,82 @@ class Shown(Group):
     __repr__ = __str__
 
 
-def rich_table(headings: Iterable[Heading], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table for the console, with its title above it, on the left."""
-    columns = [RichColumn(each.short or each.title, justify="left" if each.is_text else "right") for each in headings]
-    table = Table(*columns, title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    return table
+@dataclass(frozen=True)
+class Fitted:
+    """A table that fits any console: where not all columns have room, some are left out, and a line names them.
+
+    First texts are wrapped; then columns go, those of the greatest ``Heading.order`` first, from the right. No number
+    is cut or wrapped. ``folds``: columns without room stand below the others instead, beside the columns of order 0.
+    """
+
+    headings: Sequence[Heading]
+    rows: Sequence[Sequence[str]]
+    title: str | None = None
+    folds: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        left = [place for place, heading in enumerate(self.headings) if heading.order]
+        while True:
+            shown = self._with_room(left, console, options)
+            yield self._table(shown)
+            left = [place for place in left if place not in shown]
+            if not (left and self.folds):
+                break
+        if left:
+            names = ", ".join(self.headings[place].name for place in left)
+            hint = "--columns of `table` and `compare` chooses; a file or a pipe (`| less -S`) gets all"
+            yield Text(f"Left out at a width of {options.max_width}: {names}. {hint}.", style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        every = range(len(self.headings))
+        narrowest = self._with_room(every, console, options.update(max_width=0))
+        widest = Measurement.get(console, options, self._table(every)).maximum
+        return Measurement(min(widest, self._width(narrowest, console, options)), widest)
+
+    def _with_room(self, places: Iterable[int], console: Console, options: ConsoleOptions) -> list[int]:
+        """The ``places`` of columns that have room beside those of order 0; at least one if the table folds."""
+        kept = [*places]
+        for place in sorted(kept, key=lambda place: (self.headings[place].order, place), reverse=True):
+            if len(kept) == self.folds or self._width(kept, console, options) <= options.max_width:
+                break
+            kept.remove(place)
+        return kept
+
+    def _width(self, places: Collection[int], console: Console, options: ConsoleOptions) -> int:
+        return Measurement.get(console, options.update(max_width=_ANY_WIDTH), self._table(places)).minimum
+
+    def _table(self, places: Collection[int]) -> Table:
+        """The table of the columns at ``places`` and those of order 0, with its title above it, on the left."""
+        shown = [place for place, heading in enumerate(self.headings) if not heading.order or place in places]
+        columns = [self._column(place) for place in shown]
+        table = Table(*columns, title=self.title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        for row in self.rows:
+            table.add_row(*(row[place] for place in shown))
+        return table
+
+    def _column(self, place: int) -> RichColumn:
+        heading = self.headings[place]
+        title = heading.short or heading.title
+        widest = max(len(line) for text in (title, *(row[place] for row in self.rows)) for line in text.split("\n"))
+        if heading.is_text:
+            return RichColumn(title, min_width=min(widest, _LEAST_TEXT))
+        return RichColumn(title, justify="right", min_width=widest)
+
+
+def rich_table(
+    headings: Iterable[Heading], rows: Iterable[Sequence[str]], title: str | None = None, *, folds: bool = False
+) -> Fitted:
+    """A table for the console, with its title above it on the left."""
+    return Fitted([*headings], [*rows], title, folds)
+
+
+def chosen(headings: Iterable[H], names: Sequence[str], order: int = 3) -> list[H]:
+    """The ``headings`` of these ``names``, in order; without names all up to ``order``. Raises UserError."""
+    known = {heading.name: heading for heading in headings}
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
+    named = [replace(known[name], order=min(known[name].order, 1)) for name in names]
+    return named or [heading for heading in known.values() if heading.order <= order]
 
 
 def markdown_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]]) -> str:

@@ -23,8 +23,17 @@ from analysis.stats import (
     setting_text,
     strategy_order,
 )
-from analysis.tables.builder import HINT, Heading, Shown, latex_table, markdown_table, rich_table, show_interval
-from analysis.tables.strategies import Format, damaged_cells, numbers
+from analysis.tables.builder import (
+    HINT,
+    Heading,
+    Shown,
+    chosen,
+    latex_table,
+    markdown_table,
+    rich_table,
+    show_interval,
+)
+from analysis.tables.strategies import COLUMNS, Format, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -45,6 +54,9 @@ METRICS: dict[str, tuple[str, float, int]] = {
 """By column of ``load``: heading, factor and digits of the difference."""
 _OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³", 1e3, 3)}
 """As ``METRICS``, of measures that are compared only on request."""
+
+_NAMES = {column.of: column.name for column in COLUMNS if column.of}
+"""The name of a difference on the command line, that of its column in the table of strategies."""
 
 _MAX_RATIO = 99  # a larger ratio is no evidence but a constant: the difference hardly depends on the seed
 _LEGEND = (
@@ -77,10 +89,13 @@ def _equal(found: Sequence[Comparison]) -> Iterator[Text]:
         yield Text(f"Final models equal to the bit: {'; '.join(parts)}.")
 
 
-def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, explain: bool = False) -> Shown:
+def show_comparison(
+    dirs: Sequence[Path | str], *, measure: Measure = AUC, columns: Sequence[str] = (), explain: bool = False
+) -> Shown:
     """:func:`comparisons` as tables, each with the config keys in which the two folders differ.
 
-    Raises as ``comparisons``, and StoreError if a config cannot be read.
+    ``columns``: names of the differences to show, in order; empty for all that have room. Raises as ``comparisons``,
+    UserError for an unknown name, and StoreError if a config cannot be read.
     """
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames, measure)
@@ -88,7 +103,7 @@ def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, expla
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
         items = [item for item in found if item.other == other]
-        parts.append(rich_table(*_rounded(items, _with_ratio), title))
+        parts.append(rich_table(*_rounded(items, _with_ratio, columns), title))
         parts += [*_equal(items), Text(_config_difference(items), style="dim")]
         of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
         for column, (folder, frame) in zip(("path base", "path"), of_both, strict=True):
@@ -99,11 +114,18 @@ def show_comparison(dirs: Sequence[Path | str], *, measure: Measure = AUC, expla
     return Shown(*parts, _legend(explain), *_left_out(frames))
 
 
-def show_comparison_to(path: Path | str, baseline: str, *, measure: Measure = AUC, explain: bool = False) -> Shown:
-    """:func:`comparisons_to` as a table. Raises the same errors."""
+def show_comparison_to(
+    path: Path | str,
+    baseline: str,
+    *,
+    measure: Measure = AUC,
+    columns: Sequence[str] = (),
+    explain: bool = False,
+) -> Shown:
+    """:func:`comparisons_to` as a table, with ``columns`` as :func:`show_comparison`. Raises the same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame, measure)
-    table = rich_table(*_rounded(found, _with_ratio), f"strategies of {path} less {baseline}")
+    table = rich_table(*_rounded(found, _with_ratio, columns), f"strategies of {path} less {baseline}")
     alone = map(Text, _alone(_done(frame), found, baseline))
     return Shown(table, *_equal(found), *alone, _legend(explain), *_left_out([frame]))
 
@@ -112,14 +134,17 @@ def _legend(explain: bool) -> Text:
     return Text(_LEGEND if explain else HINT, style="dim")
 
 
-def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
+def comparison_text(found: Sequence[Comparison], kind: Format, *, columns: Sequence[str] = ()) -> str:
     """Comparisons as text: :func:`compare` as CSV, or a LaTeX or Markdown table of rounded means with intervals.
 
+    ``columns``: names of the differences of such a table, in order; empty for all. Raises UserError for an unknown one.
     A table of strategies of one folder does not name the folder; its column ``base`` has the strategy alone.
     """
     if kind == "csv":
+        if columns:
+            raise UserError("--columns: expected --format latex or markdown, or none; a CSV file has all columns")
         return _frame(found).to_csv(index=False)
-    headings, rows = _rounded(found, show_interval)
+    headings, rows = _rounded(found, show_interval, columns)
     sides = {"base": [item.base for item in found], "other": [item.other for item in found]}
     if all(item.base.endswith(f" in {item.other}") for item in found):
         sides = {"base": [item.base.removesuffix(f" in {item.other}") for item in found]}
@@ -128,22 +153,32 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
     return markdown_table(headings, rows) if kind == "markdown" else latex_table(headings, rows)
 
 
-def _rounded(found: Sequence[Comparison], text_of: Callable[..., str]) -> tuple[list[Heading], list[list[str]]]:
-    """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it."""
-    names = [name for name in (found[0].differences if found else METRICS) if any(e.differences[name] for e in found)]
-    metrics = [(name, *(METRICS | _OTHERS)[name]) for name in names]
-    headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(title) for _, title, _, _ in metrics)]
+def _rounded(
+    found: Sequence[Comparison], text_of: Callable[..., str], names: Sequence[str] = ()
+) -> tuple[list[Heading], list[list[str]]]:
+    """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it.
+
+    ``names``: of the differences to show (``_NAMES``), in order; empty for all. Raises UserError for an unknown one.
+    """
+    known = [name for name in (found[0].differences if found else METRICS) if any(e.differences[name] for e in found)]
+    metrics = {column: (METRICS | _OTHERS)[column] for column in known}
+    kept = {*known[:1], "overhead_frac"}  # longest, on a narrow console
+    by_name = {_NAMES.get(column, column): column for column in metrics}
+    own = chosen(
+        [Heading(metrics[each][0], key=name, order=2 - (each in kept)) for name, each in by_name.items()], names
+    )
+    shown = [(column, *metrics[column][1:]) for column in (by_name[heading.name] for heading in own)]
     rows = [
         [
             *(item.group or "seed", str(len(item.pairs))),
             *(
                 text_of(item.differences[each], scale=scale, digits=digits, signed=True)
-                for each, _, scale, digits in metrics
+                for each, scale, digits in shown
             ),
         ]
         for item in found
     ]
-    return headings, rows
+    return [Heading("pairs of", is_text=True), Heading("n"), *own], rows
 
 
 def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":

@@ -4,7 +4,7 @@ A new column is one entry of ``COLUMNS``, from which every form of the table (co
 made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,12 +28,14 @@ from analysis.stats import (
     rounding_text,
     sample_equivalent,
     seeds_text,
+    strategy_order,
 )
 from analysis.tables.builder import (
     HINT,
     UNKNOWN,
     Heading,
     Shown,
+    chosen,
     latex_table,
     markdown_table,
     rich_table,
@@ -55,6 +57,7 @@ CAPTION = (
     "ΔAUC to none is paired by seed. Save to total: overhead emulated by the profile, % of the job. "
     "Stall: seconds measured on this machine."
 )
+_MOST_AXES = 2  # of a sweep that have a column each
 _MOST_COPIES = 3  # that have a line of their own
 MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
@@ -86,23 +89,19 @@ class Column(Heading):
     """A column of the table of strategies: a heading, and the text of its cells.
 
     ``of``: the column of ``load`` whose mean, times ``scale``, is shown with ``digits`` digits. ``show``: a function
-    that makes the text of a cell in another way. ``key``: the column's name on the command line, if not the title in
-    lower case. ``where``: whether a block has the column. ``note``: its explanation below the table.
+    that makes the text of a cell in another way. ``where``: whether a block has the column. ``note``: its explanation
+    below the table. ``order``: at most 2 for a column that a LaTeX table has too, unless others are named.
     """
 
+    order: int = 3
     of: str = ""
     scale: float = 1
     digits: int = 2
     show: "Callable[[Column, Line], str]" = lambda column, line: show_mean(
         line.estimate(column.of), scale=column.scale, digits=column.digits
     )
-    key: str = ""
     where: Callable[[Block], bool] = lambda _: True
     note: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.key or self.title.lower()
 
 
 def _is_known(name: str, block: Block) -> bool:
@@ -160,8 +159,8 @@ def _resource(title: str, short: str, of: str, **values: Any) -> Column:
 
 
 COLUMNS = (
-    Column(title="strategy", is_text=True, show=lambda _, line: line.label),
-    Column(title="n", show=lambda _, line: str(len(line.cells))),
+    Column(title="strategy", is_text=True, order=0, show=lambda _, line: line.label),
+    Column(title="n", order=1, show=lambda _, line: str(len(line.cells))),
     Column(
         title="AUC",
         group="quality",
@@ -169,7 +168,13 @@ COLUMNS = (
         show=lambda column, line: show_interval(line.estimate(column.of), digits=5),
     ),
     Column(
-        title="ΔAUC to none, 10⁻³", short="ΔAUC\n10⁻³", group="quality", scale=1e3, show=_difference, key="delta_auc"
+        title="ΔAUC to none, 10⁻³",
+        short="ΔAUC\n10⁻³",
+        group="quality",
+        scale=1e3,
+        show=_difference,
+        key="delta_auc",
+        order=1,
     ),
     Column(
         title="ΔAUC over shared seeds, 10⁻³",
@@ -178,6 +183,7 @@ COLUMNS = (
         scale=1e3,
         show=_shared,
         key="delta_auc_shared",
+        order=2,
         where=has_shared,
     ),
     Column(
@@ -188,6 +194,7 @@ COLUMNS = (
         scale=1e3,
         show=lambda column, line: show_interval(line.estimate(column.of), scale=column.scale),
         key="drop",
+        order=1,
         where=lambda block: any(line.mean("num_failures") and line.estimate("drop") for line in block.lines),
         note=DROP_NOTE,
     ),
@@ -198,21 +205,22 @@ COLUMNS = (
         scale=1e3,
         show=_loss,
         key="loss",
+        order=1,
         where=lambda block: block.measure not in (AUC, DROP),
         note=_LOSS,
     ),
-    Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss"),
+    Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss", order=2),
     Column(title="normalised entropy", short="NE", of="ne", digits=4, key="ne", **_recorded),
     Column(title="calibration", short="cal.", of="calibration", digits=3, key="calibration", **_recorded),
-    _lost(title="PLS", short="PLS\n%", of="pls"),
-    _lost(title="updates", short="upd.\nlost %", of="update_pls"),
+    _lost(title="PLS", short="PLS\n%", of="pls", order=2),
+    _lost(title="updates", short="upd.\nlost %", of="update_pls", order=2),
     _lost(title="updates, tracked", short="tracked\nlost %", of="update_pls_tracked", key="tracked"),
     *(
         _emulated(title=bucket, short=f"{short}\n%", of=f"{bucket}_frac")
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total),
-    Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written"),
+    _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total, order=1),
+    Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written", order=2),
     Column(title="stall, s", short="stall\ns", group="measured", of="stall_s", key="stall"),
     Column(
         title="dense network",
@@ -230,40 +238,72 @@ COLUMNS = (
     _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
     _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
 )
-IN_A_PAPER = (
-    "strategy",
-    "n",
-    "delta_auc",
-    "delta_auc_shared",
-    "drop",
-    "log_loss",
-    "pls",
-    "updates",
-    "total",
-    "written",
-)
-"""The columns of a LaTeX table, of those that all its settings have, unless others are named."""
 
 
-def content(block: Block, names: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
+def content(block: Block, names: Sequence[str] = (), order: int = 3) -> tuple[list[Column], list[list[str]]]:
     """The columns of a block's table, and the text of each line's cells.
 
-    ``names``: names of the columns to show, in order; empty for all. Raises UserError for a column the table lacks.
+    ``names``: names of the columns to show, in order; empty for all up to ``order``. Raises UserError for a column the
+    table lacks.
     """
-    known = {column.name: column for column in COLUMNS if column.where(block)}
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(f"--columns: expected some of {', '.join(known)}; got {', '.join(unknown)}")
-    columns = [known[name] for name in names or known]
+    columns = chosen([column for column in COLUMNS if column.where(block)], names, order)
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
 
 
-def show_table(frame: "pd.DataFrame", *, measure: Measure = AUC, explain: bool = False) -> Shown:
-    """The tables of strategies for the console, one for each setting; then the cells that are left out, and why.
+def is_swept(blocks: Sequence[Block]) -> bool:
+    """Whether ``blocks`` differ in another key than the engine, so that they have one table (:func:`swept`)."""
+    return bool(blocks) and any(key != "engine" for key in blocks[0].axes)
 
-    ``explain``: adds notes on how the numbers are computed.
+
+def swept(
+    blocks: Sequence[Block], names: Sequence[str] = (), labels: Mapping[str, str] | None = None
+) -> tuple[list[Heading], list[list[str]]]:
+    """The table of several settings: for each of some columns a row per setting, with a cell per strategy.
+
+    ``names``: of the columns (``COLUMNS``); empty for loss and overhead, and n if it varies. A strategy that has the
+    same cells under all settings, as one without the swept option, has a cell in a first row alone. ``labels``: other
+    names of strategies. Raises UserError for a column that the table lacks.
+    """
+    known = [column for column in COLUMNS[1:] if any(map(column.where, blocks))]
+    names = [name for name in names if name != COLUMNS[0].name]  # strategies stand across
+    found = [{line.label: line for line in block.lines} for block in blocks]
+    every = sorted((line for lines in found for line in lines.values()), key=lambda line: strategy_order(line.strategy))
+    usual = ["delta_auc" if blocks[0].measure is AUC else "loss", "total"]
+    usual = ["n", *usual] if len({len(line.cells) for line in every}) > 1 else usual
+    shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
+    cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}
+    is_same = {label: len(own) == 1 for label, own in cells.items()}
+    axes = [Heading(key) for key in blocks[0].axes]
+    values = [block.values for block in blocks]
+    if len(axes) > _MOST_AXES:
+        axes, values = [Heading("setting", is_text=True)], [(block.title,) for block in blocks]
+    rows: list[list[str]] = []
+    for column in chosen(known, names or usual):
+        settings = [(own, lines, False) for own, lines in zip(values, found, strict=True)]
+        if any(is_same.values()):
+            settings = [(("all",) * len(axes), found[0], True), *settings]
+        for place, (setting, lines, are_same) in enumerate(settings):
+            own = [label in lines and is_same[label] == are_same for label in shown]
+            texts = [column.show(column, lines[label]) if has else "" for label, has in zip(shown, own, strict=True)]
+            rows.append(["" if place else column.line, *setting, *texts])
+    across = [Heading((labels or {}).get(label, label), order=1) for label in shown]
+    return [Heading("", is_text=True), *axes, *across], rows
+
+
+def show_table(
+    frame: "pd.DataFrame", *, measure: Measure = AUC, columns: Sequence[str] = (), explain: bool = False
+) -> Shown:
+    """The table of strategies for the console, one for each engine; then the cells that are left out, and why.
+
+    Settings that differ in another key have one table (:func:`swept`). ``columns``: names of the columns to show, in
+    order; empty for all that have room. ``explain``: adds notes on how the numbers are computed. Raises UserError for a
+    column that the table lacks.
     """
     blocks = blocks_of(frame, measure)
-    tables = [rich_table(*content(block), block.title) for block in blocks]
+    if is_swept(blocks):
+        tables = [rich_table(*swept(blocks, columns), folds=True)]
+    else:
+        tables = [rich_table(*content(block, columns), block.title) for block in blocks]
     lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
     notes = (Text(line, style="dim") for line in lines)
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
@@ -345,8 +385,8 @@ def table_text(
 ) -> str:
     """The table of strategies as text: :func:`table` as CSV, or the console's table as LaTeX or Markdown.
 
-    ``columns``: names of the columns to show, in order (default: all; for LaTeX ``IN_A_PAPER``). ``labels``: other
-    names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
+    ``columns``: names of the columns to show, in order (default: all; for LaTeX those of order up to 2). ``labels``:
+    other names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
 
     Raises UserError for a column or a strategy that the table lacks, or an option that the format does not take.
     """
@@ -360,25 +400,24 @@ def table_text(
     there = {line.label for block in blocks for line in block.lines}
     if unknown := sorted({*(labels or {})} - there):
         raise UserError(f"--labels: expected some of {', '.join(sorted(there))}, got {unknown[0]}")
+    headings, texts = swept(blocks, columns, labels) if is_swept(blocks) else _long(blocks, kind, columns, labels or {})
+    return markdown_table(headings, texts) if kind == "markdown" else latex_table(headings, texts, caption)
+
+
+def _long(
+    blocks: Sequence[Block], kind: Format, names: Sequence[str], labels: Mapping[str, str]
+) -> tuple[list[Heading], list[list[str]]]:
+    """The tables of ``blocks`` below each other, as one; of several blocks with a first column for the setting."""
     headings: dict[str, Heading] = {"setting": Heading("setting", is_text=True)} if len(blocks) > 1 else {}
     rows: list[dict[str, str]] = []
-    in_a_paper = [each.name for each in COLUMNS if each.name in IN_A_PAPER and all(map(each.where, blocks))]
     for block in blocks:
-        own, lines = content(block, columns or (in_a_paper if kind == "latex" else ()))
+        own, lines = content(block, names, 2 if kind == "latex" else 3)
         headings |= {column.name: column for column in own}
         for cells in lines:
             row = dict(zip((column.name for column in own), cells, strict=True))
-            rows.append(
-                {
-                    "setting": block.title,
-                    **row,
-                    "strategy": (labels or {}).get(row.get("strategy", ""), row.get("strategy", "")),
-                }
-            )
-    texts = [[row.get(name, "") for name in headings] for row in rows]
-    if kind == "markdown":
-        return markdown_table([*headings.values()], texts)
-    return latex_table([*headings.values()], texts, caption)
+            strategy = row.get("strategy", "")
+            rows.append({"setting": block.title, **row, "strategy": labels.get(strategy, strategy)})
+    return [*headings.values()], [[row.get(name, "") for name in headings] for row in rows]
 
 
 def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
@@ -386,10 +425,15 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
 
     ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have.
     """
-    rounding = dict.fromkeys(rounding_text(block.rounding, block.measure) for block in blocks if block.rounding)
+    rounded: dict[str, list[str]] = {}
+    for block in blocks:
+        if block.rounding:
+            rounded.setdefault(rounding_text(block.rounding, block.measure), []).append(block.title)
+    rounding = [f"{', '.join(titles)}: {text}" if len(rounded) > 1 else text for text, titles in rounded.items()]
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
     shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
     found = [
+        *(_sweep_notes(blocks) if is_swept(blocks) else ()),
         *_partner_notes(blocks),
         *(f"{block.title}: {line}" if block.title else line for block in blocks for line in comparable(block)),
         *_measure_notes(blocks),
@@ -422,6 +466,21 @@ def comparable(block: Block) -> list[str]:
         cells = f"all {num} cells that both have{binds}" if num == of else f"{num} of {of} cells"
         notes.append(f"{line.label} is equal to {other.label} to the bit in {cells}.")
     return notes
+
+
+def _sweep_notes(blocks: Sequence[Block]) -> Iterator[str]:
+    """Lines on what is equal in all cells of the table of a sweep: the AUC of ``none``, and the number of runs."""
+    aucs: dict[str, list[str]] = {}
+    for block in blocks:
+        for line in block.lines:
+            if line.strategy == BASELINE:
+                aucs.setdefault(show_interval(line.estimate("auc"), digits=5), []).append(block.title)
+    for auc, titles in aucs.items():
+        where = f" ({'; '.join(titles)})" if len(aucs) > 1 else ""
+        yield f"AUC of {BASELINE}, the runs without failures{where}: {auc}."
+    nums = {len(line.cells) for block in blocks for line in block.lines}
+    each = f"n = {nums.pop()} runs in each cell. " if len(nums) == 1 else ""
+    yield f"{each}ΔAUC: difference to {BASELINE}; total: overhead in % of the job; --columns shows other columns."
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:

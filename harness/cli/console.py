@@ -18,6 +18,7 @@ from rich.console import ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
+from rich.text import Text
 
 from harness.cli.arguments import as_typed
 from harness.core.errors import UserError
@@ -93,8 +94,9 @@ def say(text: str) -> None:
 def show(result: RenderableType) -> None:
     """Write a rich table or text to stdout, without control codes if stdout is not a terminal.
 
-    Text is wrapped at the console's width (160 characters in a file). A table gets the width that it needs; if the
-    terminal is narrower, a note says so. Raises UserError, BrokenPipeError.
+    Text is wrapped at the console's width (160 characters in a file). In a file a table has the width that it needs. On
+    a terminal it has at most that of the terminal if it can leave columns out or fold them; if it still needs more, a
+    note says so. Raises UserError, BrokenPipeError.
     """
     with _stdout() as stdout:
         console = Console(file=stdout, highlight=False)
@@ -102,7 +104,10 @@ def show(result: RenderableType) -> None:
         options = console.options.update(max_width=_MAX_WIDTH)
         widest = 0
         for part in result.renderables if isinstance(result, Group) else [result]:
-            needed = Measurement.get(console, options, part).maximum if isinstance(part, Table) else 0
+            needs = Measurement(0, 0) if isinstance(part, Text) else Measurement.get(console, options, part)
+            # A plain table of rich would break numbers to be narrower.
+            is_fixed = isinstance(part, Table) or not console.is_terminal
+            needed = needs.maximum if is_fixed else needs.minimum
             # The height is given too, as rich ignores a width alone where TERM=dumb.
             Console(file=stdout, highlight=False, width=max(width, needed), height=_HEIGHT).print(part)
             widest = max(widest, needed)

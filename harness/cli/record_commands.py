@@ -32,13 +32,11 @@ def compare(options: argparse.Namespace) -> None:
             if to is None
             else analysis.comparisons_to(dirs[0], to, measure=measure)
         )
-        console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
+        console.say(analysis.comparison_text(found, options.format, columns=options.columns).rstrip("\n"))
     else:
-        explain = options.explain
+        look = {"measure": measure, "columns": options.columns, "explain": options.explain}
         console.show(
-            analysis.show_comparison(dirs, measure=measure, explain=explain)
-            if to is None
-            else analysis.show_comparison_to(dirs[0], to, measure=measure, explain=explain)
+            analysis.show_comparison(dirs, **look) if to is None else analysis.show_comparison_to(dirs[0], to, **look)
         )
 
 
@@ -53,10 +51,11 @@ def table(options: argparse.Namespace) -> None:
         console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))
         for line in missing(frame):
             console.note(line)
-    elif options.columns or options.labels or options.caption is not None:
-        raise UserError("--columns, --labels, --caption: expected --format latex or markdown")
+    elif options.labels or options.caption is not None:
+        raise UserError("--labels, --caption: expected --format latex or markdown")
     else:
-        console.show(analysis.show_table(frame, measure=measure, explain=options.explain))
+        look = {"measure": measure, "columns": options.columns, "explain": options.explain}
+        console.show(analysis.show_table(frame, **look))
 
 
 def report(options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import analysis
@@ -20,21 +21,27 @@ from analysis.figures import (
     KINDS,
     MAX_POINTS,
     PAPER,
+    SWEEP,
     THEMES,
     TRADEOFF,
     Curve,
     Data,
+    colour,
     curve,
     figures,
     losses_of,
     mean_curve,
     style,
+    sweep_figure,
     to_svg,
 )
 from analysis.report import heading, slug
 from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
+from harness.config.model import Config
 from harness.core.events import Event, Trained
 from harness.record.event_log import EventLog
+from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
 from tests.injected import is_loss
 from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal, write_run
 
@@ -76,7 +83,8 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
     """
     parsed = _Page(page)
     assert parsed.tags["svg"] == 1 + 2 * 5
-    assert [page.count(kind.title) > 1 for kind in (TRADEOFF, *KINDS)] == [True] * 6
+    drawn = [kind.title for kind in (TRADEOFF, *KINDS) if not kind.needs_aucs]
+    assert [page.count(title) > 1 for title in drawn] == [True] * 6
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert {"block-0", "block-1"} < inside, "a link to each setting"
@@ -113,6 +121,59 @@ def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> N
     assert {*found.group(1).split("; ")} == {line for _, line in lines}
     assert "No cell is done." in page
     assert "<svg" not in page
+
+
+def test_what_was_trained_and_the_answer_come_first(page: str) -> None:
+    """Data, samples, model, batch, ranks and the answer are above the first section, and no caption needs another.
+
+    Each figure has a caption that names its failures, ranks and number of seeds.
+    """
+    head = page[: page.index("<h2")]
+    for words in (
+        "dlrm, size ",
+        f"{TOTAL_SAMPLES:,} samples in batches of 128",
+        "4 PS ranks",
+        "56 h, profile busy",
+        "busy",
+    ):
+        assert words in head
+    assert "Shown over" in head
+    captions = re.findall(r"</svg>\s*<figcaption>(.*?)</figcaption>", page, flags=re.DOTALL)
+    assert len(captions) == page.count("<svg ")
+    for caption in captions:
+        assert re.search(r"Failure trace busy.*, profile busy, 4 PS ranks.*; \d.* seeds?\.$", caption)
+
+
+def _data(line: Any) -> tuple[list[float], list[float]]:
+    """The places and heights of the points of a line."""
+    return [float(x) for x in line.get_xdata()], [float(y) for y in line.get_ydata()]
+
+
+def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
+    """Both are above all else; tables and figures of a single setting are folded. A file has the figure too."""
+    for seed in range(2):
+        write_run(tmp_path / f"none-{seed}", made_config("none", seed=seed))
+        write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed))
+        for r in (0.125, 0.25, 0.5):
+            write_run(tmp_path / f"mfu-{r}-{seed}", made_config("cpr_mfu", seed=seed, strategy={"r": r}), auc=r / 1e3)
+    frame = analysis.load(tmp_path)
+    page = analysis.report(tmp_path, frame=frame).read_text()
+    _Page(page)
+    assert page.count(f">{SWEEP}<") == 1
+    assert page.index("By strategy.r") < page.index(f">{SWEEP}<") < page.index(TRADEOFF.title) < page.index("<details>")
+    assert page.count("<details>") == 3
+    assert (analysis.write_files(tmp_path, tmp_path / "files", frame=frame) / "sweep.svg").exists()
+    blocks = regimes_of(frame)
+    with style():
+        above, below = sweep_figure(Data(blocks, frame, None)).axes
+    for axes, column, scale in ((above, "loss", 1e3), (below, "overhead_frac", 100)):
+        means = [line.loss if column == "loss" else line.estimate(column) for b in blocks for line in b.lines[1:]]
+        wanted = sorted(scale * mean.mean for mean in means if mean)
+        drawn = [line for line in axes.get_lines() if line.get_marker() not in ("None", "_", "|")]
+        assert sorted(y for line in drawn for y in _data(line)[1]) == pytest.approx(wanted)
+        places = [x for line in drawn for x in _data(line)[0]]
+        assert len(set(places)) == len(places), "no point hides another of its setting"
+    assert [label.get_text() for label in below.get_xticklabels()] == ["0.125", "0.25", "0.5"]
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
@@ -193,6 +254,67 @@ def test_the_mean_curve_is_over_seeds() -> None:
     assert mean_curve([]) is None
 
 
+def _write_with_curve(path: Path, config: Config, *, auc: float = 0.7) -> None:
+    """A made run with evaluations during training, on 256 samples, after each quarter of the steps."""
+    started, *events, evaluated, finished = made_events(config)
+    with Recorder(path, config) as recorder:
+        recorder.record(started)
+        for event in events:
+            recorder.record(event)
+            if isinstance(event, Trained) and event.step % 100 == 0:
+                look = {"auc": auc + event.step / 1e4, "num_samples": 256, "final": False}
+                recorder.record(altered(evaluated, step=event.step, samples=event.samples, **look))
+        recorder.record(altered(evaluated, group_aucs=[0.70, 0.72, 0.74, 0.76]))
+        recorder.record(finished)
+        recorder.done()
+
+
+def test_auc_over_the_hours_of_the_job(tmp_path: Path) -> None:
+    """The axis names the number of test samples, the caption their standard error; failures are vertical lines."""
+    for number, strategy in enumerate(("none", "full", "cpr_vanilla")):
+        _write_with_curve(tmp_path / strategy, made_config(strategy), auc=0.7 - 1e-3 * number)
+    frame = analysis.load(tmp_path)
+    data = Data(blocks_of(frame), frame, None)
+    kinds = {kind.name: kind for kind in KINDS}
+    with style():
+        ((_, hours),), ((_, above),) = (figures(kinds[name], data) for name in ("hours", "hours_above"))
+    log = EventLog.of(RunDir(tmp_path / "full"))
+    failures = {56 * event.samples / TOTAL_SAMPLES for event in log.events if is_loss(event)}
+    for figure, wanted in ((hours, [0.71, 0.72, 0.73, 0.74]), (above, [-1.0] * 4)):
+        axes = figure.axes[0]
+        lines = {str(line.get_label()): line for line in axes.get_lines()}
+        assert _data(lines["full"])[0] == pytest.approx([14, 28, 42, 56])
+        assert _data(lines["full"])[1] == pytest.approx([w - (figure is hours) * 1e-3 for w in wanted])
+        vertical = [own for own in (_data(line)[0] for line in axes.get_lines()) if len({*own}) == 1]
+        assert {own[0] for own in vertical} == failures
+        assert "the first 256 test samples" in axes.get_ylabel()
+        assert "hour of the job" in axes.get_xlabel()
+    assert (
+        "Standard error of the AUC of one run by the choice of the test samples: 25.5"
+        in analysis.report(tmp_path).read_text()
+    )
+
+
+def test_coinciding_points_are_told_apart(grid: Path, tmp_path: Path) -> None:
+    """Strategies with the same points have one label in every figure; a point that hides another is a ring."""
+    shutil.copytree(grid, tmp_path / "grid")
+    frame: Any = analysis.load(grid)
+    frame = frame[frame["engine"] == "local"]
+    twins = frame[frame["strategy"] == "cpr_mfu"].assign(strategy="cpr_random")
+    near = frame[frame["strategy"] == "cpr_mfu"].assign(strategy="cpr_ssu")
+    near["auc"] += 1e-6
+    frame = pd.concat([frame, twins, near], ignore_index=True)
+    data = Data(regimes_of(frame), frame, None)
+    for kind in (TRADEOFF, *(kind for kind in KINDS if kind.name in ("pls", "loss", "above"))):
+        with style():
+            ((_, figure),) = figures(kind, data)
+        labels = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert [label for label in labels if "cpr_mfu" in label and "cpr_random" in label]
+        if kind is TRADEOFF:
+            rings = [line for line in figure.axes[0].get_lines() if line.get_fillstyle() == "none"]
+            assert colour("cpr_ssu") in {ring.get_color() for ring in rings}
+
+
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,9 +344,9 @@ def test_settings_share_their_scales_and_the_colours_of_the_themes(grid: Path) -
             drawn = [figure for _, figure in figures(kind, data)]
             svgs = [to_svg(figure, "name") for figure in drawn]
             assert bool(figures(kind, alone)) == (kind.name in ("overhead", "loss"))
-        assert len(drawn) == 2
+        assert len(drawn) == (0 if kind.needs_aucs else 2)
         for name in kind.shared:
-            assert len({getattr(figure.axes[0], f"get_{name}lim")() for figure in drawn}) == 1
+            assert len({getattr(figure.axes[0], f"get_{name}lim")() for figure in drawn}) <= 1
         for svg in svgs:
             assert re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) == []
             assert set(re.findall(r"var\(--(\w+)\)", svg)) <= THEMES.keys()

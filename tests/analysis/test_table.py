@@ -2,16 +2,18 @@
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import analysis
-from analysis.stats import blocks_of, estimate, seeds_text
-from analysis.tables import comparisons, comparisons_to, show_interval
+from analysis.stats import Rounding, blocks_of, estimate, seeds_text
+from analysis.tables import comparisons, comparisons_to, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
@@ -126,7 +128,8 @@ def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> Non
     full = cells.loc["priced"]
     assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])  # of 4 + 2 nodes
     assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
-    said = str(analysis.show_table(frame, explain=True))
+    names = ("hits", "traffic_saved", "peak_rows", "node_h", "total")
+    said = str(analysis.show_table(frame, explain=True, columns=names))
     assert all(each in said for each in (*notes, "62.5", "1234", f"{full['node_h']:.2f}"))
     assert "memory" not in said.replace("memory is that", "")
     page = analysis.report(rich, frame=frame).read_text()
@@ -153,6 +156,54 @@ def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path)
         "Paired by seed": [analysis.show_comparison_to(grid, "full", explain=each) for each in (False, True)],
     }
     assert all([str(look).count(words) for look in own] == [0, 1] for words, own in looks.items())
+
+
+def test_two_effects_of_rounding_name_their_settings(grid: Path) -> None:
+    """Below the tables each stands after the setting it is of; a single one, or an equal one, without."""
+    local, rpc = blocks_of(analysis.load(grid))
+    for others, starts in ((2e-4, ["engine local: Rounding: ", "engine rpc: Rounding: "]), (1e-4, ["Rounding: "])):
+        own = (replace(local, rounding=Rounding(1e-4, 3)), replace(rpc, rounding=Rounding(others, 3)))
+        lines = [line for line in footnotes(own) if "Rounding" in line]
+        assert [line.partition("alone")[0] for line in lines] == starts
+
+
+@pytest.mark.parametrize("key", ["strategy.r", "trace.law"])
+def test_a_swept_option_has_one_table(tmp_path: Path, key: str) -> None:
+    """Settings are down, in numeric order, strategies across; one without the option has its numbers once.
+
+    Loss and overhead by default, any column by name, in console, LaTeX and Markdown alike. On a narrow console the
+    strategies without room follow below.
+    """
+    values = [0.125, 0.25, 0.5] if key == "strategy.r" else ["fixed:2", "fixed:6", "fixed:16"]
+    group, _, name = key.partition(".")
+    for seed in range(2):
+        for strategy in ("none", *["full"] * (group == "strategy")):
+            write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed))
+        for value in values:
+            given = {"path": None, name: value} if group == "trace" else {name: value}
+            for strategy in ("cpr_mfu", "cpr_ssu", *["full"] * (group == "trace")):
+                config = made_config(strategy, seed=seed, **{group: given})
+                write_run(tmp_path / f"{strategy}-{value}-{seed}", config, auc=1e-4 * len(str(value)))
+    frame = analysis.load(tmp_path)
+    blocks = analysis.blocks_of(frame)
+    wide = [line.split("|")[1:-1] for line in analysis.table_text(frame, "markdown").splitlines()]
+    head, _, *rows = [[cell.strip() for cell in line] for line in wide]
+    own = [row for row in rows if row[1] in map(str, values)]
+    assert head[1] == key
+    assert [row[1] for row in own] == [*map(str, values)] * 2
+    place = head.index("cpr_ssu")
+    for row, block in zip(own, blocks, strict=False):
+        line = next(line for line in block.lines if line.strategy == "cpr_ssu")
+        assert row[place] == show_interval(line.auc_difference, scale=1e3, signed=True)
+    assert len([row for row in rows if row[head.index("full")]]) == (2 if group == "strategy" else 6)
+    latex = analysis.table_text(frame, "latex", columns=("auc",), labels={"full": "Full"})
+    assert len({line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}) == 1
+    assert (latex.count("AUC"), latex.count("Full"), latex.count("none")) == (1, 1, 1)
+    narrow = io.StringIO()
+    Console(file=narrow, width=45).print(analysis.show_table(frame))
+    assert narrow.getvalue().count(f"{key} ") == 3, "a table for each strategy"
+    assert "Left out" not in narrow.getvalue()
+    assert str(analysis.show_table(frame)).count(f"{key} ") == 1
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -317,6 +318,12 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli, finished: Path) ->
     assert text.startswith("\\begin{table}")
     assert "Full &" in text
     assert cli("table", "runs", *words).code == 2
+    for command in ("table runs", "compare runs --to none"):
+        look = ("--columns", "total", "pls")
+        assert "stall" not in cli(*command.split(), *look).out
+        assert cli(*command.split(), *look, "--format", "markdown").out.splitlines()[0].endswith("PLS % |")
+        assert cli(*command.split(), *look, "--format", "csv").code == 2
+        assert cli(*command.split(), "--columns", "totl").errors[0].startswith("error: --columns: expected some of ")
     result = cli("report", "runs", "--files", "paper", "--figures", "svg", "pdf")
     assert (result.code, result.errors) == (0, [])
     names = {path.name for path in Path("paper").iterdir()}
@@ -352,6 +359,35 @@ def test_tables_are_as_wide_as_they_need(
     assert all(cell in shown for cell in cells)
     widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
     assert widest <= width
+
+
+@pytest.mark.parametrize("width", [52, 80, 110, 300])
+def test_a_table_of_strategies_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, width: int
+) -> None:
+    """Law: no line is wider than the terminal, no number is cut, and each column is shown or named. A file has all."""
+    for strategy in ("none", "full", "cpr_mfu"):
+        for seed in range(2):
+            write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed))
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("LINES", raising=False)
+    shown: dict[str, list[str]] = {}
+    for is_terminal in "10":
+        monkeypatch.setenv("TTY_COMPATIBLE", is_terminal)
+        console.show(analysis.show_table(analysis.load(tmp_path)))
+        said = capsys.readouterr()
+        assert said.err == ""
+        shown[is_terminal] = re.sub(r"\x1b\[[0-9;]*m", "", said.out).splitlines()
+    assert max(len(line.rstrip()) for line in shown["1"]) <= width
+    whole, cells = (
+        next(line.replace(" ± ", "±").split() for line in shown[each] if "cpr_mfu" in line) for each in "01"
+    )
+    assert not Counter(cells) - Counter(whole)
+    left = re.search(r"Left out at a width of \d+: (.*?)\. --columns", " ".join("\n".join(shown["1"]).split()))
+    assert len(cells) + (len(left[1].split(", ")) if left else 0) == len(whole) > 14
+    assert bool(left) == (width < 160)
+    assert "Left out" not in "".join(shown["0"])
 
 
 def _train_where_streams_take_nothing(folder: Path) -> None:

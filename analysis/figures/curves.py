@@ -1,0 +1,115 @@
+"""Curves of single runs over samples and hours, from their event logs, and their means over seeds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.core.events import Evaluated, Event, Injected, Trained
+from harness.record.event_log import EventLog
+
+MAX_POINTS = 100  # a curve of a few kB
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The training loss of each step of a run, in order, and the sample positions (ascending) at which ranks died."""
+
+    by_step: NDArray[np.float64]
+    batch_size: int
+    kill_samples: list[int]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A loss curve: the steps are cut into pieces of equal length, and each point is the mean of a piece.
+
+    ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``, ``kill_losses``: points on the
+    curve, one for each step at which ranks were killed.
+    """
+
+    samples: list[int]
+    losses: list[float]
+    kill_samples: list[int]
+    kill_losses: list[float]
+
+
+def losses_of(log: EventLog) -> Losses | None:
+    """The losses of a run, for a rerun step the newest one; None without a Started event."""
+    if (started := log.started) is None:
+        return None
+    losses: list[float] = []
+    for event in log.events:
+        if isinstance(event, Trained):
+            losses[event.first_step : event.step] = event.losses
+    kills = sorted({event.samples for event in log.events if isinstance(event, Injected) and event.loss})
+    return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
+
+
+def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
+    """The loss curve of a run, of at most ``max_points`` points; None if there is no step.
+
+    With a ``reference`` run of the same seed, the curve shows the run's loss minus the reference's, at the steps that
+    both runs have. This removes the noise of the batches.
+    """
+    losses = run.by_step
+    if reference is not None:
+        others = reference.by_step
+        losses = losses[: len(others)] - others[: len(losses)]
+    if not len(losses):
+        return None
+    pieces = np.array_split(losses, min(max_points, len(losses)))
+    samples = [int(end) * run.batch_size for end in np.cumsum([len(piece) for piece in pieces])]
+    return _with_kills(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve | None:
+    """The mean of the curves that have the same ``samples`` as the first, with all their kills; None without curves."""
+    if not curves:
+        return None
+    samples = curves[0].samples
+    alike = [each for each in curves if each.samples == samples]
+    means = [float(np.mean(losses)) for losses in zip(*(each.losses for each in alike), strict=True)]
+    return _with_kills(samples, means, sorted({kill for each in alike for kill in each.kill_samples}))
+
+
+def _with_kills(samples: list[int], losses: list[float], kills: list[int]) -> Curve:
+    return Curve(samples, losses, kills, [float(np.interp(kill, samples, losses)) for kill in kills])
+
+
+@dataclass(frozen=True)
+class Aucs:
+    """The AUC of a run during training, by hour of the job, and the hours at which ranks died.
+
+    An hour is the part of the samples that are trained, times the hours of the job: overhead is not in it.
+    ``num_samples``: of the test set, on which each AUC is. ``error``: standard error of one AUC by their choice.
+    """
+
+    by_hour: dict[float, float]
+    kill_hours: list[float]
+    num_samples: int
+    error: float | None
+
+
+def aucs_of(log: EventLog, job_h: float) -> Aucs | None:
+    """The AUC curve of a run, of a repeated evaluation the newest one; None without an evaluation during training.
+
+    The error of one AUC follows from the AUCs of the final evaluation's parts, by the root of their sizes.
+    """
+    if (started := log.started) is None:
+        return None
+    evaluated = [event for event in log.events if isinstance(event, Evaluated) and event.auc is not None]
+
+    def hour(event: Event) -> float:
+        return event.samples * job_h / started.total_samples
+
+    by_hour = {hour(event): event.auc for event in evaluated if not event.final and event.auc is not None}
+    if not by_hour:
+        return None
+    num = next(event.num_samples for event in evaluated if not event.final)
+    parts = [(event.group_aucs, event.num_samples) for event in evaluated if event.final and event.group_aucs]
+    errors = [float(np.std(own, ddof=1)) * math.sqrt(whole / len(own) / num) for own, whole in parts]
+    kills = sorted({hour(event) for event in log.events if isinstance(event, Injected) and event.loss})
+    return Aucs(dict(sorted(by_hour.items())), kills, num, errors[-1] if errors else None)

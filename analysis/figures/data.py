@@ -1,0 +1,108 @@
+"""The data of figures, read once, and the look of a strategy in all of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from analysis.figures.curves import Aucs, Losses, aucs_of, losses_of
+from analysis.figures.look import colour
+from analysis.load import Frame
+from analysis.stats import BASELINE, Block, Estimate, Line, strategy_order
+from harness.record.event_log import EventLog
+from harness.record.rundir import RunDir
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CONTROLS = (BASELINE, "never_save")
+"""Strategies that do not affect the limits of the axes of losses and AUC differences."""
+_MARKERS = "osD^vXPd"  # by strategy, as points overlap
+SMALL = 10  # points
+_LEGEND_WIDTH = 66  # characters
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data for figures. ``margin``: the loss that the verdicts accept; None: the margin of the block's measure."""
+
+    blocks: Sequence[Block]
+    cells: Frame
+    margin: float | None
+    _curves: dict[str, tuple[Losses | None, Aucs | None]] = field(default_factory=dict)
+
+    def limit(self, block: Block) -> float:
+        """The loss that the verdicts on ``block`` accept."""
+        return block.measure.margin if self.margin is None else self.margin
+
+    @property
+    def auc_range(self) -> tuple[float, float]:
+        """Limits for axes of AUC differences, in 10⁻³, the same for all settings.
+
+        They include 0, minus the margin, and the intervals of all strategies except ``CONTROLS``.
+        """
+        low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
+        return -high, -low
+
+    @property
+    def loss_range(self) -> tuple[float, float]:
+        """Limits for axes of losses in the measure, in 10⁻³, as ``auc_range`` with the margin itself."""
+        return self._range([line.loss for line in self._lines])
+
+    @property
+    def _lines(self) -> list[Line]:
+        return [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
+
+    def _range(self, values: Sequence[Estimate | None]) -> tuple[float, float]:
+        ends = [1e3 * end for value in values if value for end in value.interval or (value.mean, value.mean)]
+        low, high = min([0.0, *ends]), max([*(1e3 * self.limit(block) for block in self.blocks), *ends])
+        space = 0.08 * (high - low)
+        return low - space, high + space
+
+    def losses(self, label: Any) -> Losses | None:
+        """The losses of the run with index ``label`` in ``cells``; its record is read only once. Raises StoreError."""
+        return self._read(label)[0]
+
+    def aucs(self, label: Any) -> Aucs | None:
+        """The AUC curve of a run, as :meth:`losses`."""
+        return self._read(label)[1]
+
+    def _read(self, label: Any) -> tuple[Losses | None, Aucs | None]:
+        path = self.cells.loc[label, "path"]
+        if path not in self._curves:
+            log = EventLog.of(RunDir(Path(path)))
+            self._curves[path] = losses_of(log), aucs_of(log, self.cells.loc[label, "job_h"])
+        return self._curves[path]
+
+
+def others(block: Block) -> Iterator[Line]:
+    """The lines of a block, except strategy ``none``."""
+    return (line for line in block.lines if line.strategy != BASELINE)
+
+
+def look_of(line: Line) -> dict[str, Any]:
+    marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
+    return {"color": colour(line.strategy), "marker": marker, "label": line.label}
+
+
+def legend(axes: "Axes") -> None:
+    """Add a legend to the figure, below its axes, in up to four columns; a no-op if nothing has a label."""
+    handles, labels = axes.get_legend_handles_labels()
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
+    if handles and axes.figure:
+        columns = min(4, max(1, _LEGEND_WIDTH // (max(map(len, labels)) + 5)))
+        axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
+
+
+def joined(lines: Iterable[tuple[Line, T]]) -> list[tuple[T, dict[str, Any]]]:
+    """What is drawn of each line, with its look; lines of which the same is drawn are one: ``cpr_random = cpr_mfu``."""
+    found: list[tuple[T, list[Line]]] = []
+    for line, drawn in lines:
+        for other, own in found:
+            if other == drawn:
+                own.append(line)
+                break
+        else:
+            found.append((drawn, [line]))
+    return [(drawn, look_of(own[0]) | {"label": " = ".join(line.label for line in own)}) for drawn, own in found]
