@@ -50,6 +50,12 @@ class Line:
     shared_keys: frozenset[tuple[int, int]] | None = None
     """(seed, draw of the trace) of the losses that all strategies have; None if all have the same ones."""
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether each save has a budget of rows, which a tracker chooses (``CprPriority``)."""
+        kind = strategies.STRATEGIES.get(self.strategy)
+        return kind is not None and issubclass(kind, strategies.CprPriority)
+
     @cached_property
     def keys(self) -> frozenset[tuple[int, int]]:
         """(seed, draw of the trace) of each loss."""

@@ -42,7 +42,6 @@ from analysis.tables.builder import (
     show_interval,
     show_mean,
 )
-from harness.core import strategies
 from harness.core.errors import UserError
 from harness.core.events import BUCKETS
 
@@ -457,12 +456,7 @@ def comparable(block: Block) -> list[str]:
         )
         notes.append(f"Strategies have unequal seeds or traces; {what}.")
     for line, other, num, of in equal_runs(block):
-        both = [strategies.STRATEGIES.get(each.strategy) for each in (line, other)]
-        binds = (
-            ": the budget never binds"
-            if all(each and issubclass(each, strategies.CprPriority) for each in both)
-            else ""
-        )
+        binds = ": the budget never binds" * (line.has_budget and other.has_budget)
         cells = f"all {num} cells that both have{binds}" if num == of else f"{num} of {of} cells"
         notes.append(f"{line.label} is equal to {other.label} to the bit in {cells}.")
     return notes
