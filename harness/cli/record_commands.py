@@ -43,13 +43,13 @@ def compare(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """Show the table of strategies of a folder."""
     import analysis
-    from analysis.tables import missing
+    from analysis.tables import footnotes, missing
 
     frame, measure = analysis.load(options.dir), analysis.MEASURES[options.measure]
     if options.format is not None:
         chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
         console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))
-        for line in missing(frame):
+        for line in (*missing(frame), *footnotes(analysis.blocks_of(frame, measure), explain=False)):
             console.note(line)
     elif options.labels or options.caption is not None:
         raise UserError("--labels, --caption: expected --format latex or markdown")
