@@ -302,11 +302,11 @@ class _Auditor:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _drop(self, event: Dropped) -> None:
-        """A drop is that of the recoveries since the one before, of all their ranks; after a rollback there is none."""
-        recoveries, self._undropped = self._undropped, []
-        self._expect("number of failures of a drop", event.num_failures, len(recoveries))
-        if sorted(event.ranks) != sorted(rank for each in recoveries for rank in each.ranks):
-            self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, not at the recoveries before it")
+        """A drop is that of the last ``num_failures`` recoveries, of all their ranks; with a rollback there is none."""
+        recoveries, self._undropped = self._undropped[-event.num_failures :], []
+        if event.ranks != [rank for each in recoveries for rank in each.ranks] or len(recoveries) < event.num_failures:
+            self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, but no recovery without one before")
+            return
         known = [auc for auc in (event.auc_before, event.auc_after) if auc is not None]
         is_rollback = any(each.rollback for each in recoveries)
         if is_rollback:

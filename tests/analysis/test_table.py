@@ -162,7 +162,7 @@ def test_two_effects_of_rounding_name_their_settings(grid: Path) -> None:
     """Below the tables each stands after the setting it is of; a single one, or an equal one, without."""
     local, rpc = blocks_of(analysis.load(grid))
     for others, starts in ((2e-4, ["engine local: Rounding: ", "engine rpc: Rounding: "]), (1e-4, ["Rounding: "])):
-        own = (replace(local, rounding=Rounding(1e-4, 3)), replace(rpc, rounding=Rounding(others, 3)))
+        own = (replace(local, rounding=Rounding(1e-4, 3, 3)), replace(rpc, rounding=Rounding(others, 3, 3)))
         lines = [line for line in footnotes(own) if "Rounding" in line]
         assert [line.partition("alone")[0] for line in lines] == starts
 
