@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.cli import as_typed
 from harness.core.errors import ConfigError
 from harness.files import expanded
 
@@ -16,11 +17,6 @@ OVERRIDES = """\
 key=value sets one configuration key (dotted) to a YAML value:
   seed=3  strategy.name=cpr_mfu  trainer.learning_rate=1e-2  trace.path=  (empty: null)
 `run.py schema` lists every key with its description."""
-
-
-def as_typed(text: str, program: str) -> str:
-    """``text`` with the name ``run.py`` of a command replaced by that of the program that was typed."""
-    return re.sub(r"(?<![\w./-])run\.py(?=[ `]|$)", lambda _: program, text)
 
 
 class Parser(argparse.ArgumentParser):

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from harness.cli.arguments import as_typed
+from harness.cli import as_typed
 from harness.core.errors import UserError
 
 _program = "run.py"

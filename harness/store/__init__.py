@@ -3,7 +3,8 @@
 What holds tensors is imported at its first use: checkpoints are listed and verified without torch.
 """
 
-from importlib import import_module
+# ruff: noqa: PLC0415
+
 from typing import TYPE_CHECKING, Any
 
 from harness.store.checkpoint import (
@@ -49,7 +50,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("kinds", "rows", "shard_files", "snapshot") if name in __all__ else ():
-        if hasattr(found := import_module(f"{__name__}.{module}"), name):
-            return getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("SAVE_KINDS", "save_kind"):
+        from harness.store import kinds as found
+    elif name in ("ENCODINGS", "Part", "RowSource"):
+        from harness.store import rows as found
+    elif name in ("ROW_ID_BYTES", "ShardStore"):
+        from harness.store import shard_files as found
+    elif name == "Snapshot":
+        from harness.store import snapshot as found
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(found, name)
