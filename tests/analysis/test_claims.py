@@ -490,3 +490,10 @@ def test_a_strategy_without_the_key_is_compared_at_each_value() -> None:
     both = [{"less": "full", "than": "cpr_mfu", **lower}, {"less": "cpr_mfu", "than": "full", **lower}]
     rows = claim(by=by, expect=both).rows(cells)
     assert [row.verdict for row in rows] == ["not reproduced"] * 2 + ["identity"] * 2
+
+
+def test_a_claim_of_the_project_needs_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package has no experiments: the line says where they are."""
+    monkeypatch.setattr("analysis.claims.claim.FOLDER", tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"^claim: pls: expected the project's experiments in .*none, got no such"):
+        find("pls")
