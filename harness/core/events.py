@@ -200,6 +200,11 @@ class Recovered(Event):
     dense: str = "kept"  # where the dense network restarts from (DenseSource): "kept" unless all trainers died
     lost_dense_samples: int = 0  # samples that the dense network has lost, without a rollback
 
+    @property
+    def restores(self) -> bool:
+        """Whether any state was restored. If only trainers died and one lives, it has all that they had."""
+        return bool(self.kinds) or self.rollback or self.dense != "kept"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped(Event):
@@ -280,7 +285,7 @@ def drops_of(events: Iterable[Event]) -> list[float] | None:
     """The drops of AUC, in order, of all failures recovered; None if that of some failure is not known."""
     kept = [event for event in events if isinstance(event, Recovered | Dropped)]
     known = [event for event in kept if isinstance(event, Dropped) and event.drop is not None]
-    num_recovered = sum(isinstance(event, Recovered) for event in kept)
+    num_recovered = sum(isinstance(event, Recovered) and event.restores for event in kept)
     return [event.drop or 0.0 for event in known] if sum(e.num_failures for e in known) == num_recovered else None
 
 

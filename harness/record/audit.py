@@ -275,7 +275,8 @@ class _Auditor:
         if sorted(event.ranks) != sorted(self._dead):
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
-        self._undropped.append(event)
+        if event.restores:
+            self._undropped.append(event)
         self._check_kinds(event)
         self._pass(max(event.step, self._over_step))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step

@@ -174,7 +174,8 @@ class Accounting(Ledgers, Resumable):
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.ranks)
-        self.unmeasured.append(list(plan.ranks))
+        if plan.kinds or goes_back or plan.dense != "kept":  # else trainers died, and one lives that has all they had
+            self.unmeasured.append(list(plan.ranks))
         self.measured_s["load"] += load_s
         self.measured_s["reschedule"] += reschedule_s
         cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)

@@ -107,7 +107,7 @@ def test_at_a_boundary_saves_come_before_kills(config: Config, tmp_path: Path) -
     config = changed(config, strategy__name="partial", strategy__interval_samples=32 * 4, trace__path=str(trace))
     finished, events = run(config, tmp_path / "run")
     story = [event.kind for event in events if event.step == 32 and event.kind != "train"]
-    assert story == ["save", "fault", "lost", "regroup", "recover"]
+    assert story == ["save", "fault", "lost", "regroup", "recover", "drop"]
     assert finished.pls == 0
     assert finished.lost_updates == 0
 
@@ -152,7 +152,7 @@ def test_seeds_decide(config: Config, tmp_path: Path) -> None:
 
 
 def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path: Path) -> None:
-    """Law: once for the start, each step, and each batch of the three evaluations; steps run again count too."""
+    """Law: once for the start, each step, and each batch of the evaluations; steps run again count too."""
     found: list[Counter[int]] = []
 
     def train(*arguments: Any) -> None:
@@ -167,4 +167,4 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     config = changed(config, eval__batch_size=10, eval__max_samples=30, eval__curve_samples=20)
     assemble.run(config, tmp_path / "run", parts=Parts(train=train))
     expected = Counter({0: 1} | dict.fromkeys(range(1, 9), 2) | dict.fromkeys(range(9, 17), 1))
-    assert found == [expected + Counter({12: 2, 16: 2 + 3})]
+    assert found == [expected + Counter({8: 3, 12: 2, 16: 2 + 3})]

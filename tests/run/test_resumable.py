@@ -28,13 +28,14 @@ REBUILT: dict[str, set[str]] = {
     "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
     "DirectClient": {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
-        *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
+        *("rows_NX", "next_NX", "early_NX", "started", "is_void"),  # looked up again
     },
+    "Drops": {*("num_samples", "score", "accounting", "injections", "effects", "progress", "repeats_exactly")},
     "Initial": {"run", "uploaded"},
     "Injections": {
         *("faults", "cluster", "effects", "recoveries", "overhead", "progress", "before_fault"),
         "hand_over",
-        *("is_evaluation", "is_hidden"),  # false where a point is written
+        *("is_evaluation", "is_suspended", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans", "window_steps", "planner"),

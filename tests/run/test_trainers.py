@@ -391,7 +391,7 @@ def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path
 @pytest.mark.parametrize(
     ("index", "act", "progress_s", "why"),
     [
-        (0, partial(time.sleep, 60), 8.5, "finished nothing for 8.5 s, last step 9 (trainer.progress_timeout_s)"),
+        (0, partial(time.sleep, 60), 8.5, "finished nothing for 8.5 s, last step 5 (trainer.progress_timeout_s)"),
         (1, partial(send_self, signal.SIGSTOP), 600.0, "gave no sign of life for 2 s (cluster.rpc_timeout_s)"),
     ],
     ids=["no progress", "stopped"],
