@@ -126,7 +126,7 @@ def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     safe = [each for each in found if each.verdict in ("superior", "non-inferior")]
     inferior = [each for each in found if each.verdict == "inferior"]
     samples = [sample for each in (*safe, *inferior, *full) if (sample := _sample(each.line)) is not None]
-    most = max(samples, key=samples.count, default=(0, 0))
+    most = max(samples, key=samples.count, default=_sample(*(each.line for each in found)) or (0, 0))
     parts = [
         f"{_with_costs(own, most)} {verb if len(own) == 1 else verb.removesuffix('s')} {what}"
         for own, verb, what in (

@@ -267,7 +267,8 @@ def swept(
     names = [name for name in names if name != COLUMNS[0].name]  # strategies stand across
     found = [{line.label: line for line in block.lines} for block in blocks]
     every = sorted((line for lines in found for line in lines.values()), key=lambda line: strategy_order(line.strategy))
-    usual = ["delta_auc" if blocks[0].measure is AUC else "loss", "total"]
+    there = {column.name for column in known}
+    usual = [name for name in ("loss" if "loss" in there else "delta_auc", "drop", "total") if name in there]
     usual = ["n", *usual] if len({len(line.cells) for line in every}) > 1 else usual
     shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
     cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}

@@ -39,7 +39,7 @@ class OtherRun(StoreError):
 class State(Enum):
     """State of the folder that a run is to be written to."""
 
-    EMPTY = "empty"  # absent, or an empty folder
+    EMPTY = "empty"  # absent, or an empty folder, but for why a process ended before it began the run
     DONE = "done"  # this run, finished
     UNFINISHED = "unfinished"  # this run, interrupted or still running
 
@@ -55,7 +55,7 @@ def inspect(run_dir: Path, digest: str) -> State:
             return State.EMPTY
         if not run_dir.is_dir():
             raise StoreError(f"{run_dir}: expected a folder, got a file; set out to another folder")
-        if all(path.name == LOCK for path in run_dir.iterdir()):
+        if all(path.name in (LOCK, "error.txt") for path in run_dir.iterdir()):  # its process may have died at once
             return State.EMPTY
         mark, kind, found = (*_lock_words(run_dir), "", "", "")[:3]
         if (mark, kind) != (_MARK, "run"):

@@ -199,6 +199,8 @@ def test_a_swept_option_has_one_table(tmp_path: Path, key: str) -> None:
     latex = analysis.table_text(frame, "latex", columns=("auc",), labels={"full": "Full"})
     assert len({line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}) == 1
     assert (latex.count("AUC"), latex.count("Full"), latex.count("none")) == (1, 1, 1)
+    by_drops = analysis.table_text(frame, "markdown", measure=analysis.MEASURES["drop"])
+    assert "ΔAUC" in by_drops, "no drop is on record"
     narrow = io.StringIO()
     Console(file=narrow, width=45).print(analysis.show_table(frame))
     assert narrow.getvalue().count(f"{key} ") == 3, "a table for each strategy"

@@ -245,3 +245,10 @@ def test_a_run_is_discarded_whatever_its_code_and_no_other(tmp_path: Path) -> No
         assert {path.name for path in (tmp_path / name).iterdir()} == {".lock", "letter.txt"}
     discard_run(tmp_path / "absent", "0a1b-new")
     assert not (tmp_path / "absent").exists()
+
+
+def test_a_folder_with_nothing_but_an_error_is_empty(tmp_path: Path) -> None:
+    """Law: a cell whose process died before it began is run again by the same command."""
+    (tmp_path / "cell").mkdir()
+    (tmp_path / "cell" / "error.txt").write_text("the cell's process ended with code 1, without output\n")
+    assert inspect(tmp_path / "cell", "0" * 8) is State.EMPTY
