@@ -86,6 +86,7 @@ class CheckpointStore:
         self.check = check
         self._dropping: Future[None] | None = None
         self._pinned: set[int] = set()  # sequences of manifests
+        self._known: dict[str, Manifest] = {}  # by name, those that a commit has written or read
         self.root = root
         self._keep = keep
         self._fsync = fsync
@@ -107,9 +108,9 @@ class CheckpointStore:
         """Make ``manifest`` the newest checkpoint, then begin to delete older ones.
 
         The newest ``keep`` manifests, those of :meth:`pin`, and all their files are kept. Raises StoreError if a file
-        that ``manifest`` names is missing, truncated or has a damaged header, if its sequence number is not the
-        highest, if an older manifest has another format version, or if the disk failed. The previous checkpoint then
-        remains valid. Raises what ``check`` raises.
+        that ``manifest`` names and the one before it does not is missing, truncated or has a damaged header, if its
+        sequence number is not the highest, if an older manifest has another format version, or if the disk failed. The
+        previous checkpoint then remains valid. Raises what ``check`` raises.
         """
         self.check()
         self.wait()
@@ -119,14 +120,17 @@ class CheckpointStore:
         kept = [manifest]
         for path in older.values():
             try:
-                kept.append(_load(path))
+                kept.append(self._known.get(path.name) or _load(path))
             except WrongFormatVersion:
                 raise
             except StoreError:
                 continue  # unreadable, so nothing can need its files
+        self._known = {each.name: each for each in kept}
+        before = {record for each in kept[1:2] for record in each.files}
         for record in manifest.files:
-            with reading(self.root, record):
-                pass
+            if record not in before:
+                with reading(self.root, record):
+                    pass
         write_text(self.root / manifest.name, manifest.to_text(), fsync=self._fsync)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))

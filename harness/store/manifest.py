@@ -6,8 +6,8 @@ These are plain values, which are sent between processes and written as JSON. Ot
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import xxhash
@@ -108,8 +108,7 @@ class Described(ABC):
 
     def to_text(self) -> str:
         """The JSON text with a checksum, ending in a newline."""
-        assert is_dataclass(self)
-        return sealed(asdict(self, dict_factory=_plain))
+        return sealed(vars(self))
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
@@ -144,7 +143,7 @@ class Described(ABC):
 
 def sealed(fields: Mapping[str, Any]) -> str:
     """The JSON text of ``fields`` and of their checksum, key ``xxh3``, ending in a newline."""
-    return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({**fields, "xxh3": _checksum(fields)}, sort_keys=True, default=_plain) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +201,12 @@ class Manifest(Described):
         return cls(**{**fields, "shards": shards, "trainer": FileRecord(**fields["trainer"])})
 
 
-def _plain(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _plain(record: object) -> dict[str, Any]:
     """The fields of a dataclass as written in JSON, which leaves out the encoding ``raw``."""
-    return {name: value for name, value in fields if (name, value) != ("encoding", RAW)}
+    return {name: value for name, value in vars(record).items() if (name, value) != ("encoding", RAW)}
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     """The 64-bit XXH3, 16 hex digits, of the JSON text of ``fields`` without spaces and with sorted keys."""
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), default=_plain)
     return xxhash.xxh3_64_hexdigest(canonical.encode())
