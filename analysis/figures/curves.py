@@ -48,8 +48,8 @@ def losses_of(log: EventLog) -> Losses | None:
     return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
 
 
-def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
-    """The loss curve of a run, of at most ``max_points`` points; None if there is no step.
+def curve(run: Losses, reference: Losses | None = None) -> Curve | None:
+    """The loss curve of a run, of at most ``MAX_POINTS`` points; None if there is no step.
 
     With a ``reference`` run of the same seed, the curve shows the run's loss minus the reference's, at the steps that
     both runs have. This removes the noise of the batches.
@@ -60,7 +60,7 @@ def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_PO
         losses = losses[: len(others)] - others[: len(losses)]
     if not len(losses):
         return None
-    pieces = np.array_split(losses, min(max_points, len(losses)))
+    pieces = np.array_split(losses, min(MAX_POINTS, len(losses)))
     samples = [int(end) * run.batch_size for end in np.cumsum([len(piece) for piece in pieces])]
     return _with_kills(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
 

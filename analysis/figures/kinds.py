@@ -73,7 +73,6 @@ _BUCKETS = {
 }
 """(role of the colour, hatch) of each bucket of the overhead."""
 _NEAR = 0.04  # of the figure's sides: nearer points overlap
-_FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 
 
 def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
@@ -199,19 +198,8 @@ def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
     legend(axes)
 
 
-def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
-    """Training loss of each strategy, as means over pieces of the run, with its kills."""
-    runs = {line: [run for label in line.cells.index if (run := data.losses(label))] for line in block.lines}
-    _draw_curves(
-        axes,
-        ((line, [each for run in own if (each := curve(run, max_points=_FEW_POINTS))]) for line, own in runs.items()),
-    )
-    axes.set_ylabel("training loss")
-    _finish_curves(axes)
-
-
 def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
-    """Training loss minus the loss of ``none`` at the same step and seed, drawn as by :func:`_loss_curves`."""
+    """Training loss minus the loss of ``none`` at the same step and seed, as means over pieces of the run."""
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     both = {
         line: [(data.losses(label), data.losses(other)) for label, other in line.cells["partner"].dropna().items()]
@@ -355,18 +343,11 @@ KINDS = (
         needs_aucs=True,
     ),
     Kind(
-        "loss",
-        "Training loss",
-        "Mean loss over equal pieces of the run: the mean over seeds, and each seed faint behind it. A cross marks a "
-        "step at which ranks were killed. Each sample position is shown once: steps that were run again are not drawn "
-        "twice.",
-        _loss_curves,
-    ),
-    Kind(
         "above",
         "Effect of failures on the training loss",
-        "The same runs, each loss less that of none at the same step of the same seed, which had the same batches: "
-        "their noise cancels, and the difference is the damage of each failure and its decay.",
+        "Mean loss over equal pieces of the run, less that of none at the same steps of the same seed, which had the "
+        "same batches: their noise cancels, and the difference is the damage of each failure and its decay. The mean "
+        "over seeds, and each seed faint behind it. A cross marks a step at which ranks were killed.",
         _loss_differences,
         needs_pairs=True,
     ),

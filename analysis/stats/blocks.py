@@ -119,8 +119,8 @@ class Line:
         As in :func:`estimate_pairs`, cells that share a seed or a trace are not independent.
         """
         if name not in self._estimates:
-            known = self.cells[self.cells[name].notna()]
-            self._estimates[name] = estimate_pairs(known.assign(**{name: known[name].astype(float)}), name)
+            known = self.cells[["seed", "draw", name]].dropna(subset=name)
+            self._estimates[name] = estimate_pairs(known.astype({name: float}), name)
         return self._estimates[name]
 
     @cached_property

@@ -82,7 +82,7 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
     at the top, escaped; the command and versions at the end.
     """
     parsed = _Page(page)
-    assert parsed.tags["svg"] == 1 + 2 * 5
+    assert parsed.tags["svg"] == 1 + 2 * 4
     drawn = [kind.title for kind in (TRADEOFF, *KINDS) if not kind.needs_aucs]
     assert [page.count(title) > 1 for title in drawn] == [True] * 6
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
@@ -187,7 +187,7 @@ def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
         analysis.write_files(tmp_path / "grid", tmp_path / name, formats=formats) for name in ("first", "again")
     )
     names = sorted(path.name for path in first.iterdir())
-    figures = [f"{kind}.{suffix}" for kind in ("loss", "overhead") for suffix in formats]  # which need no pairs
+    figures = [f"overhead.{suffix}" for suffix in formats]  # which needs no pairs
     assert names == sorted([*figures, "table.csv", "table.md", "table.tex"])
     assert [name for name in names if (first / name).read_bytes() != (again / name).read_bytes()] == []
 
@@ -305,7 +305,7 @@ def test_coinciding_points_are_told_apart(grid: Path, tmp_path: Path) -> None:
     near["auc"] += 1e-6
     frame = pd.concat([frame, twins, near], ignore_index=True)
     data = Data(regimes_of(frame), frame, None)
-    for kind in (TRADEOFF, *(kind for kind in KINDS if kind.name in ("pls", "loss", "above"))):
+    for kind in (TRADEOFF, *(kind for kind in KINDS if kind.name in ("pls", "above"))):
         with style():
             ((_, figure),) = figures(kind, data)
         labels = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -343,7 +343,7 @@ def test_settings_share_their_scales_and_the_colours_of_the_themes(grid: Path) -
         with style():
             drawn = [figure for _, figure in figures(kind, data)]
             svgs = [to_svg(figure, "name") for figure in drawn]
-            assert bool(figures(kind, alone)) == (kind.name in ("overhead", "loss"))
+            assert bool(figures(kind, alone)) == (kind.name == "overhead")
         assert len(drawn) == (0 if kind.needs_aucs else 2)
         for name in kind.shared:
             assert len({getattr(figure.axes[0], f"get_{name}lim")() for figure in drawn}) <= 1
