@@ -84,7 +84,7 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
     parsed = _Page(page)
     assert parsed.tags["svg"] == 1 + 2 * 4
     drawn = [kind.title for kind in (TRADEOFF, *KINDS) if not kind.needs_aucs]
-    assert [page.count(title) > 1 for title in drawn] == [True] * 6
+    assert [page.count(title) > 1 for title in drawn] == [True] * 5
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert {"block-0", "block-1"} < inside, "a link to each setting"
