@@ -12,7 +12,7 @@ from typing import Any
 from harness.config.model import Config, EngineName, TraceConfig
 from harness.core.clock import samples_to_hours
 from harness.core.errors import ConfigError, RankFailed, RunFailed
-from harness.core.plans import CHIEF, is_trainer
+from harness.core.plans import CHIEF, is_trainer, ps_rank
 from harness.core.strategies import options_of
 from harness.planning.simulate import saves_of
 from harness.record.event_log import read_events
@@ -20,9 +20,10 @@ from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
 from harness.traces.job_trace import job_trace, with_profile_of_trace
-from harness.traces.trace import read_trace
+from harness.traces.regime import draw
 
-BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
+_LAW = "fixed:10"
+"""The law (``trace.law``) of the failures of a config without a trace."""
 _MOST_DIFFERENCES = 5
 
 OnRunStatus = Callable[[int, int, RunStatus], None]
@@ -91,7 +92,7 @@ def verify(
     The list is empty if all runs gave the same bits: losses, parameters, AUC, PLS and all events. Each difference, and
     the error of a run that failed, names the strategy, the engine and the keys of the variant.
 
-    The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
+    The trace is the config's own (ten failures if it names none), plus a kill right before and one right after a save.
     With ``trace.clock: wall``, overhead charged before these two makes them strike at earlier steps.
 
     Args:
@@ -101,11 +102,9 @@ def verify(
         run: carries out one run.
 
     Raises:
-        UserError: the config, the data or the trace cannot be used; or there are fewer than two PS ranks, or no save.
+        UserError: the config, the data or the trace cannot be used; or there is no save.
         RunFailed, RankFailed: a run failed.
     """
-    if config.num_ps < 2:
-        raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
     config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
     RunSpec(config).validate()  # variants replace keys of which a run would refuse some
     trace_path = _trace_path(config, work_dir)
@@ -217,11 +216,13 @@ def _trace_around_a_save(config: Config) -> str:
     A kill follows the save of its boundary, so the second one hits a shard without unsaved updates. All kills are at
     boundaries, since the messages of a phase depend on the variant.
     """
-    trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
+    trace = job_trace(config, goes_on=config.trace.clock == "wall")
+    trace = trace or draw(_LAW, config.emulated, config.num_ps, config.trace_seed)
     step, batch_size = _save_in_the_middle(config), config.trainer.batch_size
     hour_of = partial(samples_to_hours, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
+    last = ps_rank(config.num_ps - 1)
     # A kill at an hour half a step before a boundary happens there.
-    kills = [(hour_of((step - 1.5) * batch_size), "ps1", ""), (hour_of((step - 0.5) * batch_size), "ps0", "")]
+    kills = [(hour_of((step - 1.5) * batch_size), last, ""), (hour_of((step - 0.5) * batch_size), "ps0", "")]
     own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.failures]
     lines = (f"{hour!r},{who},{repair_h}" for hour, who, repair_h in sorted([*own, *kills], key=lambda line: line[0]))
     return "\n".join(["# provenance: run.py verify", "hour,rank,repair_h", *lines]) + "\n"

@@ -47,6 +47,21 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     assert {step - 1 for step in saves} & kills.keys(), "a kill right before a save"
 
 
+@pytest.mark.parametrize("num_ps", [1, 2, 4])
+def test_a_config_without_a_trace_is_verified_on_any_number_of_ranks(
+    config: Config, tmp_path: Path, num_ps: int
+) -> None:
+    """Failures are drawn of the ranks that there are, within the hours of the job."""
+    config = changed(config, trace__path=None, cluster__num_ps=num_ps, data__max_train_samples=256)
+    config = saving_every(changed(config, strategy__name="partial", profile__job_h=20), 40)
+    assert (
+        verify.verify(config, tmp_path, run=lambda cell, run_dir, **_: run(changed(cell, engine="local"), run_dir))
+        == []
+    )
+    events = read_events(tmp_path / "partial-rpc-none" / "events.jsonl")
+    assert sum(map(is_loss, events)) >= 10
+
+
 def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
     """A strategy is run on every data path and engine, and each run's progress has its number."""
     ran: list[tuple[str, str, str]] = []
