@@ -394,7 +394,8 @@ class Verdict:
         if self.loss.standard_error is None:
             return "one seed has no spread; run at least three"
         if not self.loss.standard_error:
-            return "the seeds have no spread"
+            same = "the same loss in" if self.loss.mean else f"no loss of {self.measure.title}: equal to none in"
+            return f"{same} all cells, so no spread to test"
         number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"about {self.more_seeds}"
         is_crossed = self.line.losses["seed"].duplicated().any()  # with traces
         plural = "" if self.more_seeds == 1 else "s"

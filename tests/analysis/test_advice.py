@@ -71,7 +71,10 @@ def test_nothing_that_loses_is_equal_by_construction(what: str) -> None:
     """Law: AUC may be equal by chance; what is not counted is taken as none."""
     for lost in (0.0, None, 0.002):
         own = replace(FULL, cells=FULL.cells.assign(**{what: lost}))
-        assert (found(own)["full"].verdict == "equal by construction") == (not lost)
+        verdict = found(own)["full"]
+        assert (verdict.verdict == "equal by construction") == (not lost)
+        assert ("no loss of AUC: equal to none in all cells" in verdict.sentence) == bool(lost)
+    assert "the same loss in all cells" in found(line("partial", 0.1, -1e-4, -1e-4))["partial"].sentence
 
 
 def test_holm_counts_the_strategies_that_are_compared() -> None:
