@@ -61,7 +61,8 @@ _NAMES = {column.of: column.name for column in COLUMNS if column.of}
 _MAX_RATIO = 99  # a larger ratio is no evidence but a constant: the difference hardly depends on the seed
 _LEGEND = (
     "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair), also for new traces where "
-    "there are several; below it the mean in standard errors; no spread: these are below 1 % of it."
+    "there are several; below it the mean in standard errors. No spread: all pairs have about the same difference, so "
+    "that a standard error is below 1 % of the mean."
 )
 
 

@@ -155,17 +155,19 @@ def total_bytes(paths: list[Path]) -> int:
 def by_numbers(paths: Sequence[Path]) -> list[Path]:
     """Logs of one folder whose names differ in numbers alone, in the order of these numbers: day_9 before day_10.
 
-    Raises DataError if the names do not tell an order. ``.gz`` at the end of a name does not count.
+    Raises DataError if a log is there twice, or the names tell no order. ``.gz`` at the end of a name does not count.
     """
     parts = {path: re.split(r"([0-9]+)", path.name.removesuffix(".gz")) for path in paths}
     texts = {path: (path.parent, parts[path][::2]) for path in paths}
     numbers = {path: [int(number) for number in parts[path][1::2]] for path in paths}
-    ordered = sorted(paths, key=lambda path: numbers[path])
+    ordered = sorted(paths, key=lambda path: (numbers[path], path))
     for one, other in pairwise(ordered):
+        if one.resolve() == other.resolve():
+            raise _twice(one, other)
         if texts[one] != texts[other] or numbers[one] == numbers[other]:
             raise DataError(
-                f"{one}, {other}: numbers in these names do not tell which rows are earlier; leave out what is there "
-                "twice, or give --order given: all files in the order of the command line"
+                f"{one}, {other}: numbers in these names do not tell which rows are earlier; leave one out, or give "
+                "--order given: all files in the order of the command line"
             )
     return ordered
 
@@ -187,9 +189,13 @@ def survey(paths: Sequence[Path], decoder: Callable[[Path], Callable[[Chunk], ob
         alike = seen[text.replace(b"\r\n", b"\n")[:_COMPARED_BYTES]] if text else []
         for other in alike:
             if path.samefile(other) or _lines_digest(path) == _lines_digest(other):
-                raise DataError(f"{path}: holds the same rows as {other}, which would be taken twice; leave one out")
+                raise _twice(path, other)
         alike.append(path)
     return num_rows
+
+
+def _twice(path: Path, other: Path) -> DataError:
+    return DataError(f"{path}: holds the same rows as {other}, which would be taken twice; leave one out")
 
 
 def _lines_digest(path: Path) -> bytes:

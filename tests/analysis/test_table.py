@@ -417,8 +417,9 @@ def test_a_difference_without_spread_and_equal_models_are_named(tmp_path: Path) 
         write_run(
             tmp_path / "again" / f"mfu{seed}", made_config("cpr_mfu", seed=seed, engine="rpc"), drop=1e-5, model="1"
         )
-    text = _text(analysis.show_comparison_to(tmp_path, "cpr_vanilla"))
+    text = _text(analysis.show_comparison_to(tmp_path, "cpr_vanilla", explain=True))
     assert "no spread" in text
+    assert "No spread: all pairs have about the same difference" in text
     assert "beyond" not in text
     assert "equal to the bit" not in text
     frame = analysis.load(tmp_path)
