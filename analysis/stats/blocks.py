@@ -73,8 +73,9 @@ class Line:
 
     @cached_property
     def is_equal(self) -> bool:
-        """Whether all losses are 0, and no cell is on record as having lost samples or updates."""
+        """Whether all losses are 0, and no cell is on record as having lost updates (samples, if these are unknown)."""
         lost = self.cells.reindex(columns=["pls", "update_pls", "lost_dense_frac"])
+        lost["pls"] = lost["pls"].where(lost["update_pls"].isna())
         return not self.losses["loss"].any() and not lost.fillna(0.0).any(axis=None)
 
     @cached_property

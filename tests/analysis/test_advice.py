@@ -74,6 +74,8 @@ def test_nothing_that_loses_is_equal_by_construction(what: str) -> None:
         verdict = found(own)["full"]
         assert (verdict.verdict == "equal by construction") == (not lost)
         assert ("no loss of AUC: equal to none in all cells" in verdict.sentence) == bool(lost)
+    saved = replace(FULL, cells=FULL.cells.assign(pls=0.07, update_pls=0.0))
+    assert found(saved)["full"].verdict == "equal by construction", "a save after each step keeps every update"
     assert "the same loss in all cells" in found(line("partial", 0.1, -1e-4, -1e-4))["partial"].sentence
 
 
