@@ -162,7 +162,7 @@ _LATEX = str.maketrans(
 def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str | None = None) -> str:
     """A LaTeX table for the package booktabs, with special characters escaped.
 
-    With a ``caption``, which is LaTeX code, the table is a float with the label ``tab:strategies``.
+    With a ``caption``, which is LaTeX code and may have a label, the table is a float.
     """
 
     def line(cells: Iterable[str]) -> str:
@@ -174,7 +174,7 @@ def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], capt
     table = f"\\begin{{tabular}}{{{alignment}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     if caption is None:
         return table
-    return f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\label{{tab:strategies}}\n{table}\\end{{table}}\n"
+    return f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{table}\\end{{table}}\n"
 
 
 def page_html(template: str, **values: Any) -> str:

@@ -30,7 +30,7 @@ from harness.core.faults import FAULTS
 from harness.core.plans import is_trainer
 from harness.record.audit import check
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, flatten, is_sealed, read_config, read_env, verify
+from harness.record.rundir import RunDir, find_runs, flatten, is_sealed, read_config, read_env, verify
 
 _HEADINGS = (
     *(Heading(name) for name in ("event", "step", "samples")),
@@ -42,11 +42,15 @@ _HEADINGS = (
 def show(path: Path | str) -> Shown:
     """The run in the directory ``path``, for the console: config, timeline, results, contradictions, newest checkpoint.
 
-    Raises StoreError if it is not a run directory, or its record cannot be read or is not what the run wrote.
+    Raises StoreError if it is no run directory (the message has commands for one below), or its record cannot be read
+    or is not what the run wrote.
     """
     run = RunDir(Path(path))
     if run.status == "absent":
-        raise StoreError(f"{path}: expected a run folder (one with config.yaml), got none")
+        one = find_runs(run.path)[0]
+        raise StoreError(
+            f"{path}: expected one run, got a folder of runs; `run.py table {path}` shows all, `run.py show {one}` one"
+        )
     verify(run)
     config = read_config(run.path)
     record = EventLog.of(run)

@@ -386,7 +386,7 @@ def table_text(
     """The table of strategies as text: :func:`table` as CSV, or the console's table as LaTeX or Markdown.
 
     ``columns``: names of the columns to show, in order (default: all; for LaTeX those of order up to 2). ``labels``:
-    other names of strategies. ``caption``: makes a LaTeX table a float with the label ``tab:strategies``.
+    other names of strategies. ``caption``: makes a LaTeX table a float; may have a label.
 
     Raises UserError for a column or a strategy that the table lacks, or an option that the format does not take.
     """

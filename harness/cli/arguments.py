@@ -33,6 +33,11 @@ class Parser(argparse.ArgumentParser):
                 message = f"{name}: unknown {word!r}; did you mean {near[0]}?"
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.nargs == "+" and action.type is None:  # names, which may have commas between them
+            arg_strings = [name for text in arg_strings for name in text.split(",") if name]
+        return super()._get_values(action, arg_strings)
+
     def unknown(self, flag: str, command: str) -> str:
         """An error sentence on an unknown flag, which suggests the most similar flag or configuration key."""
         name = flag.partition("=")[0]

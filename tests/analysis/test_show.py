@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 import analysis
 from analysis.tables import UNKNOWN
 from harness.config.model import Config
+from harness.core.errors import StoreError
 from harness.core.events import Evaluated
 from tests.analysis.shown import shown
 from tests.injected import is_fault
@@ -27,6 +30,14 @@ def rows(text: str, kind: str) -> list[list[str]]:
     lines = [line.split(maxsplit=3) for line in text.splitlines()]
     found = [line for line in lines if line[:1] == [kind]]
     return [[step, samples, *rest.rsplit(maxsplit=2)] for _, step, samples, rest in found]
+
+
+def test_a_folder_of_runs_is_answered_with_the_commands_that_show_it(grid: Path) -> None:
+    """Law: `show` of a grid names the command for the grid, and a run in it; a folder without runs has none."""
+    with pytest.raises(StoreError, match=rf"`run.py table {grid}` shows all, `run.py show {grid}/\S+` one$"):
+        analysis.show(grid)
+    with pytest.raises(StoreError, match="no such folder"):
+        analysis.show(grid / "absent")
 
 
 def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_every_form_of_the_table_has_the_same_numbers(grid: Path) -> None:
 
 
 def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
-    """At most eight by default; strategies by other names; with a caption it is a float. A wrong column lists all.
+    """At most eight by default; strategies by other names; with a caption it is a float, whose label is the caption's.
+    A wrong column lists all.
 
     It is plain ASCII with as many cells in each row as its head has; comparisons too.
     """
@@ -85,6 +86,7 @@ def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
     text = analysis.table_text(frame, "latex", **options, caption="Overhead.")
     assert text.startswith("\\begin{table}")
     assert "\\caption{Overhead.}" in text
+    assert "label" not in text, "two tables of one document would have the same"
     assert "CPR-MFU &" in text
     assert r"cpr\_mfu" not in text
     assert "| CPR-MFU |" in analysis.table_text(frame, "markdown", **options)

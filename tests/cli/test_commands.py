@@ -109,6 +109,18 @@ def test_help_numbers_of_a_trace_and_missing_files_do_not_wait_for_libraries(cli
     assert all(re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*", line) for line in errors)
 
 
+def test_names_of_an_option_may_have_commas_between_them(cli: Cli, finished: Path) -> None:
+    """Law: `--columns a,b c` are three names, in order, and `--figures svg,png` two; texts of `--labels` stay whole."""
+    said = [
+        cli("table", str(finished), "--format", "markdown", "--columns", *names).out
+        for names in (["n,auc", "pls"], ["n", "auc", "pls"])
+    ]
+    assert said[0] == said[1] != ""
+    options = parser().parse_args(["report", "x", "--figures", "svg,png"])
+    assert options.figures == ["svg", "png"]
+    assert parser().parse_args(["table", "x", "--labels", "a=b,c"]).labels == {"a": "b,c"}
+
+
 def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: where the system allows no more open files, the command says so, wherever it meets that."""
     refused = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
