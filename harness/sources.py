@@ -16,6 +16,7 @@ their digests are read right after.
 import hashlib
 import marshal
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,6 +60,17 @@ def own_modules(*, of_project: bool) -> dict[str, str]:
         for name, file in files.items()
         if isinstance(file, str) and _is_own(file) and os.path.isfile(file) and (of_project or not _is_of_project(name))
     }
+
+
+def with_place(words: str, trace: str) -> str:
+    """``words`` with the file and line of the innermost call of ``trace``, a traceback; of own modules, if it has some.
+
+    Own modules are here those outside of this package, such as plugins. Without a call ``words`` are unchanged.
+    """
+    calls = re.findall(r'^ *File "(.+\.py)", line (\d+)', trace, re.MULTILINE)
+    own = [call for call in calls if _is_own(call[0]) and not os.path.realpath(call[0]).startswith(PACKAGE + os.sep)]
+    place = "".join(f"{os.path.basename(file)}, line {line}" for file, line in (own or calls)[-1:])
+    return words if place in words else f"{words} ({place})"
 
 
 def fix_modules() -> None:

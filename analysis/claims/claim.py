@@ -33,6 +33,7 @@ from harness.config.plugins import imported
 from harness.config.words import expectation
 from harness.config.yaml_file import CLAIM, read_claim
 from harness.core.errors import ConfigError, HarnessError
+from harness.sources import with_place
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "claims"
@@ -278,9 +279,8 @@ class _Check:
             except HarnessError:
                 raise
             except Exception as error:
-                at = traceback.extract_tb(error.__traceback__)[-1]
-                place = f"{Path(at.filename).name}:{at.lineno}"
-                raise ConfigError(f"{where} raised {type(error).__name__}: {error} ({place})") from error
+                words = f"{where} raised {type(error).__name__}: {error}"
+                raise ConfigError(with_place(words, traceback.format_exc())) from error
             if judges and not (isinstance(given, list) and all(isinstance(row, Row) for row in given)):
                 raise ConfigError(f"{where}: expected a list of analysis.claims.Row, got {given!r}")
             return given

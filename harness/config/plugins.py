@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -147,7 +148,8 @@ def imported(name: str, key: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             expected = "expected an entry point, a module or a path that ends in .py, got no such module"
             raise ConfigError(f"{key}: {name}: {expected}") from error
-        raise ConfigError(f"{key}: {name}: {type(error).__name__}: {error}") from error
+        words = f"{key}: {name}: {type(error).__name__}: {error}"
+        raise ConfigError(sources.with_place(words, traceback.format_exc())) from error
     if not str(getattr(plugin, "__file__", None)).endswith(".py"):  # its source is part of the code of a run
         raise ConfigError(f"{key}: {name}: expected a module of Python source, got one without a file that ends in .py")
     return plugin

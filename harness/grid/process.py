@@ -22,6 +22,7 @@ from harness.processes.spawn import fork_server
 from harness.record.code import current_code
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
 from harness.record.rundir import RunDir, write_reason
+from harness.sources import with_place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -225,4 +226,4 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
         text = read_file(output).decode(errors="replace").strip()
     if not text:
         return f"the cell's process ended with code {exit_code}, without output"
-    return f"the cell's process ended with code {exit_code}: {text.splitlines()[-1]} (see {output})"
+    return f"the cell's process ended with code {exit_code}: {with_place(text.splitlines()[-1], text)} (see {output})"

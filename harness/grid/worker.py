@@ -19,6 +19,7 @@ from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import Code, refuse_other_code
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
+from harness.sources import with_place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -83,9 +84,9 @@ def _stopped_by_sigterm() -> StopRequest:
 
 
 def one_line(error: HarnessError) -> str:
-    """The message of ``error`` if it is one line, else its first and last line, which for a traceback is the error."""
+    """The first and last line of the message of ``error``, with the place of the error if it has a traceback."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+    return with_place(lines[0] if lines[-1] in lines[0] else f"{lines[0]} ... {lines[-1]}", str(error))
 
 
 def _run(run_cell: RunCell, cell: Cell, pipe: Connection, stop: StopRequest) -> Finished | RunStopped | str:

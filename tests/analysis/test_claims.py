@@ -461,8 +461,8 @@ def test_a_module_beside_a_claim_judges_and_draws(tmp_path: Path) -> None:
     assert found.claim.command == f"run.py reproduce {path}"
     for number, (body, error) in enumerate(
         (
-            ("return cells['nope']", r"raised KeyError: 'nope' \(\w+.pyx?:\d+\)$"),
-            ("raise ValueError('boo')", r"raised ValueError: boo \(wrong1.py:5\)$"),
+            ("return cells['nope']", r"raised KeyError: 'nope' \(wrong0.py, line 5\)$"),
+            ("raise ValueError('boo')", r"raised ValueError: boo \(wrong1.py, line 5\)$"),
             ("return [1]", r": expected a list of analysis.claims.Row, got \[1\]$"),
         )
     ):

@@ -140,14 +140,17 @@ def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
 
 _NO_MODULE = "expected an entry point, a module or a path that ends in .py, got no such module"
 _NO_SOURCE = "expected a module of Python source, got one without a file that ends in .py"
+_NO_JSON = "Expecting value: line 1 column 1 (char 0)"
 _NO_IMPORT = "ModuleNotFoundError: No module named"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("mine.py", "import nothing_there", f"mine.py: {_NO_IMPORT} 'nothing_there'"),
-        ("mine.py", "import harness.core.nothing", f"mine.py: {_NO_IMPORT} 'harness.core.nothing'"),
+        ("mine.py", "import nothing_there", f"mine.py: {_NO_IMPORT} 'nothing_there' (mine.py, line 1)"),
+        ("mine.py", "import harness.core.nothing", f"mine.py: {_NO_IMPORT} 'harness.core.nothing' (mine.py, line 1)"),
+        ("mine.py", "1 1", "mine.py: SyntaxError: invalid syntax (mine.py, line 1)"),
+        ("mine.py", "\nimport json\njson.loads('')", f"mine.py: JSONDecodeError: {_NO_JSON} (mine.py, line 3)"),
         ("none.py", "", "none.py: no such file; a path is relative to the working directory"),
         ("mine_of_nobody", "", f"mine_of_nobody: {_NO_MODULE}"),
         ("sys", "", f"sys: {_NO_SOURCE}"),
@@ -158,7 +161,7 @@ _NO_IMPORT = "ModuleNotFoundError: No module named"
 def test_a_plugin_that_cannot_be_used_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
 ) -> None:
-    """The module and the reason, or what a plugin may be."""
+    """The module, the reason and the line of its source, or what a plugin may be."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("a_folder").mkdir()
@@ -207,3 +210,14 @@ def test_a_plugin_that_does_not_do_as_it_says_is_refused(folder: Path, text: str
     found, _, errors = command(folder, "train", "one.yaml", "strategy.name=odd", "trace.path=one.csv")
     assert found == code
     assert message in errors.splitlines()[-1]
+
+
+def test_an_error_in_a_plugin_names_the_line(folder: Path) -> None:
+    """Law: a cell that a plugin ends says the file and the line, on both engines, also of an error in a library."""
+    (folder / "mine.py").write_text(_ODD.replace("return Rec", "progress.nothing  # line 10\n        return Rec"))
+    (folder / "one.csv").write_text("hour,rank\n20,ps1\n")
+    asked = ("engine=[local,rpc]", "strategy.name=odd", "trace.path=one.csv")
+    _, _, errors = command(folder, "grid", "grid.yaml", *asked)
+    failed = [line for line in errors.splitlines() if line.startswith("failed: ")]
+    assert len(failed) == 2, errors
+    assert all(line.count("AttributeError: ") == 1 and " (mine.py, line 10)" in line for line in failed), errors
