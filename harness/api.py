@@ -62,7 +62,7 @@ def grid(
 
     ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, as for :class:`LocalPool`.
     ``afresh``: results of these cells are removed first. ``view``: a receiver of progress. A cell that fails raises
-    nothing; its outcome has the error.
+    nothing; its outcome has the error. Remarks on the settings are logged as warnings.
 
     Raises UserError, before any cell starts, if the file, the data, a trace or a folder cannot be used; Moved if the
     grid's folder is moved or removed while cells run.
@@ -73,13 +73,13 @@ def grid(
     path = Path(expanded(experiment))
     load_plugins(requested([path], overrides))
     from harness.config.experiment import load_experiment
-    from harness.grid.experiments import checked, opened_grid
+    from harness.grid.experiments import check_grid, opened_grid
     from harness.grid.runner import LocalPool
     from harness.grid.worker import run_assembled
-    from harness.run.spec import cell_hash, check
+    from harness.run.spec import cell_hash
 
     found = load_experiment(path, overrides, cell_hash=cell_hash)
-    checked(found.cells, check)
+    check_grid(found, overrides)
     with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
         return one.run(view or Silent())
 

@@ -84,8 +84,10 @@ grids: [{{strategy.name: [none], seed: [0, 1]}}]
 """
 
 
-def test_a_grid_from_python_is_one_of_the_command_line(click_data: Path, tmp_path: Path) -> None:
-    """Cells run once, in a folder with grid.yaml, in one wandb group; damage is seen."""
+def test_a_grid_from_python_is_one_of_the_command_line(
+    click_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cells run once, in a folder with grid.yaml, in one wandb group; damage is seen. The remarks are warnings."""
     file = tmp_path / "grid.yaml"
     file.write_text(GRID.format(out=tmp_path / "out", data=click_data))
     done = api.grid(file)
@@ -98,6 +100,17 @@ def test_a_grid_from_python_is_one_of_the_command_line(click_data: Path, tmp_pat
     with (done[0].cell.run_dir / "events.jsonl").open("a") as events:
         events.write("{}\n")
     assert [outcome.status for outcome in api.grid(file)] == ["damaged", "skipped"]
+    caplog.clear()
+    for call in (
+        lambda: api.grid(file, ["eval.max_samples=9999", "seed=0"]),
+        lambda: api.run(
+            read_config(done[1].cell.run_dir) | {"out": str(tmp_path / "one"), "eval": {"max_samples": 9999}}
+        ),
+    ):
+        call()
+        warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert warned[0].startswith("note: eval.max_samples=9999: there are"), warned
+    assert any("tables also show" in record.message for record in caplog.records)
 
 
 NOTEBOOK = """

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from harness.config.experiment import Experiment, load_config, load_each, load_e
 from harness.config.model import Config
 from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
-from harness.grid.experiments import checked, is_finished, opened_grid, opened_run
+from harness.grid.experiments import check_grid, is_finished, opened_grid, opened_run
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, LocalPool
 from harness.grid.worker import run_assembled
@@ -68,14 +68,7 @@ def grid(options: argparse.Namespace) -> int:
     ``--dry-run`` lists the cells instead, and ``--print-script`` prints the scripts of their jobs.
     """
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
-    from harness.run.spec import cells_of_other_backend, check
-
-    for line in [*_repeated_axes(experiment, options.overrides), *checked(experiment.cells, check)]:
-        console.note(f"note: {line}")
-    if line := cells_of_other_backend(experiment.cells):
-        console.note(line)
-    if line := _other_runs(experiment):
-        console.note(line)
+    check_grid(experiment, options.overrides)
     if not (options.dry_run or options.print_script):
         refuse_no_grid(experiment.out)
     pool = _pool_of(options, experiment)
@@ -88,26 +81,6 @@ def grid(options: argparse.Namespace) -> int:
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
-
-
-def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator[str]:
-    """A line for each list of ``overrides`` that multiplies the cells of several grids."""
-    grids = experiment.resolved["grids"]
-    for word in overrides:
-        if len(grids) > 1 and len(grids[0].get(word.partition("=")[0], [])) > 1:
-            cells = f"{len(experiment.cells)} cells in all; --dry-run lists them"
-            yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
-
-
-def _other_runs(experiment: Experiment) -> str | None:
-    """A line on finished runs in the grid's folder that are no cells, by this code or another; None without one."""
-    own = {cell.run_dir.name.rpartition("-")[0] for cell in experiment.cells}
-    runs = sorted(done.parent for done in experiment.out.glob("*/DONE"))
-    others = [run.name for run in runs if run.name.rpartition("-")[0] not in own]
-    if not others:
-        return None
-    number = f"{len(others)} finished run{'s' * (len(others) > 1)}"
-    return f"{experiment.out}: tables also show {number} of other settings, or of a former version ({others[0]}, …)"
 
 
 def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:

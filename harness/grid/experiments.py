@@ -3,7 +3,7 @@
 # ruff: noqa: PLC0415 - torch takes a second to import
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +99,7 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     from harness.run.spec import cell_hash, check
 
     for line in check(config):
-        _log.info("note: %s", line)
+        _log.warning("note: %s", line)
     digest = cell_hash(config)
     if afresh:
         discard_run(run_dir, digest)
@@ -193,18 +193,45 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
         yield OpenGrid(cells, pool, places)
 
 
-def checked(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
-    """The distinct remarks of ``check`` on all cells. Raises UserError, one line per distinct mistake."""
+def check_grid(experiment: Experiment, overrides: Sequence[str] = ()) -> None:
+    """Log what a user may not expect of the cells. Raises UserError, one line per distinct mistake.
+
+    ``overrides``: those that the experiment was loaded with.
+    """
+    from harness.run.spec import cells_of_other_backend, check
+
     mistakes: dict[str, None] = {}
-    remarks: dict[str, None] = {}
-    for cell in cells:
+    remarks = dict.fromkeys(_repeated_axes(experiment, overrides))
+    for cell in experiment.cells:
         try:
             remarks |= dict.fromkeys(check(cell.config))
         except UserError as error:
             mistakes[str(error)] = None
     if mistakes:
         raise UserError("\n".join(mistakes))
-    return [*remarks]
+    others = (cells_of_other_backend(experiment.cells), _other_runs(experiment))
+    for line in (*(f"note: {remark}" for remark in remarks), *filter(None, others)):
+        _log.warning("%s", line)
+
+
+def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator[str]:
+    """A line for each list of ``overrides`` that multiplies the cells of several grids."""
+    grids = experiment.resolved["grids"]
+    for word in overrides:
+        if len(grids) > 1 and len(grids[0].get(word.partition("=")[0], [])) > 1:
+            cells = f"{len(experiment.cells)} cells in all; --dry-run lists them"
+            yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
+
+
+def _other_runs(experiment: Experiment) -> str | None:
+    """A line on finished runs in the grid's folder that are no cells, by this code or another; None without one."""
+    own = {cell.run_dir.name.rpartition("-")[0] for cell in experiment.cells}
+    runs = sorted(done.parent for done in experiment.out.glob("*/DONE"))
+    others = [run.name for run in runs if run.name.rpartition("-")[0] not in own]
+    if not others:
+        return None
+    number = f"{len(others)} finished run{'s' * (len(others) > 1)}"
+    return f"{experiment.out}: tables also show {number} of other settings, or of a former version ({others[0]}, …)"
 
 
 def prepared(experiment: Experiment) -> Experiment:
