@@ -72,13 +72,11 @@ def verdict_tables(
     judged = (zip(own, verdicts_of(own, margin), strict=True) for own in blocks)
     for block, found in itertools.chain(*zip(*judged, strict=True)):
         if found:
-            title = ", ".join([*([block.title] if block.title else []), *([_by(block)] if len(measures) > 1 else [])])
+            title = ", ".join(
+                filter(None, (block.title, f"by {'final ' * (block.measure is AUC)}{block.measure.title}"))
+            )
             lines = conclusions(block, found)
             yield {"title": title, "columns": _headings(block), "rows": [*_rows(block, found)], "lines": lines}
-
-
-def _by(block: Block) -> str:
-    return f"by {'final ' * (block.measure is AUC)}{block.measure.title}"
 
 
 def advice(
@@ -113,10 +111,10 @@ def _rows(block: Block, found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
     """Sentences: the spread of the losses by source, losses in samples, cautions, open verdicts, and what is shown."""
     cautions = [*comparable(block), *_caution(block, found), *_skew(found)]
-    return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(block, found)]
+    return [*_spread(block, found), *_equivalents(block, found), *cautions, *_open(found), *_answer(found)]
 
 
-def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+def _answer(found: Sequence[Verdict]) -> Iterator[str]:
     """A sentence: which strategies lose nothing, less than the margin, or more, each with its overhead.
 
     The seeds and traces are those of most strategies that are named; the others have their own.
@@ -137,8 +135,8 @@ def _answer(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         if own
     ]
     if not safe:
-        parts.append(f"of no strategy that loses samples is it shown that it loses less than {margin}")
-    yield f"Shown {_by(block)} over {_sample_text(most)}: {'; '.join(parts)}."
+        parts.append(f"of no strategy that loses updates is it shown that it loses less than {margin}")
+    yield f"Shown over {_sample_text(most)}: {'; '.join(parts)}."
 
 
 def _with_costs(found: Sequence[Verdict], most: tuple[int, int]) -> str:

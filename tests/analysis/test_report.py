@@ -137,7 +137,7 @@ def test_what_was_trained_and_the_answer_come_first(page: str) -> None:
         "busy",
     ):
         assert words in head
-    assert "Shown by final AUC over" in head
+    assert "<b>by final AUC</b>: Shown over" in head
     captions = re.findall(r"</svg>\s*<figcaption>(.*?)</figcaption>", page, flags=re.DOTALL)
     assert len(captions) == page.count("<svg ")
     for caption in captions:
