@@ -89,7 +89,7 @@ def info(options: argparse.Namespace) -> None:
     tracked = ", ".join(meta.table_names[table] for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
     for table in facts_tables(facts, other):
         console.show(table)
-    console.say(f"{sum(meta.cardinalities):,} embedding rows; the {NUM_TRACKED} largest tables are {tracked}")
+    console.say(f"{sum(meta.cardinalities):,} embedding rows; the largest tables are {tracked}")
     if meta.columns is not None:
         dense = [f"{name} ({transform})" for name, transform in meta.columns.dense.items()]
         console.say(f"label {meta.columns.label}; dense features: {', '.join(dense) or 'none'}")

@@ -55,6 +55,8 @@ MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
 
 _FIRST_CAPACITY = 1024
 _MAX_LOAD = 0.75
+_LARGE = 10.0
+"""The largest value of a dense feature without a transform that is not remarked on."""
 _GROWTH = 1.5
 
 
@@ -140,6 +142,11 @@ def _pack(
         os.fsync(file.fileno())
     if packer.num_rows == 0:
         raise DataError(f"{', '.join(map(str, sources))}: expected at least one row, got none")
+    transforms = packer.columns.dense if packer.columns else {}
+    for (name, transform), most in zip(transforms.items(), packer.largest_I.tolist(), strict=bool(transforms)):
+        if transform == "none" and most > _LARGE:
+            words = "note: %s: values up to %g, with which training may diverge; log1p in the schema makes them small"
+            _log.info(words, name, most)
     synthetic = read_sidecar(sources[0], read[0]) if len(sources) == 1 else None
     meta = packer.meta(tuple(read), synthetic)
     write_meta(folder, meta)
@@ -210,6 +217,7 @@ class _Packer:
         is_number = categories == "number"
         self._numberings = [Numbering(is_wide=columns is not None) for _ in range(num_tables)] if is_number else None
         self._hash = xxhash.xxh3_128()
+        self.largest_I = np.zeros(self._num_dense)
 
     def pack(self, rows: DecodedRows) -> Words:
         """The records of ``rows``: (R, C) int32, see ``harness.data.records``."""
@@ -225,6 +233,8 @@ class _Packer:
         else:
             for table, numbering in enumerate(self._numberings):
                 words_RC[:, first_table + table] = numbering.ids(values_FR[table])
+        if self.columns:
+            self.largest_I = np.abs(rows.dense_RI).max(axis=0, initial=0.0).clip(self.largest_I)
         self.num_rows += len(words_RC)
         self._num_positives += int(rows.labels_R.sum(dtype=np.int64))
         self._hash.update(words_RC.data)

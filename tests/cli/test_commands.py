@@ -194,7 +194,15 @@ def test_a_log_of_a_schema_is_prepared_and_described(cli: Cli) -> None:
     shown = cli("data", "info", "own")
     assert (shown.code, shown.errors) == (0, [])
     assert "shop, item" in shown.out
-    assert shown.out.endswith("are shop, item\nlabel y; dense features: age (none)\n")
+    assert shown.out.endswith(
+        "embedding rows; the largest tables are shop, item\nlabel y; dense features: age (none)\n"
+    )
+    assert not any("values up to" in line for line in made.errors)
+    Path("old.csv").write_text("y,age,shop,item\n" + "1,93,a,x\n0,,b,x\n" * 20)
+    made = cli("data", "prepare", "old.csv", "--out", "old", "--format", "csv", "--schema", "own.yaml")
+    assert made.errors[-1].startswith(
+        "note: age: values up to 93, with which training may diverge; log1p in the schema"
+    )
     for option, value in (("--against", "kaggle"), ("--facts", "facts.json")):
         expected = "expected data of Criteo's shape, 13 dense features and 26 tables, got 1 and 2"
         assert cli("data", "info", "own", option, value).errors == [f"error: {option}: own: {expected}"]
