@@ -42,10 +42,13 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
 
 
 def headline(stats: TraceStatistics) -> str:
-    """One line: the trace's title and its numbers of deaths, instants, hours and ranks."""
+    """One line: the trace's title and its numbers of deaths, instants, ranks, and hours, which may end at a failure."""
     ranks = "ranks unknown" if stats.observed.num_ranks is None else _counted(stats.observed.num_ranks, "rank")
     counts = f"{_counted(stats.observed.num_deaths, 'death')} at {_counted(len(stats.observed.instants[0]), 'instant')}"
-    return f"{stats.title}: {counts}, {number(stats.observed.length_h)} h, {ranks}"
+    hours = f"{number(stats.observed.length_h)} h"
+    if stats.observed.length_h in stats.observed.instants[0]:
+        hours += " up to the last failure (length_h in the header sets other hours)"
+    return f"{stats.title}: {counts}, {hours}, {ranks}"
 
 
 def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:

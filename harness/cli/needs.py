@@ -115,5 +115,6 @@ def _gb(num_bytes: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 1:
         return "less than a second on idle cores"
-    hours = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-    return f"roughly {f'{seconds:.0f} s' if seconds < 90 else hours} on idle cores (half to twice that)"
+    time = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    time = f"{seconds:.0f} s" if seconds < 90 else time
+    return f"roughly {time} on idle cores (half to twice that; longer beside other work)"

@@ -100,7 +100,7 @@ def _summary(trace: Trace) -> str:
     kind = "host" if "hosts" in trace.header else "rank"
     counts = ((num, "death"), (num_instants, "instant"), (int(trace.header[f"{kind}s"]), kind))
     deaths, instants, ranks = (f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
-    every = f", a failure every {length_h / num_instants:.3g} h" if num_instants else ""
+    every = f", an instant every {length_h / num_instants:.3g} h" if num_instants else ""
     return f"{deaths} at {instants}, {ranks}, {length_h:g} h{every}"
 
 
@@ -116,7 +116,7 @@ def _show_import(log: FailureLog, trace: Trace) -> None:
     if log.outages:
         num, num_nodes = len(log.outages), len({outage.node for outage in log.outages})
         console.say(
-            f"{num:,} failure{'s' * (num != 1)} of {num_nodes:,} node{'s' * (num_nodes != 1)} in "
+            f"in the log: {num:,} failure{'s' * (num != 1)} of {num_nodes:,} node{'s' * (num_nodes != 1)} in "
             f"{log.length_h:,.1f} h, one every {log.length_h / num:.3g} h"
         )
     rules = [rule for key, rule in trace.header.items() if key.startswith("rule ")]

@@ -372,8 +372,9 @@ def check(config: Config) -> list[str]:
     every_samples = None if interval.samples is None else interval.samples / interval.divisor
     if every_samples is not None and every_samples < config.trainer.batch_size:
         remarks.append(
-            f"strategy {strategy.name} is to save every {every_samples:,.0f} samples, which is less than a step of "
-            f"{config.trainer.batch_size}: it saves after every step, fewer times than planned"
+            f"strategy {strategy.name} is to save every {every_samples:,.0f} samples, less than a step: it saves "
+            f"after every step, fewer times than planned; a smaller trainer.batch_size (now {config.trainer.batch_size}) "
+            "keeps to the plan, strategy.interval_samples sets another"
         )
     resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:

@@ -58,7 +58,15 @@ def test_what_is_unknown_is_shown_as_such(lines: Sequence[str]) -> None:
     text = shown(analysis.show_trace(describe(parse_trace(lines, "bare.csv"))))
     assert "ranks unknown" in text
     assert "any rank" in text
+    assert "to the last failure" not in text
     assert "–" in text
+
+
+def test_hours_that_end_with_a_failure_are_named() -> None:
+    """Law: of a trace without hours it is said that those up to its last failure count, and how to give others."""
+    stats = describe(parse_trace(["hour,rank", "10,ps1", "40,ps2"], "bare.csv"))
+    hours = ", 40.0 h up to the last failure (length_h in the header sets other hours), "
+    assert hours in shown(analysis.show_trace(stats))
 
 
 def test_numbers_have_three_digits() -> None:

@@ -48,6 +48,8 @@ def test_an_import_tells_what_it_kept_and_overwrites_nothing_unasked(
     code, said, _ = trace_command(capsys, *words, "--out", out)
     assert code == 0
     assert "kept 6 of 7 records" in said
+    rates = r"(?sm)^in the log: 6 failures of .*, one every .*^wrote .* 6 deaths at 5 instants, .*, an instant every "
+    assert re.search(rates, said)
     trace = read_trace(out)
     assert [entry.who for entry in trace.entries] == ["ps0", "ps1", "ps3", "ps0", "ps2", "ps2"]
     assert trace.header["records"] == "kept 6 of 7"
