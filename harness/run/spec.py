@@ -373,8 +373,8 @@ def check(config: Config) -> list[str]:
     if every_samples is not None and every_samples < config.trainer.batch_size:
         remarks.append(
             f"strategy {strategy.name} is to save every {every_samples:,.0f} samples, less than a step: it saves "
-            f"after every step, fewer times than planned; a smaller trainer.batch_size (now {config.trainer.batch_size}) "
-            "keeps to the plan, strategy.interval_samples sets another"
+            "after every step, fewer times than planned; a smaller trainer.batch_size or another "
+            "strategy.interval_samples keeps to the plan"
         )
     resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:
