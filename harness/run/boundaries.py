@@ -75,12 +75,16 @@ class Boundaries(Resumable):
             return bool(strikes) and strikes[0] <= step < self.run_spec.num_steps
         return step < self.run_spec.num_steps and step in strikes
 
-    def take_faults(self) -> list[int]:
-        """The numbers of the faults that strike at the present boundary. No later call returns them again."""
+    def due_faults(self) -> list[int]:
+        """The numbers of the faults that strike at the present boundary."""
         num_due = bisect_right(self._pending(), self.progress().step)
-        due = self._at_boundaries[self._num_taken : self._num_taken + num_due]
-        self._num_taken += num_due
-        return [number for number, _ in due]
+        return [number for number, _ in self._at_boundaries[self._num_taken : self._num_taken + num_due]]
+
+    def take_faults(self) -> list[int]:
+        """As :meth:`due_faults`; no later call of either returns them again."""
+        due = self.due_faults()
+        self._num_taken += len(due)
+        return due
 
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of faults not taken yet, ascending. With the clock ``wall``, charged overhead moves them."""

@@ -53,11 +53,16 @@ class Drops(Resumable):
     def expect(self, *, is_lost: bool) -> None:
         """Evaluate the model before a failure, unless ``is_lost`` says that no rank is lost by what comes next.
 
-        A no-op while a rank is lost that has not been found dead: what comes next belongs to the same failure.
+        A no-op while a rank is lost that has not been found dead: what comes next belongs to the same failure. The drop
+        of recoveries before it ends here, unless training has not gone on since they were expected.
         """
         is_due = is_lost and self.num_samples > 0 and not self.injections.is_hidden
         if is_due and (self._before is None or self._before.step < self.progress().step):
-            self._before = self._measure()
+            self.measure()
+            before = self._measure()
+            if self.accounting.unmeasured:  # an unplanned death was found by this evaluation
+                self._record(None)
+            self._before = before
 
     def measure(self) -> None:
         """Evaluate the model after the recoveries since the last drop, and record what they cost together.
@@ -78,10 +83,18 @@ class Drops(Resumable):
 
     def _measure(self) -> _Quality:
         began_s = self.effects.clock()
-        with self.injections.suspended():
-            scores, labels = self.score(self.num_samples)
+        scores, labels = self._score()
         auc, deviations = exact_auc(scores, labels), auc_deviations(scores, labels)
         return _Quality(self.progress().step, auc, deviations, len(scores), self.effects.clock() - began_s)
+
+    def _score(self) -> tuple[Tensor, Tensor]:
+        """Logits and labels by one model: anew if a rank was found dead, and recovered, in the middle."""
+        while True:
+            num_recoveries = len(self.accounting.unmeasured)
+            with self.injections.suspended():
+                found = self.score(self.num_samples)
+            if len(self.accounting.unmeasured) == num_recoveries:
+                return found
 
     def _record(self, drop: float | None, before: _Quality | None = None, after: _Quality | None = None) -> None:
         failures, self.accounting.unmeasured = self.accounting.unmeasured, []

@@ -156,8 +156,8 @@ class Trainer:
         """Do the actions of boundary 0: the initial save, which is not charged, and faults planned for hour 0."""
         self._injections.reach(0)
         if self._run_spec.strategy.saves_initially:
-            self._checkpointer.save(SavePlan(kind="full"), self._progress())
-            self._checkpointer.finish_pending(self._progress())
+            self._save(SavePlan(kind="full"))
+            self._finish_pending()
         self._inject_if_due()
         self._effects.status(phase="train")
 
@@ -168,6 +168,7 @@ class Trainer:
         began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
         self._drops.measure()
+        self._drops.expect(is_lost=self._injections.awaits_loss("forward", "apply"))
         if self._injections.waits_for("forward"):
             self._client.settle(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
@@ -183,7 +184,7 @@ class Trainer:
         if is_due:
             if self._effects.group.size > 1:
                 self._effects.group.agree(f"dense network at step {step}", _digest(self._network))
-            self._checkpointer.finish_pending(self._progress())
+            self._finish_pending()
         if not self._injections.depend_on_messages:
             self._resume_points.at_boundary(self._progress(), saves=saves)
         self._act(announced=saves)
@@ -202,9 +203,18 @@ class Trainer:
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()
-            self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
-            self._checkpointer.save(save, self._progress())
+            self._save(save)
         self._finish_boundary()
+
+    def _save(self, plan: SavePlan) -> None:
+        self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+        self._checkpointer.save(plan, self._progress())
+
+    def _finish_pending(self) -> None:
+        """Commit the save in the background, if there is one."""
+        if self._checkpointer.checkpoints.saving is not None:
+            self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+            self._checkpointer.finish_pending(self._progress())
 
     def _finish_boundary(self) -> None:
         """Evaluate and have planned faults carried out, where due at the present boundary and not done yet.
@@ -219,10 +229,9 @@ class Trainer:
         """Have the planned faults that are due carried out. The next request detects the ranks that died."""
         if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
-            self._checkpointer.finish_pending(self._progress())
-            faults = self._boundaries.take_faults()
-            self._drops.expect(is_lost=self._injections.lose_ranks(faults))
-            self._injections.carry_out(faults)
+            self._finish_pending()
+            self._drops.expect(is_lost=self._injections.lose_ranks(self._boundaries.due_faults()))
+            self._injections.carry_out(self._boundaries.take_faults())
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

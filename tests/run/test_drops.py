@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from harness.cluster.protocol import Exchange
 from harness.config.model import Config
-from harness.core.events import Dropped, Evaluated, Event, error_of
+from harness.core.events import Dropped, Evaluated, Event, Injected, Recovered, error_of
 from harness.model.metrics import NUM_GROUPS, auc_deviations, exact_auc
+from harness.run.assemble import Parts
+from tests.recovery.mortal_ranks import MortalRanks
 from tests.runs import changed, facts, run, saving_every
 
 DEATHS = "hour,rank\n9,ps1\n20,ps0\n21,ps2\n37,2\n"
@@ -126,3 +129,71 @@ def test_the_deviations_of_parts_give_the_error_of_an_auc() -> None:
 
     differences, errors = zip(*(drawn() for _ in range(400)), strict=True)
     assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(np.std(differences), rel=0.1)
+
+
+@pytest.mark.parametrize("phase", ["apply", "forward"])
+@pytest.mark.parametrize("mode", ["none", "stale"])
+def test_failures_of_neighbouring_steps_have_drops_of_their_own(
+    deaths: Config, tmp_path: Path, phase: str, mode: str
+) -> None:
+    """Law: neither AUC of a drop is measured after another failure of the same drop.
+
+    The first failure is found at the boundary where the second one strikes, before the rows of a batch are pulled.
+    """
+    hours = [56 / 256 * step - 1e-3 for step in (100, 101)]
+    found = []
+    for name, last in (("one", ""), ("both", f"{hours[1]},ps2,\n")):
+        (tmp_path / "near.csv").write_text(f"hour,rank,phase\n{hours[0]},ps1,{phase}\n{last}")
+        config = changed(deaths, trace__path=str(tmp_path / "near.csv"), strategy__name="never_save")
+        config = changed(config, cache__mode=mode, cache__staleness=0)
+        found.append(drops_of(run(config, tmp_path / name)[1]))
+    (alone,), drops = found
+    assert [drop.ranks for drop in drops] == [["ps1"], ["ps2"]]
+    assert drops[0].auc_before == alone.auc_before
+    assert drops[0].drop is not None
+    assert drops[0].auc_after == drops[1].auc_before != drops[1].auc_after
+
+
+def test_a_failure_in_a_step_that_begins_with_a_recovery_has_a_drop(deaths: Config, tmp_path: Path) -> None:
+    """Law: the model after the recovery is the one before the failure of the same step."""
+    hour = 56 / 256 * 100 - 1e-3
+    (tmp_path / "near.csv").write_text(f"hour,rank,phase\n{hour},ps2,\n{hour},ps1,apply\n")
+    config = changed(deaths, trace__path=str(tmp_path / "near.csv"), strategy__name="never_save")
+    drops = drops_of(run(config, tmp_path / "run")[1])
+    assert [drop.ranks for drop in drops] == [["ps2"], ["ps1"]]
+    assert drops[0].auc_after == drops[1].auc_before is not None
+    assert drops[1].drop is not None
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_failures_in_a_save_have_drops(deaths: Config, tmp_path: Path, mode: str) -> None:
+    """Law: also in the first one, and in one that is committed at a later boundary than that where it began."""
+    (tmp_path / "saves.csv").write_text("hour,rank,phase\n0,ps0,save\n20,ps1,manifest\n30,ps2,save\n43,ps3,manifest\n")
+    config = saving_every(changed(deaths, trace__path=str(tmp_path / "saves.csv"), save__mode=mode), 100)
+    drops = drops_of(run(config, tmp_path / "run")[1])
+    assert [drop.ranks for drop in drops] == [["ps0"], ["ps1"], ["ps2"], ["ps3"]]
+    assert all(drop.drop is not None for drop in drops)
+
+
+@pytest.mark.parametrize("name", ["full", "partial"])
+def test_a_death_that_is_found_by_an_evaluation_is_no_part_of_the_planned_failure(
+    deaths: Config, tmp_path: Path, name: str
+) -> None:
+    """Law: what was planned happens all the same, and the drop that is known is of that; each AUC is of one model.
+
+    ``ps1`` dies, unplanned, in the evaluation before the planned death of ``ps2``, or in the one after it, which then
+    measures what both lost.
+    """
+    (tmp_path / "one.csv").write_text(f"hour,rank\n{56 / 50 * 20 - 1e-3},ps2\n")
+    config = changed(deaths, trace__path=str(tmp_path / "one.csv"), trace__allow_unplanned=True)
+    config = changed(config, strategy__name=name, data__max_train_samples=200, eval__batch_size=32)
+    config = saving_every(config, 32)
+    for number in (27, 28, 29, 31, 32, 33):
+        MortalRanks.begin({("ps1", number, Exchange): "before"})
+        _, events = run(config, tmp_path / str(number), Parts(make_ranks=MortalRanks))
+        recovered = [event.ranks for event in events if isinstance(event, Recovered)]
+        assert recovered == ([["ps1"], ["ps2"]] if number < 30 else [["ps2"], ["ps1"]])
+        assert [(event.step, event.rank) for event in events if isinstance(event, Injected)] == [(20, "ps2")]
+        known = [drop.ranks for drop in drops_of(events) if drop.drop is not None]
+        together = [["ps2"]] if number < 30 else [["ps2", "ps1"]]
+        assert known == (recovered if name == "full" else together)
