@@ -197,6 +197,12 @@ def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
     return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
+def of_some(text: str, num: int, num_all: int) -> str:
+    """``text`` of an estimate, its first line followed by ``num`` in brackets if that is not ``num_all``, and not 0."""
+    first, *others = text.split("\n")
+    return "\n".join([f"{first} ({num})", *others]) if 0 < num < num_all else text
+
+
 def show_mean(value: Estimate | None, *, scale: float = 1.0, digits: int = 2) -> str:
     """The mean of an estimate as text, without its interval; a dash for None."""
     return UNKNOWN if value is None else f"{value.mean * scale:.{digits}f}"

@@ -30,6 +30,7 @@ from analysis.tables.builder import (
     chosen,
     latex_table,
     markdown_table,
+    of_some,
     rich_table,
     show_interval,
 )
@@ -159,6 +160,8 @@ def _rounded(
 ) -> tuple[list[Heading], list[list[str]]]:
     """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it.
 
+    A number of pairs in brackets is that of a difference that not all pairs have.
+
     ``names``: of the differences to show (``_NAMES``), in order; empty for all. Raises UserError for an unknown one.
     """
     known = [name for name in (found[0].differences if found else METRICS) if any(e.differences[name] for e in found)]
@@ -173,7 +176,11 @@ def _rounded(
         [
             *(item.group or "seed", str(len(item.pairs))),
             *(
-                text_of(item.differences[each], scale=scale, digits=digits, signed=True)
+                of_some(
+                    text_of(item.differences[each], scale=scale, digits=digits, signed=True),
+                    int((item.pairs[each].notna() & item.pairs[f"{each} base"].notna()).sum()),
+                    len(item.pairs),
+                )
                 for each, scale, digits in shown
             ),
         ]

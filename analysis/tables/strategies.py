@@ -38,6 +38,7 @@ from analysis.tables.builder import (
     chosen,
     latex_table,
     markdown_table,
+    of_some,
     rich_table,
     show_interval,
     show_mean,
@@ -121,6 +122,12 @@ def _difference(column: Column, line: Line) -> str:
     return show_interval(line.auc_difference, scale=column.scale, signed=True) + num
 
 
+def _drop(column: Column, line: Line) -> str:
+    """The drop of AUC, with the number of cells in brackets if the record of some lacks one."""
+    text = show_interval(line.estimate(column.of), scale=column.scale)
+    return of_some(text, int(line.cells[column.of].notna().sum()), len(line.cells))
+
+
 def _loss(column: Column, line: Line) -> str:
     return UNKNOWN if line.strategy == BASELINE else show_interval(line.loss, scale=column.scale, signed=True)
 
@@ -191,7 +198,7 @@ COLUMNS = (
         group="quality",
         of="drop",
         scale=1e3,
-        show=lambda column, line: show_interval(line.estimate(column.of), scale=column.scale),
+        show=_drop,
         key="drop",
         order=1,
         where=lambda block: any(line.mean("num_failures") and line.estimate("drop") for line in block.lines),

@@ -434,3 +434,21 @@ def test_a_difference_without_spread_and_equal_models_are_named(tmp_path: Path) 
     assert "Final models equal to the bit: pairs 3 of 3." in _text(
         analysis.show_comparison([tmp_path / "local", tmp_path / "rpc"])
     )
+
+
+def test_a_mean_of_drops_says_over_how_many_cells_it_is_if_some_have_none(tmp_path: Path) -> None:
+    """Law: in the table of strategies, and in a comparison; other means are of all cells, and have no number."""
+    for seed in range(4):
+        write_run(tmp_path / f"none-{seed}", made_config("none", seed=seed))
+        write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed), drop=0.0)
+        write_run(tmp_path / f"mfu-{seed}", made_config("cpr_mfu", seed=seed), drop=None if seed < 2 else 1e-4 + seed)
+    text = analysis.table_text(analysis.load(tmp_path), "markdown")
+    (mfu,) = (line for line in text.splitlines() if "cpr_mfu" in line)
+    assert mfu.count("(2) |") == 1
+    assert text.count("(") == mfu.count("(")
+    for shown in (
+        str(analysis.show_comparison_to(tmp_path, "full")),
+        analysis.tables.comparison_text(comparisons_to(tmp_path, "full"), "markdown"),
+    ):
+        (mfu,) = (line for line in shown.splitlines() if "cpr_mfu" in line)
+        assert mfu.count("(2)") == 1
