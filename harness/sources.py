@@ -18,13 +18,12 @@ import marshal
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
+from types import CodeType
 
 PACKAGE = os.path.dirname(os.path.realpath(__file__))
 """The folder of the package ``harness``."""
@@ -95,7 +94,7 @@ class Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:  # pyright: ignore[reportIncompatibleMethodOverride]
         content = self.get_data(self.path)
-        self._note(fullname, _digest(content))
+        _note(fullname, self.path, _digest(content))
         head = _CHECKED + source_hash(content)
         cached = cache_from_source(self.path)
         with suppress(OSError, EOFError, ValueError, TypeError):  # missing, or damaged
@@ -106,37 +105,31 @@ class Loader(SourceFileLoader):
             self.set_data(cached, head + marshal.dumps(code))  # a no-op where that cannot be written
         return code
 
-    def _note(self, name: str, digest: str) -> None:
-        path = os.path.realpath(self.path)
-        known = _known.get(path)
-        if known not in (None, digest):
-            _refuse(f"{self.path}: was changed after this command had read it; run the command again")
-        if known is None and _is_fixed and not _is_of_project(name):
-            _refuse(
-                f"plugins: {self.path}: expected to be imported with the plugin, got an import while the run is under "
-                "way: it would not be part of the code that the result names; import it at the plugin's top"
-            )
-        _loaded[path] = digest
+
+def _note(name: str, file: str, digest: str) -> None:
+    path = os.path.realpath(file)
+    known = _known.get(path)
+    if known not in (None, digest):
+        _refuse(f"{file}: was changed after this command had read it; run the command again")
+    if known is None and _is_fixed and not _is_of_project(name):
+        _refuse(
+            f"plugins: {file}: expected to be imported with the plugin, got an import while the run is under way: it "
+            "would not be part of the code that the result names; import it at the plugin's top"
+        )
+    _loaded[path] = digest
 
 
-class _Finder:
-    """Finds own modules as Python does, and has them loaded by :class:`Loader`."""
+def _get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+    """The code of a module that Python loads, or any finder, or a plugin by its path: if it is own, by ``Loader``."""
+    return (Loader.get_code if _is_own(loader.path) else _plain)(loader, fullname)  # pyright: ignore[reportArgumentType]
 
-    @staticmethod
-    def find_spec(
-        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and type(loader := spec.loader) is SourceFileLoader and _is_own(loader.path):
-            spec.loader = Loader(loader.name, loader.path)
-        return spec
+
+_plain = super(SourceFileLoader, SourceFileLoader).get_code
 
 
 def install() -> None:
-    """Let :class:`Loader` import own modules from now on, in place of an importer installed before."""
-    finders: list[Any] = sys.meta_path
-    finders[:] = [each for each in finders if getattr(each, "__module__", None) != __name__]
-    finders.insert(finders.index(PathFinder) if PathFinder in finders else len(finders), _Finder)
+    """Let own modules be loaded as :class:`Loader` does from now on, whatever finds them."""
+    SourceFileLoader.get_code = _get_code
     for name in ("harness", __name__):
         Loader(name, str(sys.modules[name].__file__)).get_code(name)
 

@@ -91,6 +91,44 @@ def test_a_source_of_equal_size_and_time_stamp_is_compiled_anew(folder: Path) ->
     assert before.split()[0] != after.split()[0]
 
 
+BY_HAND = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("helper", "helper.py")
+sys.modules["helper"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["helper"])
+"""
+BY_A_FINDER = """
+import importlib.util, sys
+
+class Finder:  # as that of a package installed with `pip install -e`
+    def find_spec(fullname, path=None, target=None):
+        return importlib.util.spec_from_file_location(fullname, "helper.py") if fullname == "helper" else None
+
+sys.meta_path.insert(0, Finder)
+import helper
+"""
+
+
+@pytest.mark.parametrize("how", [BY_HAND, BY_A_FINDER], ids=["by hand", "by a finder"])
+def test_a_source_that_is_imported_in_another_way_is_in_the_code_as_it_was_loaded(folder: Path, how: str) -> None:
+    """By its path, or by a finder that is no part of Python: no stale bytecode runs, and an edit is not in the code."""
+    (folder / "mine.py").write_text(how)
+    before, file = said(folder), folder / "helper.py"
+    assert said(folder, "Path('helper.py').write_text('RATE = 3')") == before
+    file.write_text("RATE = 1\n")
+    assert said(folder) == before
+    status = file.stat()
+    file.write_text("RATE = 2\n")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert said(folder)[-1] == "2"
+    assert said(folder).split()[0] != before.split()[0]
+    edited = how + "file = open('helper.py', 'a'); file.write('EDITED = 1'); file.close()"
+    then = "from harness.record.code import current_code; print(current_code().sources['helper'])"
+    first = said(folder, then).split()[0]
+    (folder / "mine.py").write_text(edited)
+    assert said(folder, then).split()[0] == first
+
+
 PACKAGE = """
 import sys
 from pathlib import Path
