@@ -24,6 +24,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 PACKAGE = os.path.dirname(os.path.realpath(__file__))
 """The folder of the package ``harness``."""
@@ -119,17 +120,18 @@ def _note(name: str, file: str, digest: str) -> None:
     _loaded[path] = digest
 
 
-def _get_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+_plain: Any = super(SourceFileLoader, SourceFileLoader).get_code
+
+
+def _get_code(loader: Any, fullname: str) -> CodeType | None:
     """The code of a module that Python loads, or any finder, or a plugin by its path: if it is own, by ``Loader``."""
-    return (Loader.get_code if _is_own(loader.path) else _plain)(loader, fullname)  # pyright: ignore[reportArgumentType]
-
-
-_plain = super(SourceFileLoader, SourceFileLoader).get_code
+    return (Loader.get_code if _is_own(loader.path) else _plain)(loader, fullname)
 
 
 def install() -> None:
     """Let own modules be loaded as :class:`Loader` does from now on, whatever finds them."""
-    SourceFileLoader.get_code = _get_code
+    kind: Any = SourceFileLoader
+    kind.get_code = _get_code
     for name in ("harness", __name__):
         Loader(name, str(sys.modules[name].__file__)).get_code(name)
 
