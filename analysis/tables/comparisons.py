@@ -1,6 +1,6 @@
 """Paired differences between folders, or between strategies of one folder: runs with equal keys are paired."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from rich.text import Text
 from analysis.load import CONTENTS, Frame, content_notes, load, plain, swept_keys
 from analysis.stats import (
     AUC,
+    BASELINE,
     SETTING,
     Estimate,
     Measure,
@@ -19,6 +20,7 @@ from analysis.stats import (
     conditions,
     draws,
     estimate_pairs,
+    relevant_to_none,
     seeds_text,
     setting_text,
     strategy_order,
@@ -274,10 +276,10 @@ def comparisons_to(
 ) -> list[Comparison]:
     """Compare every other strategy of one folder with ``baseline``.
 
-    The cells of a pair have equal seed, engine, trace, profile and number of PS ranks. If the baseline ran with several
-    values of another key, the cell with most values in common is the partner. If there are several such cells with
-    different AUC, each one is a partner if they differ in options that the other strategy lacks (``group`` names
-    these), else none is.
+    The cells of a pair have equal seed, engine, trace, profile and number of PS ranks; with ``none``, which does not
+    depend on engine, trace and profile, these may differ. If the baseline ran with several values of another key, the
+    cell with most values in common is the partner. If there are several such cells with different AUC, each one is a
+    partner if they differ in options that the other strategy lacks (``group`` names these), else none is.
 
     ``frame``: the folder's frame, if already loaded. ``measure``: the first of the differences.
 
@@ -297,7 +299,9 @@ def comparisons_to(
         raise UserError(f"{path}: expected a finished cell of another strategy than {baseline}, got none")
     swept = [key for key in cells if "." in key]
     options = [key for key in swept if key.startswith("strategy.")]
-    pairs = _nearest(_merged(bases, cells[cells["strategy"] != baseline], ["seed", *SETTING]), swept, options)
+    relevant = relevant_to_none if baseline == BASELINE else list[str]
+    pairs = _merged(bases, cells[cells["strategy"] != baseline], ["seed", *relevant(SETTING)], relevant(CONTENTS))
+    pairs = _nearest(pairs, [*SETTING, *swept], options)
     has_engines = cells["engine"].nunique() > 1
     pairs["group"] = [
         (
@@ -312,10 +316,10 @@ def comparisons_to(
     return [_compare(f"{baseline} in {path}", str(path), words, own, measure) for words, own in groups]
 
 
-def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
+def _merged(base: Frame, other: Frame, keys: Sequence[str], contents: Collection[str] = CONTENTS) -> Frame:
     """Pairs of a ``base`` and an ``other`` cell with equal ``keys``, as in ``Comparison.pairs``.
 
-    Pairs whose digests differ are left out if a column of ``CONTENTS`` has a value for one of the two cells.
+    Pairs whose digests differ are left out if a column of ``contents`` has a value for one of the two cells.
     """
     right = other.reindex(columns=[*dict.fromkeys((*other, *base))])
     pairs = plain(
@@ -324,7 +328,7 @@ def _merged(base: Frame, other: Frame, keys: Sequence[str]) -> Frame:
         .merge(right.astype(object), left_on=[f"{key} base" for key in keys], right_on=[*keys])
     )
     for key, column in CONTENTS.items():
-        told = [name for name in (key, f"{key} base") if name in pairs]
+        told = [name for name in (key, f"{key} base") if key in contents and name in pairs]
         is_equal = pairs[column].fillna("") == pairs[f"{column} base"].fillna("")
         pairs = pairs[is_equal | pairs[told].isna().all(axis=1)]
     return pairs.copy()  # in one piece

@@ -452,3 +452,16 @@ def test_a_mean_of_drops_says_over_how_many_cells_it_is_if_some_have_none(tmp_pa
     ):
         (mfu,) = (line for line in shown.splitlines() if "cpr_mfu" in line)
         assert mfu.count("(2)") == 1
+
+
+def test_none_is_the_partner_of_cells_under_every_trace(tmp_path: Path) -> None:
+    """Law: a grid over traces runs it once a seed, and a comparison with it has all cells, once each."""
+    for seed in range(3):
+        write_run(tmp_path / f"none-{seed}", made_config("none", seed=seed))
+        for trace in ("busy", "phases"):
+            config = made_config("full", seed=seed, trace={"path": f"failure_traces/{trace}.csv"})
+            write_run(tmp_path / f"full-{trace}-{seed}", config, drop=0.0, trace=f"digest of {trace}")
+    (found,) = comparisons_to(tmp_path, "none")
+    assert len(found.pairs) == found.pairs["path"].nunique() == 6
+    assert (found.pairs["seed"] == found.pairs["seed base"]).all()
+    assert "have a partner" not in str(analysis.show_comparison_to(tmp_path, "none"))
