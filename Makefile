@@ -31,7 +31,6 @@ demo/criteo.tsv: | setup
 
 demo/data/meta.json: | demo/criteo.tsv
 	$(RUN) data prepare demo/criteo.tsv --out demo/data
-	$(RUN) data info demo/data
 
 demo/small/meta.json: | demo/criteo.tsv
 	$(RUN) data prepare demo/criteo.tsv --categories hash --table-rows 0.0005 --out demo/small
