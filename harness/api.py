@@ -64,8 +64,7 @@ def grid(
     ``afresh``: results of these cells are removed first. ``view``: a receiver of progress. A cell that fails raises
     nothing; its outcome has the error. Remarks on the settings are logged as warnings.
 
-    Raises UserError, before any cell starts, if the file, the data, a trace or a folder cannot be used; Moved if the
-    grid's folder is moved or removed while cells run.
+    Raises UserError, before any cell starts, if the file, the data, a trace or a folder cannot be used.
     """
     from harness.config.plugins import requested
     from harness.files import expanded

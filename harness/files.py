@@ -1,18 +1,21 @@
-"""Paths as users write them, atomic writes of text files, errors that name the file, and paths that may be moved."""
+"""Paths as users write them, atomic writes of text files, errors that name the file, and folders that are held open."""
 
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.core.errors import ConfigError, Moved, StoreError
+from harness.core.errors import HELD, ConfigError, StoreError, shown
+
+_log = logging.getLogger(__name__)
 
 _SPECIAL = {stat.S_IFIFO: "FIFO", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFSOCK: "socket"}
 
@@ -148,47 +151,45 @@ def try_lock(file: int) -> bool:
     return os.fstat(file).st_nlink > 0
 
 
-class Place:
-    """A path, and the file or folder that it names when this object is made; if none, at the first :meth:`check`.
+_LEAST = 64  # more descriptors than a rank has when it starts: a folder has the same one in all processes of a run
+_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
-    To be checked before anything is written or removed under the path. The file or folder is held open, so that its
-    inode number is not given to another one. The constructor raises StoreError if the path cannot be opened.
+
+@contextmanager
+def held(folder: Path) -> Iterator[Path]:
+    """Open ``folder``, which is made if need be, and yield a path that leads to it wherever it is moved meanwhile.
+
+    The path is valid in this process, and in those that call :func:`hold_also`. Messages of errors name ``folder``
+    instead. If the folder is elsewhere at the end, one line says where. A path that is held already is yielded as it
+    is. Raises StoreError.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._handle = -1
-        self._take()
-
-    def check(self) -> None:
-        """Raises Moved if the path now names another file or none; StoreError if the system does not say."""
-        if self._handle < 0:
-            self._take()
-            return
-        found = None
-        with os_errors(f"{self._path}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
-            found = _identity(os.stat(self._path))
-        if found != _identity(os.fstat(self._handle)):
-            now = "nothing is there" if found is None else "another one is there"
-            raise Moved(f"{self._path}: moved or removed during the run; {now}, and what was written went with it")
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the path still names the same file or folder: :meth:`check` raises nothing."""
-        try:
-            self.check()
-        except StoreError:
-            return False
-        return True
-
-    def _take(self) -> None:
-        with os_errors(f"{self._path}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
-            self._handle = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound: modules end before objects do
-        if self._handle >= 0:
-            close(self._handle)
+    if shown(str(folder)) != str(folder):
+        yield folder
+        return
+    make_folder(folder)
+    with os_errors(f"{folder}: cannot be read"):
+        opened = os.open(folder, _FLAGS)
+        handle = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _LEAST)
+        os.close(opened)
+    HELD[handle], path = str(folder), Path(f"/proc/self/fd/{handle}")
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # the system does not say
+            if os.fstat(handle).st_nlink and (now := os.readlink(path)) != os.path.realpath(folder):
+                _log.warning("note: %s: moved while it was in use; what was written is in %s", folder, now)
+        del HELD[handle]
+        os.close(handle)
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def hold_also(folders: Mapping[int, str], pid: int | None = None) -> None:
+    """Hold the folders that another process holds, ``HELD`` there, by the same descriptors: its paths are valid here.
+
+    ``pid``: the process; None if it is on another machine, and the folders are to be opened by their own paths. Raises
+    OSError.
+    """
+    for number, folder in folders.items():
+        opened = os.open(folder if pid is None else f"/proc/{pid}/fd/{number}", _FLAGS)
+        os.dup2(opened, number, inheritable=False)
+        os.close(opened)
+        HELD[number] = folder

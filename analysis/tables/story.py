@@ -98,7 +98,7 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
     wall = " on the wall clock" if what["trace"] and flat.get("trace.clock") == "wall" else ""
     wall += " by the second" if what["trace"] and flat.get("trace.inject") == "wall" else ""
     return (
-        f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, "
+        f"{run.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, "
         f"{_ranks(flat, what['num_ps'])}, profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, "
         f"model {flat.get('model.name', 'dlrm')} {flat['model.size']}, backend {flat.get('trainer.backend')}: "
         + ("damaged" if is_damaged else run.status)

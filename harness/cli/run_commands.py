@@ -16,7 +16,7 @@ from harness.cli.needs import say_needs, say_needs_in_turn
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
-from harness.core.errors import ConfigError, HarnessError, Moved, PointKept, RunStopped
+from harness.core.errors import ConfigError, HarnessError, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
 from harness.grid.experiments import check_grid, is_finished, opened_grid, opened_run
 from harness.grid.process import Outcome, is_done
@@ -244,10 +244,10 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             with progress.runs_progress(Path(config.out).name) as follow, interrupts.stoppable(options.grace) as stop:
                 one.carry_out(partial(follow, 1, 1), stop)
         except HarnessError as error:
-            if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(one.run_dir):
-                console.note(f"{one.run_dir}: a resume point is kept; the same command goes on from it")
+            if not isinstance(error, RunStopped | PointKept) and has_resume_point(one.run_dir):
+                console.note(f"{Path(config.out)}: a resume point is kept; the same command goes on from it")
             raise
-    return show_run(Path(config.out))
+        return show_run(one.run_dir)
 
 
 def _show_grid(out: Path, margin: float | None, name: str, *, explain: bool) -> None:

@@ -4,7 +4,7 @@ The table of launchers is in ``harness/run/assemble.py``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.cluster.group import Formation
@@ -27,6 +27,7 @@ class RankContext:
         port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: seconds of silence after which another host counts as lost; None if all ranks are on one machine.
         entrance: to the private network of the ranks; None without one.
+        held: the folders that the supervisor holds open, which the rank holds too (``harness.files.hold_also``).
         parent_pid: the fork server that forks this process; None until the launcher sets it, and if its id is unknown.
     """
 
@@ -38,6 +39,7 @@ class RankContext:
     options: ClusterConfig
     dead_after_s: float | None = None
     entrance: Entrance | None = None
+    held: Mapping[int, str] = field(default_factory=dict)
     parent_pid: int | None = None
 
 

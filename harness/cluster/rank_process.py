@@ -25,6 +25,7 @@ from harness.cluster.trainers import SeveralTrainers
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare_trainer, rank_order
 from harness.core.trainers import ALONE
+from harness.files import hold_also
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts
 
@@ -112,12 +113,13 @@ def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) ->
     """
     ignore_interrupts()
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines
-    if rank_context.entrance is not None:
-        try:
+    try:
+        hold_also(rank_context.held, rank_context.supervisor_pid)  # inside the namespace, they cannot be opened
+        if rank_context.entrance is not None:
             rank_context.entrance.enter()
-        except FileNotFoundError:  # the supervisor has ended
-            hold_leash(rank_context.supervisor_pid).follow()
-            raise
+    except FileNotFoundError:  # the supervisor has ended
+        hold_leash(rank_context.supervisor_pid).follow()
+        raise
     leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
     try:
         with sources.modules_fixed():

@@ -42,7 +42,6 @@ from harness.core.plans import Rank, buddy_of, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
-from harness.files import Place
 from harness.store import ShardStore, read_state, save_kind, write_state
 from harness.store.format import bytes_of
 
@@ -163,8 +162,7 @@ class RankServer(Resumable):
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync = spec.fsync
-        self._place = Place(spec.checkpoints)
-        self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync, check=self._place.check)
+        self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
         self._saver = Saver(
             shard=self.shard,
             tracker=self._tracker,
@@ -209,7 +207,6 @@ class RankServer(Resumable):
             case CountReplicaSaved():
                 self._held.take(request.save)
             case WriteState(root=root, number=number):
-                self._place.check()
                 step = self.shard.applied_step
                 reply = write_state(root, self.rank, number, step, self.state(), fsync=self._fsync)
             case LoadState():

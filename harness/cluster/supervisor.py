@@ -236,7 +236,6 @@ class Supervisor(Resumable):
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""
-        self.store.check()  # a new process would take another run's folder for its own
         ranks = sorted(lost, key=rank_order)
         unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)

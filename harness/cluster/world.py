@@ -20,7 +20,7 @@ from harness.cluster.link import Connections
 from harness.cluster.processes import Processes
 from harness.cluster.trainer_deaths import ExchangeOutcomes, NumberedCalls, Replacements, Result, TrainerWatch
 from harness.config.model import ClusterConfig
-from harness.core.errors import ConfigError, HarnessError, NoTrainerLeft, RunFailed
+from harness.core.errors import HELD, ConfigError, HarnessError, NoTrainerLeft, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_spare_trainer, is_trainer, rank_order, spare_name
 from harness.processes import control
@@ -130,6 +130,7 @@ class World:
             options=self._options,
             dead_after_s=self._launcher.dead_after_s,
             entrance=self._network and self._network.entrance,
+            held=dict(HELD),
         )
         runs_job = is_trainer(rank) or is_spare_trainer(rank)
         self._processes.spawn(context, self._trainer if runs_job else self._ps)

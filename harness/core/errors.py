@@ -7,8 +7,7 @@
     │   ├── TraceError       a failure trace
     │   └── StoreError       a checkpoint, a run folder
     │       ├── Damaged      a file whose bytes are not those that were written
-    │       ├── PointKept    a resume point that cannot be used now, and stays
-    │       └── Moved        a folder of a run that is at work has been moved or removed
+    │       └── PointKept    a resume point that cannot be used now, and stays
     ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     ├── RunStopped           a run was asked to stop, and did: exit code 128 + the signal's number
@@ -19,14 +18,27 @@ Other modules derive a few more, of use to them alone. A message states what is 
 key), and what was expected. A message of a ``UserError`` may quote input, so it is made printable.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 _MOST_CHARACTERS = 600  # of a line of a message
 
 
+HELD: dict[int, str] = {}
+"""The folders that this process holds open (``harness.files.held``): file descriptor, and path as the user wrote it."""
+
+
+def shown(text: str) -> str:
+    """``text`` with the user's path of a held folder in place of each path that leads to it by its descriptor."""
+    return re.sub(r"/proc/self/fd/(\d+)", lambda found: HELD.get(int(found[1]), found[0]), text)
+
+
 class HarnessError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of every error this package raises on purpose. Its message is :func:`shown`."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shown(message))
 
 
 class UserError(HarnessError):
@@ -61,10 +73,6 @@ class Damaged(StoreError):
 
 class PointKept(StoreError):
     """A run cannot go on from its resume point now, for a reason other than damage. The point is kept."""
-
-
-class Moved(StoreError):
-    """The folder of a running run was moved or removed. Files in its place now belong to others."""
 
 
 def printable(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -17,7 +17,7 @@ from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError, UserError
 from harness.core.events import Finished
 from harness.data.records import read_meta
-from harness.files import Place, read_json, write_text
+from harness.files import held, read_json, write_text
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
 from harness.processes.stop import StopRequest
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A checked run. Its folder ``run_dir`` is locked unless the run is done already."""
+    """A checked run. Its folder ``run_dir`` is held and locked unless the run is done already."""
 
     config: Config
     run_dir: Path
@@ -109,11 +109,11 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
     failure = RunDir(run_dir).failure()
-    with claim_run(run_dir, digest, keeps_failed=not has_resume_point(run_dir)) as found:
-        if found is State.UNFINISHED and not has_resume_point(run_dir) and not afresh:
+    with held(run_dir) as path, claim_run(path, digest, keeps_failed=not has_resume_point(path)) as found:
+        if found is State.UNFINISHED and not has_resume_point(path) and not afresh:
             what = f"failed ({failure})" if failure else "was interrupted"
             _log.info("%s: this run %s; it starts afresh", run_dir, what)
-        yield OpenRun(config, run_dir, is_done=False)
+        yield OpenRun(config, path, is_done=False)
 
 
 def _verified(config: Config) -> OpenRun:
@@ -147,20 +147,17 @@ _HEADING = "# The experiment with the overrides of the command line applied; `ru
 
 @dataclass(frozen=True)
 class OpenGrid:
-    """The cells of experiments whose folders are locked. ``places``: these folders."""
+    """The cells of experiments whose folders are locked."""
 
     cells: Sequence[Cell]
     pool: CellPool
-    places: Sequence[Place]
 
     def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
         """Run the cells that are not done, verify the files of all, and return one outcome a cell, in order.
 
-        Raises as :func:`run_cells`; Moved if a folder was moved or removed meanwhile.
+        Raises as :func:`run_cells`.
         """
         outcomes = run_cells(self.cells, self.pool, view, stop=stop)
-        for place in self.places:
-            place.check()
         return [_checked(outcome) for outcome in outcomes]
 
 
@@ -183,14 +180,16 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
         experiments = [prepared(experiment) for experiment in experiments]
     cells = [cell for experiment in experiments for cell in experiment.cells]
     with ExitStack() as locks:
-        places = [locks.enter_context(claim_grid(experiment.out)) for experiment in experiments]
+        for experiment in experiments:
+            locks.enter_context(claim_grid(experiment.out))
+            locks.enter_context(held(experiment.out))  # says at the end if it is elsewhere
         for experiment in experiments:
             write_text(experiment.out / "grid.yaml", _HEADING + to_yaml(experiment.resolved))
         for cell in cells if afresh else ():
             discard_run(cell.run_dir, cell.hash)
         if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
             _log.info("%d unfinished cell%s with a resume point: to be resumed", resumable, "s" * (resumable > 1))
-        yield OpenGrid(cells, pool, places)
+        yield OpenGrid(cells, pool)
 
 
 def check_grid(experiment: Experiment, overrides: Sequence[str] = ()) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from harness.config.experiment import Cell
 from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.events import Finished
-from harness.files import Place, read_file
+from harness.files import read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.processes.forked import ForkedProcess, current, signal_name, start
@@ -63,11 +63,10 @@ def is_done(cell: Cell) -> bool:
 
 
 class CellProcess:
-    """The grid's handle on the process of a running cell. ``place``: the cell's folder, held open."""
+    """The grid's handle on the process of a running cell."""
 
-    def __init__(self, cell: Cell, place: Place, process: ForkedProcess, pipe: Connection) -> None:
+    def __init__(self, cell: Cell, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
-        self._place = place
         self.pipe = pipe
         self._process = process
         self._began_s = time.monotonic()
@@ -117,7 +116,6 @@ class CellProcess:
         seconds = time.monotonic() - self._began_s
         is_written, lost = False, ""
         try:
-            self._place.check()
             is_written = inspect(self.cell.run_dir, self.cell.hash) is State.DONE
         except StoreError as foreign:
             lost = str(foreign)
@@ -167,8 +165,7 @@ class CellStarter:
         Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
         """
         with system_errors(cell.run_dir):
-            cell.run_dir.mkdir(parents=True, exist_ok=True)
-        place = Place(cell.run_dir)
+            cell.run_dir.mkdir(exist_ok=True)  # not what is above it: where that is gone, the grid was moved
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
         arguments = (self._run_cell, cell, theirs, os.getpid(), current_code())
@@ -176,7 +173,7 @@ class CellStarter:
         self._starting = process  # so that end_all finds it after an interrupt below
         _start(process)
         theirs.close()
-        return CellProcess(cell, place, self._note_started(), ours)
+        return CellProcess(cell, self._note_started(), ours)
 
     def _note_started(self) -> ForkedProcess:
         process, self._starting = self._starting, None
@@ -220,7 +217,7 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
         name = signal_name(-exit_code)
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
-        return "the cell's process ended without writing DONE"
+        return f"the cell's process ended, and there is no {run_dir / 'DONE'}"
     output, text = run_dir / "output.txt", ""
     with suppress(StoreError):
         text = read_file(output).decode(errors="replace").strip()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.cluster.deadlines import ListeningClock
 from harness.config.experiment import Cell
-from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
-from harness.files import Place
+from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
 from harness.grid.worker import RunCell
 from harness.processes.stop import StopRequest
@@ -71,7 +70,7 @@ def run_cells(
     Raises:
         StoreError: before any cell starts, a cell's folder holds files that are not of its run.
         RunStopped: ``stop`` was set, and some cells are not done.
-        UserError: the pool cannot run the cells, or their folder was moved (Moved).
+        UserError: the pool cannot run the cells.
     """
     kept = [cell for cell in cells if is_done(cell)]
     outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
@@ -92,8 +91,8 @@ class LocalPool:
     """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
     ``jobs``: None runs as many cells at once as there are cores for their threads. The running cells are killed if an
-    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed. If the grid's folder is moved,
-    no further cell starts, and :meth:`run` raises Moved once the running cells have ended.
+    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed. Folders of
+    cells are made in the grid's, which exists; if that is moved, the cells that have not started fail.
     """
 
     def __init__(self, run_cell: RunCell, jobs: int | None = None) -> None:
@@ -109,19 +108,13 @@ class LocalPool:
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)
         starter, clock = CellStarter(self._run_cell), ListeningClock(_LOOK_S)
-        grids = {cell.run_dir.parent: Place(cell.run_dir.parent) for cell in cells}
-        lost: Moved | None = None  # a grid whose running cells are waited for
         try:
             while waiting or running:
                 room = self._jobs or _num_cores()  # now, as of the slots: the affinity may change
                 while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
                     cell = waiting.popleft()
                     try:
-                        grids[cell.run_dir.parent].check()
                         running.append(starter.start(cell))
-                    except Moved as error:
-                        lost = error
-                        waiting.clear()
                     except (StoreError, RunFailed) as error:
                         yield Outcome(cell=cell, status="failed", error=str(error))
                     else:
@@ -135,8 +128,6 @@ class LocalPool:
                         one.ask_to_stop()
                     waiting.clear()
                     stop = None
-            if lost is not None:
-                raise lost
         finally:
             starter.end_all()
 

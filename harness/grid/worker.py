@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,7 +14,7 @@ from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
-from harness.files import Place
+from harness.files import held
 from harness.processes.leash import continue_after_parent, hold_leash
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
@@ -63,12 +64,13 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int, code: 
     try:
         refuse_other_code(code, cell.slug)
         with (
-            claim_run(cell.run_dir, cell.hash, is_made=False),
-            _output_to(cell.run_dir / "output.txt"),
+            held(cell.run_dir) as run_dir,
+            claim_run(run_dir, cell.hash),
+            _output_to(run_dir / "output.txt"),
         ):
             if cell.config.engine == "rpc":
                 nest_fork_server()  # after the redirection of output, before any thread starts
-            result = _run(run_cell, cell, pipe, stop)
+            result = _run(run_cell, replace(cell, run_dir=run_dir), pipe, stop)
     except HarnessError as error:  # the folder could not be claimed
         result = one_line(error)
     pipe.send(result)
@@ -121,9 +123,8 @@ def _output_to(path: Path) -> Iterator[None]:
     The redirection outlasts the block, so that a traceback that ends the process is written there too.
     """
     with system_errors(path), path.open("wb") as file:
-        place = Place(path)
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     yield
-    if place.is_own and path.stat().st_size == 0:
-        path.unlink()
+    if os.fstat(1).st_size == 0:
+        path.unlink(missing_ok=True)

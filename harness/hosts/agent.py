@@ -21,7 +21,8 @@ from threading import Lock, Thread
 from typing import Any, NoReturn
 
 from harness.cluster.launcher import ForkLauncher, Main, RankContext
-from harness.core.errors import ConfigError, HarnessError
+from harness.core.errors import HELD, ConfigError, HarnessError
+from harness.files import hold_also
 from harness.hosts.agent_link import BEAT_FRAC, Notice
 from harness.processes import control, forked
 from harness.processes.control import LEASE_FRAC, give_up_after, interface_of
@@ -127,6 +128,8 @@ class Agent:
     def _spawn(self, number: int, context: RankContext, main: Main) -> None:
         options = context.options.model_copy(update={"interface": self._interface})
         context = replace(context, options=options, supervisor_pid=os.getpid())
+        if not HELD:
+            hold_also(context.held)
         try:
             process = self._launcher.spawn(context, main)
         except HarnessError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import ConfigError, RunFailed, shown
 from harness.core.plans import HostMap, Rank
 from harness.hosts.agent_link import AgentLink, HostLost, Notice
 from harness.hosts.agent_start import end_agents, start_agents
@@ -96,7 +96,7 @@ class HostsLauncher(Launcher):
             raise
         self._ctrl_z = _CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
-            self._check_shared(checkpoints.absolute())
+            self._check_shared(Path(shown(str(checkpoints))).absolute())
             self.end_hosts(hosts.lost)
         except BaseException:
             self.close()

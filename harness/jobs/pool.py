@@ -14,7 +14,6 @@ from pathlib import Path
 from harness.config.experiment import Cell
 from harness.config.model import ClusterName
 from harness.core.errors import ConfigError
-from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.jobs.arrays import (
@@ -63,7 +62,7 @@ class JobPool:
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See :meth:`CellPool.run`. Once ``stop`` is set, the generator ends; the jobs go on."""
-        cluster, folder, place = CLUSTERS[cluster_of(cells)], folder_of(self._out), Place(self._out)
+        cluster, folder = CLUSTERS[cluster_of(cells)], folder_of(self._out)
         cluster.check()
         if cluster.living(folder) is None:
             raise ConfigError(
@@ -74,7 +73,6 @@ class JobPool:
         poll_s = _FIRST_POLL_S
         try:
             while (waiting or watched) and not (stop is not None and stop.is_set):
-                place.check()
                 living = cluster.living(folder)
                 found = [(waiting.pop(name), job) for name, job in (living or {}).items() if name in waiting]
                 for cell, job in found:

@@ -15,7 +15,6 @@ from typing import Any
 
 from harness.config.experiment import Cell
 from harness.core.errors import ConfigError
-from harness.files import Place
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.hosts.ray_launcher import PROGRAM
@@ -60,13 +59,12 @@ class RayPool:
         for cell in cells:
             write_config(cell)
             view.started(cell)
-        left, place, began_s = {cell.run_dir.name: cell for cell in cells}, Place(self._out), time.monotonic()
+        left, began_s = {cell.run_dir.name: cell for cell in cells}, time.monotonic()
         is_stopping = False
         with closing(Child([*PROGRAM, "cells", *addresses], errors=subprocess.DEVNULL)) as process:
             process.send(self._request(cells))
             while left:
                 ready, _, _ = select.select([process, *([] if stop is None else [stop])], [], [], _LOOK_S)
-                place.check()
                 if stop is not None and stop.is_set:
                     process.send("stop")
                     stop, is_stopping = None, True

@@ -15,8 +15,8 @@ from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
 
-from harness.core.errors import HarnessError, StoreError, UserError
-from harness.files import Place, fsync_folder, os_errors, try_lock
+from harness.core.errors import HarnessError, StoreError, UserError, shown
+from harness.files import fsync_folder, os_errors, try_lock
 from harness.record.event_log import newest_events
 from harness.record.rundir import RunDir, read_config, write_reason
 
@@ -93,12 +93,12 @@ def discard_run(run_dir: Path, digest: str) -> None:
 
 
 @contextmanager
-def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed: bool = False) -> Iterator[State]:
+def claim_run(run_dir: Path, digest: str, *, keeps_failed: bool = False) -> Iterator[State]:
     """Lock ``run_dir`` for the run with hash ``digest``, and remove what an unfinished run of it wrote.
 
-    The files are kept if there is a resume point. ``is_made``: create a missing folder. ``keeps_failed``: refuse a run
-    that trained to its end and failed there. Yields the state before: EMPTY or UNFINISHED. Removes only files that a
-    run writes, and only from a folder that :func:`inspect` accepts.
+    The files are kept if there is a resume point. A missing folder is made. ``keeps_failed``: refuse a run that trained
+    to its end and failed there. Yields the state before: EMPTY or UNFINISHED. Removes only files that a run writes, and
+    only from a folder that :func:`inspect` accepts.
 
     Raises as :func:`inspect` does, and StoreError if the run is finished, is refused, or another process is writing it.
     If the process that locked the folder has ended, its children get 5 s to release the lock.
@@ -106,8 +106,7 @@ def claim_run(run_dir: Path, digest: str, *, is_made: bool = True, keeps_failed:
     inspect(run_dir, digest)
     with ExitStack() as lock:
         with system_errors(run_dir):
-            if is_made:
-                run_dir.mkdir(parents=True, exist_ok=True)
+            run_dir.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
@@ -167,13 +166,11 @@ def reason_kept(run_dir: Path, *, discards: bool = False) -> Iterator[None]:
     """Write a HarnessError of the block to error.txt of the locked folder, and raise it again.
 
     ``discards``: after a UserError the files of a run without an event and without a resume point are removed, and the
-    folder if it is empty then. Raises Moved instead, and writes nothing, if the folder was replaced meanwhile.
+    folder if it is empty then.
     """
-    place = Place(run_dir)
     try:
         yield
     except HarnessError as error:
-        place.check()
         write_reason(run_dir, f"{type(error).__name__}: {error}")
         if discards and isinstance(error, UserError):
             _discard_unstarted(run_dir)
@@ -187,12 +184,12 @@ def _discard_unstarted(run_dir: Path) -> None:
         return
     _remove(run_dir, (*REMOVABLE, LOCK))
     with suppress(OSError):  # not empty
-        run_dir.rmdir()
+        os.rmdir(shown(str(run_dir)))
 
 
 @contextmanager
-def claim_grid(out: Path) -> Iterator[Place]:
-    """Lock ``out``, which is made if need be, for one grid. Yields its :class:`Place`, to be checked before any write.
+def claim_grid(out: Path) -> Iterator[None]:
+    """Lock ``out``, which is made if need be, for one grid.
 
     Raises StoreError, and changes no file, if another grid runs there, or as :func:`refuse_no_grid`.
     """
@@ -201,7 +198,7 @@ def claim_grid(out: Path) -> Iterator[Place]:
         with system_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
-        yield Place(out)
+        yield
 
 
 def refuse_no_grid(out: Path) -> None:

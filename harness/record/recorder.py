@@ -7,7 +7,6 @@ Only the last line of ``events.jsonl`` can be incomplete. With ``store.fsync`` a
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved
 from harness.core.resumable import EventsPosition
-from harness.files import Place, digest_of, fsync_folder, new_digest, store_errors
+from harness.files import digest_of, fsync_folder, new_digest, store_errors
 from harness.record.audit import outcome_of
 from harness.record.code import current_code, environment, utc_now
 from harness.record.event_log import not_finite
@@ -31,8 +30,6 @@ class Recorder:
     ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context
     manager: the run has failed unless :meth:`done` was called in the block, and an exception that leaves it is recorded
     as the reason.
-
-    ``place``: the record's :class:`Place`, to be checked before anything is written to the folder or removed from it.
 
     Raises StoreError if the folder holds a record already, or, with ``since``, not the one that the resumed run wrote;
     and if the folder cannot be written.
@@ -79,7 +76,6 @@ class Recorder:
             with store_errors(self.run.events, "written"):
                 os.truncate(self.run.events, since.num_bytes)
                 self._stream = self.run.events.open("ab")
-        self.place = Place(self.run.events)
 
     @property
     def env_digest(self) -> str:
@@ -89,9 +85,8 @@ class Recorder:
     def position(self) -> EventsPosition:
         """The end of the record so far, which is forced to disk if ``store.fsync`` is set.
 
-        Raises StoreError if the file cannot be written, Moved if it is not in its folder any more.
+        Raises StoreError if the file cannot be written.
         """
-        self.place.check()
         with store_errors(self.run.events, "written"):
             self._stream.flush()
             if self._fsync:
@@ -102,8 +97,7 @@ class Recorder:
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
-        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, and, for a
-        Saved or Finished event, Moved if the file is not in its folder any more.
+        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written.
         """
         line = to_line(event).encode()
         with store_errors(self.run.events, "written"):
@@ -111,8 +105,6 @@ class Recorder:
             self._stream.flush()
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
-        if isinstance(event, Saved | Finished):
-            self.place.check()
         self._num_events += 1
         self._digest.update(line)
         self.finished = event if isinstance(event, Finished) else self.finished
@@ -123,8 +115,7 @@ class Recorder:
     def close(self, ok: bool, reason: str | None = None) -> None:
         """Force the events to disk, then write DONE if ``ok``, else error.txt with ``reason``. Later calls are no-ops.
 
-        If ``ok``, raises StoreError if a file cannot be written, Moved if the record is not in its folder any more;
-        else such errors are ignored.
+        If ``ok``, raises StoreError if a file cannot be written; else such errors are ignored.
         """
         if self._stream.closed:
             return
@@ -137,15 +128,12 @@ class Recorder:
             if ok:
                 raise
         if ok:
-            self.place.check()
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
             audit = outcome_of(self.run)
             write_seal(self.run, time=time, num_events=self._num_events, digests=digests, audit=audit)
         else:
-            with suppress(StoreError):  # the reason would be told of another run
-                self.place.check()
-                write_reason(self.run.path, reason or "the run ended before it was done")
+            write_reason(self.run.path, reason or "the run ended before it was done")
 
     def __enter__(self) -> Self:
         return self

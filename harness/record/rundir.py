@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from harness.config.model import Config
 from harness.config.words import mistakes_of
 from harness.config.yaml_file import read_mapping, to_yaml
-from harness.core.errors import ConfigError, RunStopped, StoreError
+from harness.core.errors import ConfigError, RunStopped, StoreError, shown
 from harness.files import digest_of, make_folder, new_digest, os_errors, read_file, read_json, store_errors, write_text
 
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -91,6 +91,10 @@ class RunDir:
         self.wandb = path / "wandb"
         self.done = path / "DONE"
         self.error = path / "error.txt"
+
+    @property
+    def name(self) -> str:
+        return Path(shown(str(self.path))).name
 
     @property
     def status(self) -> Status:

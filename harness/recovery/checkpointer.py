@@ -15,7 +15,6 @@ from harness.cluster.effects import Effects, LateWrite
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
-from harness.files import Place
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
@@ -35,7 +34,6 @@ class Checkpoints(Resumable):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.place = Place(root)
         self.newest: Manifest | None = None
         self.saving: Progress | None = None
         self._dense: Future[FileRecord] | None = None  # the trainer's file of the save under way
@@ -59,15 +57,11 @@ class Checkpoints(Resumable):
         self.newest, self.saving, self._dense = manifest, None, None
 
     def give_up(self) -> None:
-        """Abandon the save under way, if any: wait for its thread, then remove the dense network's file.
-
-        The file stays if the folder was moved, since another run may own the path now.
-        """
+        """Abandon the save under way, if any: wait for its thread, then remove the dense network's file."""
         dense, self.saving, self._dense = self._dense, None, None
         if dense is not None:
             wait([dense])
-            if self.place.is_own:
-                discard(self.root, CHIEF, self.next_sequence)
+            discard(self.root, CHIEF, self.next_sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +201,6 @@ class Checkpointer:
         state = {"tensors": dict(tensors), "extra": extra}
 
         def write() -> FileRecord:
-            self.checkpoints.place.check()
             if self.effects.group.dead:
                 discard(root, CHIEF, sequence)
             return write_state(root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")

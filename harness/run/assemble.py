@@ -30,7 +30,7 @@ from harness.core.events import Finished, Injected
 from harness.core.faults import FAULTS, FaultTime, PlannedFault
 from harness.core.plans import HostMap, Rank
 from harness.core.resumable import State
-from harness.files import Place
+from harness.files import held
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
@@ -128,20 +128,20 @@ def run(
             trace did not name (unless ``trace.allow_unplanned``).
         RankFailed: the code of a rank raised an exception.
     """
-    place, run_spec = Place(run_dir), RunSpec(config)
+    run_spec = RunSpec(config)
     run_spec.validate()
     run_spec.dataset.verify()
     config = run_spec.config  # resolved, as it is recorded
-    folder = ResumeFolder(RunDir(run_dir).resume, fsync=config.store.fsync)
-    point = point_to_go_on_from(run_spec, RunDir(run_dir), folder, place) if resumes else None
-    place.check()
-    with ExitStack() as views, Recorder(run_dir, config, **run_spec.facts, since=point and point.events) as recorder:
-        views.enter_context(sources.modules_fixed())
-        views.enter_context(followed(recorder.run, config, run_spec.result_hash))  # left when the record is complete
-        one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
-        finished = one.carry_out()
-    for left in (folder.root, *([] if config.store.keep_finished else [recorder.run.checkpoints])):
-        if recorder.place.is_own:
+    with held(run_dir) as path:
+        run = RunDir(path)
+        folder = ResumeFolder(run.resume, fsync=config.store.fsync)
+        point = point_to_go_on_from(run_spec, run, folder) if resumes else None
+        with ExitStack() as views, Recorder(path, config, **run_spec.facts, since=point and point.events) as recorder:
+            views.enter_context(sources.modules_fixed())
+            views.enter_context(followed(run, config, run_spec.result_hash))  # left when the record is complete
+            one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
+            finished = one.carry_out()
+        for left in (folder.root, *([] if config.store.keep_finished else [run.checkpoints])):
             shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
     one.report(phase="done")
     return finished
@@ -160,13 +160,12 @@ class _Run:
     stop: StopRequest | None
 
     def __post_init__(self) -> None:
-        config, place = self.spec.config, self.recorder.place
+        config = self.spec.config
         self._status = RunStatus()
         self._store = CheckpointStore(
             self.recorder.run.checkpoints,
             keep=config.store.keep,
             fsync=config.store.fsync,
-            check=place.check,
         )
 
     def carry_out(self) -> Finished:
@@ -187,7 +186,6 @@ class _Run:
         finished = self.recorder.finished
         assert finished is not None, "a run ends with its last event"
         if problem := _problem_of(self.spec, supervisor):
-            self.recorder.place.check()
             shutil.rmtree(self.folder.root, ignore_errors=True)  # a run resumed from there would end here again
             raise RunFailed(problem)
         with suppress(OSError):  # what is left of a killed rank does no harm

@@ -12,10 +12,9 @@ from typing import Any
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import LoadState, WriteState
-from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
+from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError, shown
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
-from harness.files import Place
 from harness.record.code import current_code, difference_of
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import check_environment, check_position
@@ -187,7 +186,7 @@ class ResumePoints:
         return True
 
 
-def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
+def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
     """The newest undamaged resume point of a run; a line is logged for each newer, damaged one.
 
     If there is none, the run's record is removed from its folder, and None returned.
@@ -195,7 +194,7 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, pl
     Raises:
         PointKept: the point is undamaged but unusable: a file cannot be read, or the config, the code, the environment
             or the record is another one.
-        StoreError: the folder cannot be listed or emptied, or has been moved.
+        StoreError: the folder cannot be listed or emptied.
     """
     for path in folder.paths():
         try:
@@ -208,11 +207,10 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, pl
                 f"{error}; the resume point stays: put this right, or remove {folder.root} to start afresh"
             ) from error
         else:
-            _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)
+            _log.info("%s: goes on from step %d of %d", shown(str(run.path)), point.step, run_spec.num_steps)
             return point
-    place.check()
     if has_resume_point(run.path):
-        _log.info("%s: starts afresh", run.path)
+        _log.info("%s: starts afresh", shown(str(run.path)))
     empty_run(run.path)
     return None
 

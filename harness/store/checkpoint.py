@@ -71,7 +71,6 @@ class CheckpointStore:
         root: the folder, created if need be.
         keep: how many of the newest manifests a commit keeps, with their files; at least 1. A kill may leave more.
         fsync: whether a commit survives a power failure, and not only a kill.
-        check: called before a change in the folder; raises StoreError if ``root`` is another folder by now.
     """
 
     def __init__(
@@ -80,10 +79,8 @@ class CheckpointStore:
         *,
         keep: int = 2,
         fsync: bool = True,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
         assert keep >= 1, "a commit keeps at least itself"
-        self.check = check
         self._dropping: Future[None] | None = None
         self._pinned: set[int] = set()  # sequences of manifests
         self._known: dict[str, Manifest] = {}  # by name, those that a commit has written or read
@@ -97,11 +94,7 @@ class CheckpointStore:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
 
     def remove_unfinished(self) -> None:
-        """Remove the temporary files of killed writers. To be called while no process writes.
-
-        Raises OSError, and what ``check`` raises.
-        """
-        self.check()
+        """Remove the temporary files of killed writers. To be called while no process writes. Raises OSError."""
         remove_unfinished(self.root)
 
     def commit(self, manifest: Manifest) -> None:
@@ -110,9 +103,8 @@ class CheckpointStore:
         The newest ``keep`` manifests, those of :meth:`pin`, and all their files are kept. Raises StoreError if a file
         that ``manifest`` names and the one before it does not is missing, truncated or has a damaged header, if its
         sequence number is not the highest, if an older manifest has another format version, or if the disk failed. The
-        previous checkpoint then remains valid. Raises what ``check`` raises.
+        previous checkpoint then remains valid.
         """
-        self.check()
         self.wait()
         older = dict(numbered_paths(self.root, "manifest"))
         if older and manifest.sequence <= max(older):
@@ -143,9 +135,8 @@ class CheckpointStore:
     def rewind(self, sequence: int | None) -> None:
         """Make checkpoint ``sequence`` the newest one again by removing all later ones; None: remove all checkpoints.
 
-        Raises StoreError, and what ``check`` raises.
+        Raises StoreError.
         """
-        self.check()
         last = -1 if sequence is None else sequence
         with os_errors(f"{self.root}: later checkpoints cannot be removed"):
             for number, path in [*numbered_paths(self.root, "manifest"), *content_paths(self.root)]:  # newest first
@@ -167,7 +158,6 @@ class CheckpointStore:
 
         Returns the file's path below the root; None if there is no checkpoint. Raises StoreError.
         """
-        self.check()
         if (record := self.newest_file(rank)) is None:
             return None
         path = self.root / record.path
@@ -201,14 +191,13 @@ class CheckpointStore:
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}
         named = {record.path for manifest in kept for record in manifest.files}
-        # The commit stands whether or not the old files go, or the folder is moved; the next one tries again.
+        # The commit stands whether or not the old files go; the next one tries again.
         with suppress(StoreError, FileNotFoundError):
             stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
             for number, path in content_paths(self.root):
                 # A file above the newest sequence belongs to a save that is still to be committed.
                 if number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
                     stale.append(path)
-            self.check()
             for path in stale:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ read front to back. In a restore the window is the whole shard; a compaction mov
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.errors import Moved, StoreError
+from harness.core.errors import StoreError
 from harness.store.format import (
     ContentReader,
     HashingWriter,
@@ -167,8 +167,7 @@ class ShardStore:
 
     A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are contiguous
     CPU tensors of any dtype. Methods that write or read a file raise StoreError that names it. No rows that are
-    restored depend on ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now; nothing is then
-    written or removed there.
+    restored depend on ``chunk_bytes``.
     """
 
     def __init__(
@@ -178,13 +177,11 @@ class ShardStore:
         *,
         fsync: bool = True,
         chunk_bytes: int = CHUNK_BYTES,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root
         self._rank = rank
         self._fsync = fsync
         self._chunk_bytes = chunk_bytes
-        self._check = check
         self._fails_with: int | None = None
 
     def fail_next_write(self, number: int) -> None:
@@ -192,13 +189,8 @@ class ShardStore:
         self._fails_with = number
 
     def discard(self, sequence: int) -> None:
-        """Remove this shard's files of save ``sequence``, which must never have been committed.
-
-        A no-op if the folder was moved. Raises OSError.
-        """
-        with suppress(Moved):
-            self._check()
-            discard(self._root, self._rank, sequence)
+        """Remove this shard's files of save ``sequence``, which must never have been committed. Raises OSError."""
+        discard(self._root, self._rank, sequence)
 
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``, and return the file's record."""
@@ -220,7 +212,6 @@ class ShardStore:
     def _write(
         self, kind: FileKind, sequence: int, step: int, *, source: RowSource, parts: Sequence[Part], encoding: str
     ) -> FileRecord:
-        self._check()
         fails_with, self._fails_with = self._fails_with, None
         like_ND, segments = source.rows_MD, [segment_of(part) for part in parts]
         block_rows = min(_MAX_BLOCK_ROWS, rows_in(self._chunk_bytes, like_ND))

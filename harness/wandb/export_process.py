@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 from itertools import chain
-from pathlib import Path
 from typing import IO, Any
 
 from harness.core.events import Event, from_json
-from harness.files import Place
 from harness.wandb.history import AXES, History
 from harness.wandb.server import LIMITS_S, WandbError, import_wandb, one_line_errors, server_problem, server_url
 
@@ -83,16 +81,14 @@ def main() -> None:
 
 
 def _export(export: Export, requests: FileIO, tell: Tell) -> None:
-    """Export one run. wandb starts at the run's first event, unless the run's folder has been moved by then."""
+    """Export one run. wandb starts at the run's first event."""
     LIMITS_S.update(export.limits_s)
-    place = Place(Path(export.events))
     with open(export.events, "rb") as stream:
         events = _events(stream, partial(select.select, [requests], [], [], _POLL_S))
         if (first := next(events, None)) is None:
             requests.readline()
             tell("sent")
             return
-        place.check()
         run, history = _open(export, tell), History(export.job_h)
         for event in chain([first], events):
             for row in history.rows(event):

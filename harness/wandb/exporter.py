@@ -19,8 +19,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from harness.config.model import Config
-from harness.core.errors import RunFailed, StoreError
-from harness.files import Place
+from harness.core.errors import RunFailed, StoreError, shown
 from harness.processes.child import Child, search_path
 from harness.processes.leash import INTERRUPTS
 from harness.record.rundir import RunDir
@@ -89,12 +88,13 @@ class Exporter:
 
 def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[str, Any]:
     """The request that begins the export of a run. ``modes``, ``folder``: see ``export_process.Export``."""
+    here = "/proc/self", f"/proc/{os.getpid()}"  # a folder that this process holds, as its child reaches it
     export = Export(
         facts=facts.to_json(),
-        events=str(run.events),
+        events=str(run.events).replace(*here),
         job_h=facts.config["profile"]["job_h"],
         modes=modes,
-        folder=str(folder),
+        folder=str(folder).replace(*here),
         limits_s=LIMITS_S,
     )
     return asdict(export)
@@ -135,7 +135,8 @@ def _follower(run: RunDir, facts: RunFacts, server: str | None) -> "_Follower | 
     try:
         return _Follower(run, facts, server)
     except OSError as error:
-        _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, run.path)
+        path = shown(str(run.path))
+        _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, path)
         return None
 
 
@@ -145,7 +146,6 @@ class _Follower(Thread):
     def __init__(self, run: RunDir, facts: RunFacts, server: str | None) -> None:
         super().__init__(name="wandb", daemon=True)
         self._run_dir, self._facts, self._server = run, facts, server
-        self._place = Place(run.events)
         self._end: dict[str, Any] = {}
         self._state = "the run goes on"
         self._exporter = Exporter()
@@ -155,7 +155,7 @@ class _Follower(Thread):
 
     def run(self) -> None:
         """Log the export process's messages until all is sent; then write the marker and end the process."""
-        path = self._run_dir.path
+        path = shown(str(self._run_dir.path))
         try:
             while (answer := self._exporter.answer())[0] != "sent":
                 match answer:
@@ -173,8 +173,8 @@ class _Follower(Thread):
         self._exporter.close()
 
     def _mark(self, url: str | None) -> None:
-        """Write the marker ``sent.json``; a no-op for an offline run (``url`` None), or if the run's folder moved."""
-        if self._server and url and self._place.is_own:
+        """Write the marker ``sent.json``; a no-op for an offline run (``url`` None)."""
+        if self._server and url:
             with suppress(StoreError):  # it is sent again, to the same place
                 digest = digest_of_export(self._run_dir, self._facts, self._end)
                 mark_sent(self._run_dir, self._facts, digest=digest, server=self._server, url=url)

@@ -39,7 +39,7 @@ def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
     trace = config.trace_name
     return RunFacts(
         id=run_id(config_hash, config.engine, code.get("fingerprint")),
-        name=run.path.name,
+        name=run.name,
         project=config.wandb.project,
         entity=config.wandb.entity,
         group=config.wandb.group or group_of([config]),

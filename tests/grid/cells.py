@@ -85,6 +85,7 @@ def run_in_anothers_folder(config: Config, run_dir: Path, *, on_status: OnStatus
     """Folders of all seeds but 0 and 5 become those of others while their cells run; that of 4 before."""
     if config.seed in (0, 5):
         return run_well(config, run_dir, on_status=on_status)
+    run_dir = run_dir.resolve()
     for other in [run_dir, run_dir.with_name("local-4")] if config.seed == 1 else [run_dir]:
         if other.exists():
             other.rename(other.with_name(f"moved-{other.name}"))
@@ -101,6 +102,7 @@ def run_in_anothers_folder(config: Config, run_dir: Path, *, on_status: OnStatus
 
 def run_in_a_grid_that_goes(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Seed 1 moves the folder of the grid, or removes it if its name says so; once."""
+    run_dir = run_dir.resolve()
     if config.seed == 1 and not run_dir.parent.with_name("moved").exists():
         if run_dir.parent.name == "removed":
             shutil.rmtree(run_dir.parent)
@@ -176,6 +178,7 @@ def grid_of_stopped(out: Path) -> None:
         ("ctrl-z", run_through_ctrl_z, 1),
         ("server", run_beside_stopped_server, 1),
     ):
+        (out / name).mkdir()
         outcomes = run_grid(cells_of(out / name, 2), run_cell, Journal(), jobs=jobs)
         print(json.dumps([(o.status, o.error) for o in outcomes]))  # noqa: T201
 

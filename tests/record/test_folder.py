@@ -12,7 +12,6 @@ from threading import Timer
 import pytest
 
 from harness.core.errors import StoreError
-from harness.files import Place
 from harness.record import folder
 from harness.record.folder import OtherRun, State, claim_grid, claim_run, discard_run, inspect, reason_kept
 from tests.unprivileged import unprivileged
@@ -198,20 +197,6 @@ def test_only_an_unstarted_run_is_discarded(tmp_path: Path, *, events: str, is_k
     if is_kept:
         assert inspect(run_dir, HASH) is State.UNFINISHED
         assert (run_dir / "error.txt").read_text() == "StoreError: bad input\n"
-
-
-def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
-    """A place is lost with what it led to, though the system gives the number of a removed folder again."""
-    run_dir = tmp_path / "run"
-    for _ in range(20):
-        run_dir.mkdir()
-        place = Place(run_dir)
-        assert place.is_own
-        run_dir.rmdir()
-        assert not place.is_own
-        run_dir.mkdir()
-        assert not place.is_own
-        run_dir.rmdir()
 
 
 def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:

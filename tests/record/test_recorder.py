@@ -13,13 +13,11 @@ import torch
 
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
-from harness.core.events import Event, Finished, Saved
+from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.record.event_log import EventLog, read_events
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir, read_config
 from tests.made_runs import altered, made_config, made_events, write_run
-from tests.unprivileged import unprivileged
 
 
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
@@ -80,47 +78,6 @@ def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
         done.record(event)
     with pytest.raises(StoreError, match=r"done/DONE: cannot be written: No space left on device"):
         done.done()
-
-
-def test_a_record_that_the_system_does_not_show_is_one_line(tmp_path: Path) -> None:
-    """Where the system does not say whether the record is in its place, the run fails, and says that."""
-    recorder = Recorder(tmp_path / "run", made_config())
-    recorder.run.path.chmod(0)
-    save = next(event for event in made_events(made_config()) if isinstance(event, Saved))
-    with unprivileged(tmp_path), pytest.raises(StoreError, match=r"events\.jsonl: cannot be read: Permission denied"):
-        recorder.record(save)
-    recorder.run.path.chmod(0o755)
-    recorder.close(ok=False)
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-@pytest.mark.parametrize("where", [Saved, Finished, None])
-def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: bool, where: type[Event] | None) -> None:
-    """If its folder is gone, or holds another run, the run fails at its next save and writes nothing there."""
-    events, run_dir = made_events(made_config()), tmp_path / "run"
-
-    def run() -> None:
-        with Recorder(run_dir, made_config()) as recorder:
-            for event in events:
-                if where is not None and isinstance(event, where) and run_dir.exists():
-                    move()
-                recorder.record(event)
-            move()
-            recorder.done()
-
-    def move() -> None:
-        run_dir.rename(tmp_path / "moved")
-        if is_replaced:
-            Recorder(run_dir, made_config("full")).close(ok=False)
-
-    now = "another one is there" if is_replaced else "nothing is there"
-    with pytest.raises(Moved, match=rf"run/events\.jsonl: moved or removed during the run; {now}"):
-        run()
-    assert run_dir.exists() is is_replaced
-    if is_replaced:
-        assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "env.json", "events.jsonl", "error.txt"}
-        assert RunDir(run_dir).reason() == "the run ended before it was done"
-    assert RunDir(tmp_path / "moved").status == "unfinished"
 
 
 def test_no_record_is_overwritten(tmp_path: Path) -> None:
