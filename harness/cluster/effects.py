@@ -192,8 +192,7 @@ class Effects:
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have dead ranks replaced, and their loss recorded. ``seconds``: from the request to its failure.
 
-        ``lost``: by dead rank, the transport's error text. Raises RunFailed if a process could not be started or ended,
-        StoreError if the run's folder has been moved or cannot be read.
+        ``lost``: by dead rank, the transport's error text. Raises RunFailed if a process could not be started or ended.
         """
         self._call("replace", dict(lost), step, samples, seconds)
 

@@ -27,7 +27,7 @@ class RankContext:
         port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: seconds of silence after which another host counts as lost; None if all ranks are on one machine.
         entrance: to the private network of the ranks; None without one.
-        held: the folders that the supervisor holds open, which the rank holds too (``harness.files.hold_also``).
+        held: the folders that the process ``supervisor_pid`` holds, and so the rank (``harness.files.hold_also``).
         parent_pid: the fork server that forks this process; None until the launcher sets it, and if its id is unknown.
     """
 

@@ -25,7 +25,7 @@ REBUILT: dict[str, set[str]] = {
     "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
-    "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
+    "Checkpoints": {"root", "saving", "dense"},  # no save is under way
     "DirectClient": {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
         *("rows_NX", "next_NX", "early_NX", "started", "is_void"),  # looked up again
@@ -51,7 +51,7 @@ REBUILT: dict[str, set[str]] = {
     "OverheadLedger": {"costs"},
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
-    "RankServer": {"rank", "reach", "fsync", "place", "store", "saver"},
+    "RankServer": {"rank", "reach", "fsync", "store", "saver"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": {"ranks"},

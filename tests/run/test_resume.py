@@ -247,7 +247,7 @@ def test_a_point_that_cannot_be_read_is_kept_and_a_damaged_one_is_named(  # noqa
 
 def refuse(refused: Path, number: int, opens: Any, file: Any, *args: Any, **values: Any) -> Any:
     """What ``opens`` does, but for the file ``refused``."""
-    if not isinstance(file, int) and os.fspath(file) == str(refused):
+    if not isinstance(file, int) and os.path.realpath(file) == str(refused):
         raise OSError(number, os.strerror(number), str(file))
     return opens(file, *args, **values)
 

@@ -243,7 +243,7 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
 def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit stands if the folder is moved away after it; the next write finds that."""
+    """A commit stands if the folder is removed after it; the next write finds that."""
     scan, gone = os.scandir, list[Path]()
 
     def vanishing(path: Any) -> Any:
