@@ -91,8 +91,8 @@ class LocalPool:
     """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
     ``jobs``: None runs as many cells at once as there are cores for their threads. The running cells are killed if an
-    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed. If the
-    grid's folder is moved, the cells that have not started fail.
+    exception (also KeyboardInterrupt) leaves :meth:`run`, or if this process is killed. If the grid's folder is moved,
+    the cells that have not started fail.
     """
 
     def __init__(self, run_cell: RunCell, jobs: int | None = None) -> None:
