@@ -163,7 +163,7 @@ def held(folder: Path) -> Iterator[Path]:
     instead. If the folder is elsewhere at the end, one line says where. A path that is held already is yielded as it
     is. Raises StoreError.
     """
-    if shown(str(folder)) != str(folder):
+    if shown(folder) != str(folder):
         yield folder
         return
     make_folder(folder)
@@ -174,6 +174,9 @@ def held(folder: Path) -> Iterator[Path]:
     HELD[handle], path = str(folder), Path(f"/proc/self/fd/{handle}")
     try:
         yield path
+    except OSError as error:
+        error.filename = error.filename and shown(error.filename)
+        raise
     finally:
         with suppress(OSError):  # the system does not say
             if os.fstat(handle).st_nlink and (now := os.readlink(path)) != os.path.realpath(folder):

@@ -96,7 +96,7 @@ class HostsLauncher(Launcher):
             raise
         self._ctrl_z = _CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
-            self._check_shared(Path(shown(str(checkpoints))).absolute())
+            self._check_shared(Path(shown(checkpoints)).absolute())
             self.end_hosts(hosts.lost)
         except BaseException:
             self.close()

@@ -184,7 +184,7 @@ def _discard_unstarted(run_dir: Path) -> None:
         return
     _remove(run_dir, (*REMOVABLE, LOCK))
     with suppress(OSError):  # not empty
-        os.rmdir(shown(str(run_dir)))
+        os.rmdir(shown(run_dir))
 
 
 @contextmanager

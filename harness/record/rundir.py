@@ -94,7 +94,7 @@ class RunDir:
 
     @property
     def name(self) -> str:
-        return Path(shown(str(self.path))).name
+        return Path(shown(self.path)).name
 
     @property
     def status(self) -> Status:

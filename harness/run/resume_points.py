@@ -207,10 +207,10 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) ->
                 f"{error}; the resume point stays: put this right, or remove {folder.root} to start afresh"
             ) from error
         else:
-            _log.info("%s: goes on from step %d of %d", shown(str(run.path)), point.step, run_spec.num_steps)
+            _log.info("%s: goes on from step %d of %d", shown(run.path), point.step, run_spec.num_steps)
             return point
     if has_resume_point(run.path):
-        _log.info("%s: starts afresh", shown(str(run.path)))
+        _log.info("%s: starts afresh", shown(run.path))
     empty_run(run.path)
     return None
 

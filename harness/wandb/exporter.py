@@ -60,6 +60,7 @@ class Exporter:
         except TimeoutError as error:
             self.kill(str(error))
             kind, text = "failed", str(error)
+        text = text and shown(text)
         if kind == "failed":
             raise WandbError(text)
         return kind, text
@@ -135,7 +136,7 @@ def _follower(run: RunDir, facts: RunFacts, server: str | None) -> "_Follower | 
     try:
         return _Follower(run, facts, server)
     except OSError as error:
-        path = shown(str(run.path))
+        path = shown(run.path)
         _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, path)
         return None
 
@@ -155,7 +156,7 @@ class _Follower(Thread):
 
     def run(self) -> None:
         """Log the export process's messages until all is sent; then write the marker and end the process."""
-        path = shown(str(self._run_dir.path))
+        path = shown(self._run_dir.path)
         try:
             while (answer := self._exporter.answer())[0] != "sent":
                 match answer:

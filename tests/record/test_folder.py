@@ -12,6 +12,7 @@ from threading import Timer
 import pytest
 
 from harness.core.errors import StoreError
+from harness.files import held, read_file
 from harness.record import folder
 from harness.record.folder import OtherRun, State, claim_grid, claim_run, discard_run, inspect, reason_kept
 from tests.unprivileged import unprivileged
@@ -197,6 +198,15 @@ def test_only_an_unstarted_run_is_discarded(tmp_path: Path, *, events: str, is_k
     if is_kept:
         assert inspect(run_dir, HASH) is State.UNFINISHED
         assert (run_dir / "error.txt").read_text() == "StoreError: bad input\n"
+
+
+@pytest.mark.parametrize("read", [read_file, Path.read_bytes])
+def test_an_error_in_a_held_folder_names_it_as_the_user_does(tmp_path: Path, read: Callable[[Path], bytes]) -> None:
+    """Law: whatever is raised while a folder is held, its path is the user's, and not that of a descriptor."""
+    with pytest.raises((StoreError, OSError)) as raised, held(tmp_path / "run") as path:
+        read(path / "absent")
+    assert str(tmp_path / "run" / "absent") in str(raised.value)
+    assert "/proc/" not in str(raised.value)
 
 
 def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:
