@@ -102,7 +102,7 @@ def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
         from harness.jobs.ray_pool import RayPool
 
         require_ray("--scheduler ray")
-        return RayPool(experiment.out, options.grace)
+        return RayPool(options.grace)
     if options.grace != GRACE_S:
         raise ConfigError(
             "--grace: expected --scheduler none or ray; the key jobs.signal_delay_s says how long jobs of submitit "

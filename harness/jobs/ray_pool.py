@@ -36,13 +36,12 @@ _LOOK_S = 0.5  # between two looks at the cells' progress
 
 
 class RayPool:
-    """Runs the cells of the grid in ``out`` as tasks of the Ray cluster at ``jobs.ray_address``.
+    """Runs the cells of a grid as tasks of the Ray cluster at ``jobs.ray_address``.
 
     A run that is asked to stop has ``grace_s`` seconds to write its resume point.
     """
 
-    def __init__(self, out: Path, grace_s: float) -> None:
-        self._out = out
+    def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
 
     def prepare(self) -> None:

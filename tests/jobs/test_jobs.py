@@ -83,7 +83,7 @@ def test_a_cluster_that_cannot_be_used_is_one_line(
         cluster_of(cells)
     monkeypatch.setattr(ray_pool, "PROGRAM", (sys.executable, "-ISc", "import sys; sys.stdin.readline()"))
     with pytest.raises(ConfigError, match=r"the Ray at auto has ended, and its cells with it; the same command goes"):
-        list(ray_pool.RayPool(tmp_path / "grid", 1.0).run(cells[:1], Journal(), stop=None))
+        list(ray_pool.RayPool(1.0).run(cells[:1], Journal(), stop=None))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"expected the command sbatch on this machine, got none; .*jobs.cluster=loc"):
         CLUSTERS["slurm"].check()

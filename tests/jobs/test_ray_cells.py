@@ -60,7 +60,7 @@ def cells_on(head: Head, config: Config, gate: Path, seeds: int, **jobs: object)
 
 def run(cells: list[Cell], view: Journal | None = None, stop: StopRequest | None = None) -> list[str]:
     """The outcomes of the cells on Ray."""
-    pool = RayPool(cells[0].run_dir.parent, PATIENCE_S)
+    pool = RayPool(PATIENCE_S)
     return [outcome.error or outcome.status for outcome in run_cells(cells, pool, view or Journal(), stop=stop)]
 
 
@@ -77,7 +77,7 @@ def test_a_command_or_worker_that_is_killed_ends_its_cells_and_they_go_on(
     So it is with a cell whose worker is killed meanwhile: Ray starts it again.
     """
     cells = cells_on(head, config, gate, 2)
-    kill_command(cells, RayPool(tmp_path / "grid", PATIENCE_S), gate)
+    kill_command(cells, RayPool(PATIENCE_S), gate)
     wait_until(lambda: not head.processes(*OURS))
     for cell in cells:
         reached(gate, cell).unlink()
