@@ -102,7 +102,7 @@ def estimate_pairs(pairs: Frame, column: str = "auc_difference") -> Estimate | N
     such as those of two engines, count in the error as one, their mean. None without a pair.
     """
     values = pairs[column].to_list()
-    if pairs[["seed", "draw"]].duplicated().any():
+    if len({*zip(pairs["seed"].to_list(), pairs["draw"].to_list(), strict=True)}) < len(values):
         pairs = pairs.groupby(["seed", "draw"], as_index=False, sort=False)[column].mean()
     if len(pairs) < 2:
         return estimate([_mean(values)] if values else [])
