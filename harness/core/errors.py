@@ -20,7 +20,6 @@ key), and what was expected. A message of a ``UserError`` may quote input, so it
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 _MOST_CHARACTERS = 600  # of a line of a message
@@ -30,8 +29,8 @@ HELD: dict[int, str] = {}
 """The folders that this process holds open (``harness.files.held``): file descriptor, and path as the user wrote it."""
 
 
-def shown(text: str | Path) -> str:
-    """``text`` with the user's path of a held folder in place of each path that leads to it by its descriptor."""
+def shown(text: object) -> str:
+    """``text``, a string or a path, with the user's path of a held folder in place of each path that leads to it by its descriptor."""
     return re.sub(r"/proc/(?:self|\d+)/fd/(\d+)", lambda found: HELD.get(int(found[1]), found[0]), str(text))
 
 
