@@ -30,7 +30,7 @@ HELD: dict[int, str] = {}
 
 
 def shown(text: object) -> str:
-    """``text``, a string or a path, with the user's path of a held folder in place of each path that leads to it by its descriptor."""
+    """``text`` with the user's path of a held folder in place of each path that leads to it by its descriptor."""
     return re.sub(r"/proc/(?:self|\d+)/fd/(\d+)", lambda found: HELD.get(int(found[1]), found[0]), str(text))
 
 
