@@ -136,7 +136,7 @@ def _hours_of(event: Event) -> float | None:
     """Emulated hours of overhead that an event other than a save adds; None if it adds none."""
     if isinstance(event, Recovered):
         return event.load_h + event.lost_h + event.reschedule_h
-    return event.reschedule_h if isinstance(event, Injected) else None
+    return None
 
 
 def _title(event: Event) -> str:

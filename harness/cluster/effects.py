@@ -185,10 +185,6 @@ class Effects:
         """
         return self._call("inject", step, samples, tuple(numbers), seconds, state)
 
-    def end_fault(self, number: int) -> None:
-        """End the lasting fault with this number."""
-        self._call("end_fault", number)
-
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have dead ranks replaced, and their loss recorded. ``seconds``: from the request to its failure.
 

@@ -86,19 +86,6 @@ class RankProcess(Protocol):
         """Whether no thread of the process runs, because it is stopped or has ended."""
         ...
 
-    def cut_off(self) -> None:
-        """Drop every packet that arrives at the process's present TCP sockets. Raises CannotCutOff.
-
-        The caller stops the process before (:meth:`pause`), so that it opens no socket meanwhile, and continues it
-        afterwards. A no-op if the process has ended.
-        """
-        ...
-
-    @property
-    def cut_problem(self) -> str | None:
-        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process must have a TCP socket."""
-        ...
-
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 

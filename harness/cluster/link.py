@@ -237,21 +237,20 @@ class Connections:
         self.stuck: set[Rank | None] = set()
         self._handshakes = control.Handshakes(authkey)
         self._ranks: dict[Connection, Rank | None] = {}  # None: not known yet
-        self._ignored: set[Connection] = set()
 
     def __contains__(self, rank: Rank) -> bool:
         return rank in self._ranks.values()
 
     def waited(self) -> list[Any]:
         """Objects for ``multiprocessing.connection.wait``; ready when :meth:`received` has something to do."""
-        return [self._listener, self._handshakes.ended, *(self._ranks.keys() - self._ignored)]
+        return [self._listener, self._handshakes.ended, *self._ranks]
 
     def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, Rank | None, control.Message]]:
         """Accept new connections, and yield a message of each connection in ``ready``.
 
         A message comes with its connection, and with the rank, which is None before :meth:`admit`.
         """
-        connections = [*(self._ranks.keys() - self._ignored)]
+        connections = [*self._ranks]
         if self._listener in ready:
             with suppress(OSError):  # the caller has closed the connection
                 self._handshakes.begin(self._listener)
@@ -280,13 +279,6 @@ class Connections:
             except OSError:
                 self.forget(connection)
 
-    def ignore(self, ranks: Collection[Rank]) -> None:
-        """Ignore all further messages of ``ranks``, which are cut off the network; their connections stay open.
-
-        They receive no packet, but packets that they have sent would still arrive, some of them seconds later.
-        """
-        self._ignored |= {connection for rank in ranks for connection in self._of(rank)}
-
     def rename(self, old: Rank, new: Rank) -> None:
         for connection in self._of(old):
             self._ranks[connection] = new
@@ -303,7 +295,6 @@ class Connections:
     def forget(self, connection: Connection) -> None:
         """Close a connection, whether or not its rank is known."""
         self._ranks.pop(connection, None)
-        self._ignored.discard(connection)
         connection.close()
 
     def close(self) -> None:

@@ -49,10 +49,7 @@ class LocalRanks(Ranks):
         """
         self._replaced_at_once = {*filter(is_trainer, ranks)}
 
-    hang = cut_off = kill  # a rank that answers nothing differs in no result from a dead one
-
-    def slow(self, factors: Mapping[Rank, float]) -> None:
-        """A no-op: nothing waits for a rank here."""
+    hang = kill  # a rank that answers nothing differs in no result from a dead one
 
     def close(self) -> None:
         self.kill(self.names)

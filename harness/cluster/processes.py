@@ -1,77 +1,20 @@
-"""The processes of a world by rank: started and watched by a launcher, slowed down, killed and reaped."""
+"""The processes of a world by rank: started and watched by a launcher, stopped, killed and reaped."""
 
 import signal
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank
-from harness.processes.partition import CannotCutOff
 
 REAP_S = 10.0  # longest time from SIGKILL, or the end of the control connection, to the end of a process
 _LOOK_S = 0.0005  # between two checks whether a process has stopped
 _STOP_S = 2.0  # from the order to stop to SIGKILL
 _DYING_S = 0.1  # longest time from the end of a process's connections to its own
-_PERIOD_S = 0.02  # of a slow process
-
-
-class DutyCycle:
-    """Stops each slow process for ``(factor - 1) / factor`` of every period of 20 ms. Skips ended processes."""
-
-    def __init__(self) -> None:
-        self._factors: dict[RankProcess, float] = {}
-        self._changing = threading.Lock()
-        self._has_ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def set(self, factors: Mapping[RankProcess, float]) -> None:
-        """Slow down exactly the processes in ``factors``, by these factors; the others run at full speed.
-
-        Each process that was not slow before is stopped once before this returns, even if the thread is late.
-        """
-        with self._changing:
-            faster, slower = self._factors.keys() - factors.keys(), factors.keys() - self._factors.keys()
-            self._factors = dict(factors)
-            for process in faster:
-                process.resume()
-            for process in slower:
-                process.pause()
-        if factors and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="slow", daemon=True)
-            self._thread.start()
-
-    def release(self, process: RankProcess) -> None:
-        """Let the process run at full speed again; the thread sends it no further signal."""
-        self.set({other: factor for other, factor in self._factors.items() if other is not process})
-
-    def close(self) -> None:
-        """Continue all processes and end the thread."""
-        self.set({})
-        self._has_ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._has_ended.is_set():
-            began_s = time.monotonic()
-            with self._changing:
-                factors = dict(self._factors)
-                for process in factors:
-                    process.pause()
-            for process in sorted(factors, key=factors.__getitem__):
-                self._wait_until(began_s + _PERIOD_S * (1 - 1 / factors[process]))
-                with self._changing:
-                    if process in self._factors:
-                        process.resume()
-            self._wait_until(began_s + _PERIOD_S)
-
-    def _wait_until(self, monotonic_s: float) -> None:
-        self._has_ended.wait(max(0.0, monotonic_s - time.monotonic()))
 
 
 class Processes:
@@ -83,8 +26,6 @@ class Processes:
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
         self._by_rank: dict[Rank, RankProcess] = {}
-        self._slow = DutyCycle()
-        self._mute: set[RankProcess] = set()  # that hang or are cut off
 
     def __getitem__(self, rank: Rank) -> RankProcess:
         return self._by_rank[rank]
@@ -155,34 +96,13 @@ class Processes:
         self._pause(ranks)
         return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
 
-    def cut_off(self, ranks: Sequence[Rank]) -> None:
-        """Let no packet reach the TCP sockets that ``ranks`` have now. Raises RunFailed."""
-        self._pause(ranks)
-        for rank in ranks:
-            try:
-                self[rank].cut_off()
-            except CannotCutOff as error:
-                raise RunFailed(f"{rank} (pid {self[rank].pid}) could not be cut off the network: {error}") from error
-            self[rank].resume()
-
-    def check_cut(self, rank: Rank) -> None:
-        """Raise ConfigError if ``rank``, which has a connection, could not be cut off the network."""
-        if problem := self[rank].cut_problem:
-            raise ConfigError(
-                f"trace: expected a system that lets ranks be cut off the network (fault partition), but {rank} cannot "
-                f"be: {problem}; allow a process to trace those that it started (in a container --cap-add=SYS_PTRACE, "
-                "kernel.yama.ptrace_scope at most 1), or use the fault hang"
-            )
-
     def _pause(self, ranks: Sequence[Rank]) -> None:
-        """Send SIGSTOP to ``ranks``, and wait until no thread of them runs. The duty cycle of slow ones ends.
+        """Send SIGSTOP to ``ranks``, and wait until no thread of them runs.
 
         A process that still runs gets the signal again, since something else may have continued it. Raises RunFailed if
         one runs after ``REAP_S`` seconds.
         """
         for rank in ranks:
-            self._mute.add(self[rank])
-            self._slow.release(self[rank])
             self[rank].pause()
         ends_s = time.monotonic() + REAP_S
         while running := [rank for rank in ranks if not self[rank].is_paused]:
@@ -193,10 +113,6 @@ class Processes:
             time.sleep(_LOOK_S)
             for rank in running:
                 self[rank].pause()
-
-    def slow(self, factors: Mapping[Rank, float]) -> None:
-        """Slow down exactly the ranks in ``factors``, by these factors, except ranks that hang or are cut off."""
-        self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Reap all of ``ranks``; kill those that do not end within 0.1 s. Returns pid and action of each one killed."""
@@ -213,7 +129,6 @@ class Processes:
 
     def close(self) -> None:
         """Wait for processes that were ordered to stop; kill and reap each that has not ended after two seconds."""
-        self._slow.close()
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()

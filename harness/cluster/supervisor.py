@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from harness.cluster.effects import Resumption, Succession
 from harness.core.errors import NoTrainerLeft, RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
-from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
+from harness.core.faults import Hit, PlannedFault, Powers, Struck, Victims, merge_faults
 from harness.core.plans import Rank, host_name, is_trainer, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
@@ -63,7 +63,7 @@ class Supervisor(Resumable):
         num_unplanned: number of ranks that died without a planned kill.
     """
 
-    _state = ("_carried_out", "_lasting", "_past_s", "_killed", "_resumed", "generation", "num_unplanned")
+    _state = ("_carried_out", "_past_s", "_killed", "_resumed", "generation", "num_unplanned")
 
     ranks: Ranks
     sink: Callable[[Event], None]
@@ -78,7 +78,6 @@ class Supervisor(Resumable):
     generation: int = field(default=0, init=False)
     num_unplanned: int = field(default=0, init=False)
     _carried_out: list[int] = field(default_factory=list, init=False)
-    _lasting: set[int] = field(default_factory=set, init=False)  # numbers of faults
     _began_s: float | None = field(default=None, init=False)  # when the first step began
     _newest: Event | None = field(default=None, init=False)
     _killed: set[Rank] = field(default_factory=set, init=False)
@@ -93,11 +92,6 @@ class Supervisor(Resumable):
     @_past_s.setter
     def _past_s(self, past_s: float | None) -> None:
         self._began_s = None if past_s is None else self.clock() - past_s
-
-    def _loaded(self) -> None:
-        """Put the lasting faults of the loaded state in force again."""
-        for kind in {type(self.planned_faults[number].fault) for number in self._lasting}:
-            self._hold(kind)
 
     def note_resumption(self, machine: Machine) -> None:
         """Add ``machine``, facts about the processes of the resumed run, to the next event's ``machine`` part."""
@@ -167,9 +161,6 @@ class Supervisor(Resumable):
         hits: dict[Rank, Hit] = {}
         for fault, ranks in planned.ranks_by_fault.items():
             hits |= fault.strike(ranks, planned, Powers(self.ranks, self.store))
-            if fault.lasts:
-                self._lasting.update(numbers)
-                self._hold(type(fault))
         if seconds is not None:
             hits = {rank: Hit(machine={"seconds": failed_s}) for rank, failed_s in seconds.items()}
         for rank, strike in planned.strikes.items():
@@ -196,7 +187,7 @@ class Supervisor(Resumable):
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
-        """Record the fault of one rank. Of a lasting fault, only the first rank's event has the hours that it costs."""
+        """Record the fault of one rank."""
         hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
             self._killed.add(rank)
@@ -212,7 +203,6 @@ class Supervisor(Resumable):
                 loss=fault.loss,
                 repair_h=planned.repair_h,
                 lost_host=None if host is None else host_name(host),
-                reschedule_h=None if not fault.lasts else planned.wait_h if rank == planned.ranks[0] else 0.0,
                 details=dict(hit.details),
                 machine=dict(hit.machine),
             )
@@ -224,15 +214,6 @@ class Supervisor(Resumable):
         Empty with ``trace.inject: wall``, where a kill may come after the search for dead ranks.
         """
         return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
-
-    def end_fault(self, number: int) -> None:
-        self._lasting.remove(number)
-        self._hold(type(self.planned_faults[number].fault))
-
-    def _hold(self, kind: type[Fault]) -> None:
-        """Have exactly the lasting faults of class ``kind`` be in force."""
-        lasting = [self.planned_faults[number] for number in sorted(self._lasting)]
-        kind.hold([each for each in lasting if type(each.fault) is kind], Powers(self.ranks, self.store))
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""

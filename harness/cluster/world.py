@@ -39,8 +39,6 @@ class World:
         ps, trainer: main functions of a PS rank, or a spare, and of a trainer rank.
         options: settings of the RPC world, the control channel and the spares.
         network: the private network of the ranks; None without one. Closed with the world.
-        may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`). Each is then checked when it
-            connects.
         progress_timeout_s: seconds within which a trainer must finish something; None: no deadline.
 
     Raises:
@@ -56,7 +54,6 @@ class World:
         trainer: Main,
         options: ClusterConfig,
         network: PrivateNetwork | None = None,
-        may_cut: bool = False,
         progress_timeout_s: float | None = None,
     ) -> None:
         try:
@@ -77,7 +74,7 @@ class World:
         self._ps, self._trainer = ps, trainer
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
-        self.hang, self.slow = self._processes.hang, self._processes.slow
+        self.hang = self._processes.hang
         self._num_spares = options.spares  # number ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
@@ -90,7 +87,6 @@ class World:
         self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
-        self._may_cut = may_cut
         self._watch = TrainerWatch(
             self._trainers,
             options,
@@ -99,7 +95,6 @@ class World:
             self._clock,
             progress_timeout_s=progress_timeout_s,
         )
-        self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
     def pids(self) -> dict[Rank, int]:
@@ -145,18 +140,6 @@ class World:
         machines = self._processes.kill(ranks)
         self._connections.drop(ranks)
         return machines
-
-    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Let no packet reach ``ranks`` any more; returns each one's pid. Raises RunFailed.
-
-        A rank that has just been started is cut off as soon as it connects. It may open more sockets then, but gets no
-        addresses of other ranks, and so joins no generation.
-        """
-        connected = [rank for rank in ranks if rank in self._connections]
-        self._processes.cut_off(connected)
-        self._connections.ignore(connected)
-        self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
-        return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
     def formation(self) -> Formation:
         return self._formation
@@ -447,14 +430,7 @@ class World:
         if self.pids.get(rank) != pid:
             self._connections.forget(connection)  # a late message of a process that has been replaced
             return
-        is_cut = pid in self._to_cut
-        if is_cut:
-            self._processes.cut_off([rank])
-        elif self._may_cut:
-            self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
-        if is_cut:
-            self._connections.ignore([rank])
         if is_trainer(rank):
             self._watch.hear(rank, "hello")
         if self._is_halting and rank in self._trainers:

@@ -18,7 +18,7 @@ from harness.core.faults import FAULTS, Detail
 Machine = dict[str, Any]
 
 BUCKETS = ("save", "load", "lost", "reschedule")
-"""Parts of the overhead: saving, loading, repeating lost steps, and waiting for replacements and for slow ranks."""
+"""Parts of the overhead: saving, loading, repeating lost steps, and waiting for replacements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,6 @@ class Injected(Event):
     loss: str | None  # "dead" | "mute": the rank is lost; a mute one must first be killed
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are lost together
     lost_host: str | None = None  # "host1": the rank died with its host
-    reschedule_h: float | None = None  # of a fault that lasts: emulated hours of waiting that it adds to earlier faults
     details: dict[str, Detail] = field(default_factory=dict)  # facts of this kind of fault alone (``Fault.details``)
 
 

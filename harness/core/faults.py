@@ -20,8 +20,6 @@ Loss = Literal["dead", "mute"]
 """How a rank is lost. ``dead``: it has ended. ``mute``: it may still run, and is killed before it is replaced."""
 
 Detail = float | str
-MAX_FACTOR = 100.0
-"""The largest factor by which a rank may be slowed down."""
 _NUM_BITS = 1 << 62  # more bits than a file has
 
 
@@ -37,14 +35,6 @@ class Victims(Protocol):
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
         """Stop ``ranks``; an engine may kill them if the effect is the same. Returns as :meth:`kill`."""
-        ...
-
-    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
-        """Cut ``ranks`` off the network; an engine may kill them if the effect is the same. Returns as :meth:`kill`."""
-        ...
-
-    def slow(self, factors: Mapping[Rank, float]) -> None:
-        """Slow down exactly the ranks in ``factors``, by these factors; all others run at full speed."""
         ...
 
 
@@ -89,31 +79,25 @@ class Fault:
         loss: how the struck ranks are lost; None if they are not. Ranks lost at one boundary and phase are one failure.
         phases: the phases in which the fault may strike; the first one if the trace names none.
         columns: columns of the trace that belong to this fault; lines of other faults leave them empty.
-        lasts: whether it lasts from a boundary for the hours of ``repair_h``, which the line must have.
         takes_trainers, takes_hosts: whether it may strike a trainer, a whole host.
-        cuts_network: whether it needs a network from which ranks can be cut off.
         damage: what it does to the newest file of a rank, in words; empty if it damages no file. With damage, the file
             must exist, and the details have ``path``.
         details: types of the details that its event must have.
         words: what happened, for ``run.py show``, formatted with ``fault`` and the details.
         title: the first column of its line in ``run.py show``; empty: the name of the fault.
         aim: words in the error for a phase that never came: "a phase in which {aim} {ranks}".
-        slowness: how many times as long a job takes while the fault lasts, which is charged as rescheduling.
         write_errno: the system's error (errno) with which a write of the next save fails; None if none fails. The
             ranks carry out this fault themselves.
     """
 
     name: str
-    slowness: float = 1.0
     write_errno: int | None = None
 
     loss: ClassVar[Loss | None] = None
     phases: ClassVar[tuple[Phase, ...]] = ("boundary",)
     columns: ClassVar[tuple[str, ...]] = ()
-    lasts: ClassVar[bool] = False
     takes_trainers: ClassVar[bool] = False
     takes_hosts: ClassVar[bool] = False
-    cuts_network: ClassVar[bool] = False
     damage: ClassVar[str] = ""
     details: ClassVar[Mapping[str, Any]] = {}
     words: ClassVar[str] = ""
@@ -138,13 +122,6 @@ class Fault:
         A rank that the fault could not strike has no record.
         """
         return dict.fromkeys(ranks, Hit())
-
-    @classmethod
-    def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """Put exactly the faults ``lasting``, all of this class, in force.
-
-        Called when one of them begins or ends, and at a resume.
-        """
 
 
 class Death(Fault):
@@ -173,52 +150,6 @@ class Hang(Death):
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         return _hits(powers.ranks.hang(ranks))
-
-
-class Partition(Death):
-    """The ranks are cut off: they keep running, but no packet reaches them."""
-
-    loss = "mute"
-    cuts_network = True
-
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        return _hits(powers.ranks.cut_off(ranks))
-
-
-class Slow(Fault):
-    """The ranks take ``slowness`` times as long for some hours. No result changes."""
-
-    columns = ("factor",)
-    lasts = True
-    takes_trainers = True
-    details: ClassVar[Mapping[str, Any]] = {"factor": float, "last_hour": float, "last_step": int}
-    words = "{factor:g} times as slow until step {last_step}"
-
-    @classmethod
-    def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        text = values.get("factor")
-        if not text:
-            raise ValueError(f"factor: expected a number above 1 for the fault {name}, got nothing")
-        try:
-            factor = float(text)
-        except ValueError:
-            raise ValueError(f"factor: expected a number, got {text!r}") from None
-        if not 1 < factor <= MAX_FACTOR:  # nan is not
-            raise ValueError(f"factor: expected a number above 1, up to {MAX_FACTOR:g}, got {text}")
-        return cls(name=name, slowness=factor)
-
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Return the records alone: :meth:`hold` slows the ranks down."""
-        assert planned.last_hour is not None
-        assert planned.last_step is not None
-        details = {"factor": self.slowness, "last_hour": planned.last_hour, "last_step": planned.last_step}
-        return dict.fromkeys(ranks, Hit(details))
-
-    @classmethod
-    def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
-        """Slow down each rank by the largest factor of its faults."""
-        by_factor = sorted(lasting, key=lambda each: each.fault.slowness)
-        powers.ranks.slow({rank: each.fault.slowness for each in by_factor for rank in each.ranks})
 
 
 class WriteFailure(Fault):
@@ -262,8 +193,6 @@ KILL = Kill(name="kill")
 FAULTS: dict[str, type[Fault]] = {
     "kill": Kill,
     "hang": Hang,
-    "partition": Partition,
-    "slow": Slow,
     "disk_full": WriteFailure,
     "disk_error": WriteFailure,
     "bitflip": BitFlip,
@@ -274,8 +203,8 @@ FAULTS: dict[str, type[Fault]] = {
 class Struck(NamedTuple):
     """The facts of a failure that its charge depends on, besides the profile's prices.
 
-    ``repair_h``: emulated hours of rescheduling; None if the trace has none. ``hangs``: whether a rank hung or was cut
-    off. ``takes_trainers``: whether all trainers died.
+    ``repair_h``: emulated hours of rescheduling; None if the trace has none. ``hangs``: whether a rank hung.
+    ``takes_trainers``: whether all trainers died.
     """
 
     repair_h: float | None = None
@@ -293,9 +222,8 @@ class FaultTime(NamedTuple):
 
     With ``trace.clock: samples`` the fault is due at the boundary after ``step`` steps, with ``wall`` when the clock
     reads ``hour``. A fault with a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
-    ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save. ``last_step``: the
-    boundary at which a lasting fault ends; None for others. ``wait_h``: emulated hours by which a lasting fault
-    prolongs the job. ``takes_trainers``: whether all trainers die.
+    ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save.
+    ``takes_trainers``: whether all trainers die.
     """
 
     step: int
@@ -303,14 +231,12 @@ class FaultTime(NamedTuple):
     phase: Phase = "boundary"
     loses_ranks: bool = True
     fails_write: bool = False
-    last_step: int | None = None
-    wait_h: float = 0.0
     takes_trainers: bool = False
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether the fault strikes at the boundary itself, after the other actions due there, and does not last."""
-        return self.phase == "boundary" and self.last_step is None
+        """Whether the fault strikes at the boundary itself, after the other actions due there."""
+        return self.phase == "boundary"
 
 
 class Strike(NamedTuple):
@@ -335,9 +261,6 @@ class PlannedFault:
     ``strikes``: by rank, in rank order; all of these ranks are lost, or none. ``repair_h``: the longest repair time of
     lost ranks, in hours; None if no entry has one. ``hosts``: indices of hosts lost as a whole, in this order.
     ``takes_trainers``: all trainers die, at a boundary.
-
-    A lasting fault ends at ``last_hour``, at the boundary after ``last_step`` steps. It prolongs the job by ``wait_h``
-    emulated hours, not counting hours for which earlier faults do so. For other faults these are None, None and 0.
     """
 
     step: int
@@ -345,9 +268,6 @@ class PlannedFault:
     repair_h: float | None = None
     phase: Phase = "boundary"
     hosts: tuple[int, ...] = ()
-    last_hour: float | None = None
-    last_step: int | None = None
-    wait_h: float = 0.0
     takes_trainers: bool = False
 
     @property
@@ -379,8 +299,7 @@ class PlannedFault:
     @property
     def time(self) -> FaultTime:
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
-        rest = (self.last_step, self.wait_h, self.takes_trainers)
-        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, *rest)
+        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, self.takes_trainers)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
@@ -393,7 +312,7 @@ def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
     """Merge ``planned`` into one fault after ``step`` steps; a rank gets its first strike (:func:`first_strikes`).
 
-    Several faults must be of one phase and in order of hours, and none of them may last.
+    Several faults must be of one phase and in order of hours.
     """
     if len(planned) == 1:
         return replace(planned[0], step=step)

@@ -6,9 +6,7 @@ the profile's cluster, never seconds of this machine. Closed forms and ledger ta
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from harness.core.clock import samples_to_hours
 from harness.core.plans import Costs
@@ -93,25 +91,6 @@ def load_part_h(costs: Costs) -> float:
 def expected_pls(costs: Costs, t_save_h: float) -> float:
     """``E[PLS] = k T_save / (2 T_fail N)`` of partial recovery, for intervals far below the job's length."""
     return 0.5 * costs.ranks_per_failure * t_save_h / (costs.mtbf_h * costs.num_ps)
-
-
-def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Hours that each span of slow ranks adds to a job that waits for its slowest rank; in the order of ``spans``.
-
-    A span is (first hour, last hour, factor). In each of its hours it adds ``factor - 1``, or the difference to the
-    largest factor of the spans before it in ``spans``, but not less than 0.
-    """
-    added: list[float] = []
-    for place, (first_h, last_h, factor) in enumerate(spans):
-        others = [each for each in spans[:place] if each[0] < last_h and first_h < each[1]]
-        inner = {hour for each in others for hour in each[:2] if first_h < hour < last_h}
-        parts = pairwise(sorted({first_h, last_h, *inner}))
-        added.append(math.fsum((end - start) * max(0.0, factor - _slowest(others, start)) for start, end in parts))
-    return added
-
-
-def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
-    return max((factor for first_h, last_h, factor in spans if first_h <= hour < last_h), default=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,10 +184,6 @@ class OverheadLedger(Resumable):
         self.num_failures += 1
         self.load_bytes += load_bytes
         return cost
-
-    def charge_slowdown(self, wait_h: float) -> None:
-        """Charge the hours by which slow ranks prolong the job (:func:`slow_hours`), as rescheduling."""
-        self.reschedule_h += wait_h
 
     def _take_spares(self, num_ranks: int, num_trainers: int, now_h: float, refill_h: float) -> bool:
         """Use one spare for each dead rank if enough are ready at ``now_h``, else none; returns whether they were used.

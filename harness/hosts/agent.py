@@ -28,7 +28,6 @@ from harness.processes import control, forked
 from harness.processes.control import LEASE_FRAC, give_up_after, interface_of
 from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
-from harness.processes.partition import CannotCutOff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +113,6 @@ class Agent:
                 getattr(self._processes[args[0]], kind)()
         elif kind == "is_paused":
             self._send("answer", args[0] not in self._processes or self._processes[args[0]].is_paused, None)
-        elif kind == "cut_off":
-            self._send("answer", self._cut_off(*args), None)
-        elif kind == "cut_problem":
-            self._send("answer", self._processes[args[0]].cut_problem if args[0] in self._processes else None, None)
         elif kind == "probe":
             self._send("answer", self._probe(*args), None)
         elif kind == "die":
@@ -138,15 +133,6 @@ class Agent:
         else:
             self._processes[number] = process
             self._send("answer", process.pid, None)
-
-    def _cut_off(self, number: int) -> str | None:
-        """Cut a process off the network. Returns why that failed; None if it did not, or if the process has ended."""
-        try:
-            if number in self._processes:
-                self._processes[number].cut_off()
-        except CannotCutOff as error:
-            return str(error)
-        return None
 
     def _kill_all(self) -> NoReturn:
         """Kill the ranks, report their exit codes, and kill the fork server and this process, all with SIGKILL."""

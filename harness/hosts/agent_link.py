@@ -6,7 +6,7 @@ Messages are tuples, the kind first. They are sent in the clear after the handsh
                           ("ended", number, exitcode)      ("dying", why)
     supervisor -> agent   ("beat", number)                 ("spawn", number, context, main)
                           ("kill", number)                 ("pause", number)         ("resume", number)
-                          ("is_paused", number)            ("cut_off", number)       ("cut_problem", number)
+                          ("is_paused", number)
                           ("probe", file, text)            ("die",)                  ("end",)
                           ("suspend",)                     ("go_on",)
 

@@ -18,7 +18,6 @@ from harness.core.errors import ConfigError, RunFailed, shown
 from harness.core.plans import HostMap, Rank
 from harness.hosts.agent_link import AgentLink, HostLost, Notice
 from harness.hosts.agent_start import end_agents, start_agents
-from harness.processes.partition import CannotCutOff
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,6 @@ class HostProcess:
             return self.agent.ask("is_paused", self.number)
         except HostLost:
             return True  # it runs no more
-
-    def cut_off(self) -> None:
-        with suppress(HostLost):  # it runs no more
-            if problem := self.agent.ask("cut_off", self.number):
-                raise CannotCutOff(f"host {self.host}: {problem}")
-
-    @property
-    def cut_problem(self) -> str | None:
-        with suppress(HostLost):
-            if problem := self.agent.ask("cut_problem", self.number):
-                return f"host {self.host}: {problem}"
-        return None
 
     def join(self, timeout_s: float) -> None:
         self.agent.await_end(self.number, timeout_s)

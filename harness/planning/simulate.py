@@ -239,11 +239,6 @@ class _Run:
             self.overhead.charge_save(self.saves.sizes[index], self.job.sizes.full, samples)
             self._num_charged = index + 1
 
-    def slow_down(self, planned: PlannedFault) -> None:
-        """Charge a fault that slows ranks down for some hours. It begins before the saves and kills of its boundary."""
-        self.charge_saves_through(planned.step - 1)
-        self.overhead.charge_slowdown(planned.wait_h)
-
     def kill_planned(self, planned_kill: PlannedFault) -> None:
         self.charge_saves_through(planned_kill.step)
         saved_step = _last(self.saves.steps, planned_kill.step)
@@ -266,20 +261,16 @@ def simulate(
 ) -> Outcome:
     """The overhead and PLS of a run of ``job`` under ``strategy`` and ``planned_faults``.
 
-    Faults of one step must be in order of hours. Lost and slow ranks are charged. Failed writes are not, since only a
+    Faults of one step must be in order of hours. Lost ranks are charged. Failed writes are not, since only a
     rank knows how many bytes it writes again.
 
     ``saves``: the result of ``due_saves`` for this strategy; a caller with many schedules computes it once, and each
     schedule then takes a time proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
-    charged = [each for each in planned_faults if each.fault.loss or each.fault.lasts]
-    charged.sort(key=lambda each: (each.step, not each.fault.lasts))
+    charged = sorted((each for each in planned_faults if each.fault.loss), key=lambda each: each.step)
     for planned in run.strikes(charged) if job.clock == "wall" else charged:
-        if planned.fault.lasts:
-            run.slow_down(planned)
-        else:
-            run.kill_planned(planned)
+        run.kill_planned(planned)
     run.charge_saves_through(job.num_steps)
     run.overhead.pls = run.pls.total
     return run.overhead

@@ -11,7 +11,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.core.errors import RunFailed
-from harness.processes import partition
 from harness.processes.pidfd import Pidfd
 
 END_S = 1.0
@@ -162,14 +161,6 @@ class ForkedProcess:
     def is_stopped(self) -> bool:
         """Whether a signal has stopped the process. False if it has ended, or a debugger has stopped it."""
         return not self.has_ended() and _states(self.pid, "stat") == {"T"}
-
-    def cut_off(self) -> None:
-        if self._handle is not None:
-            partition.cut_off(self._handle)
-
-    @property
-    def cut_problem(self) -> str | None:
-        return None if self._handle is None else partition.problem(self._handle)
 
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end.

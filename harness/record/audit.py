@@ -3,7 +3,6 @@
 The audit computes the formulas of docs/CPR.md without the ledgers in harness.core, so that an error in either shows.
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +86,6 @@ class _Auditor:
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank, or cut it off
-        self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
         spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
         self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
@@ -210,8 +208,6 @@ class _Auditor:
     def _inject(self, event: Injected) -> None:
         if event.loss:
             self._kill(event)
-        elif event.reschedule_h is not None:
-            self._last(event, event.reschedule_h)
         else:
             self._check_hour(event)
         if event.phase == "save" and not event.loss:
@@ -236,19 +232,6 @@ class _Auditor:
         self._hangs |= event.loss == "mute"
         if self._has_processes and event.loss == "dead":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
-
-    def _last(self, event: Injected, claimed_h: float) -> None:
-        """Audit a fault that slows a rank for some hours: the job pays the time for which it waits for slow ranks."""
-        if event.hour > self._clock_h(event.step) + _TOLERANCE:
-            self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
-        before_h = _slow_h(self._slow)
-        last_h, factor = event.details.get("last_hour"), event.details.get("factor")
-        if isinstance(last_h, float | int) and isinstance(factor, float | int):
-            self._slow.append((event.hour, last_h, factor))
-        added_h = _slow_h(self._slow) - before_h
-        if not math.isclose(claimed_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
-            self._problem(f"reschedule_h is {claimed_h}, the events give {added_h}")
-        self._hours["reschedule"] += claimed_h
 
     def _check_hour(self, event: Injected) -> None:
         """The clock must have reached the fault's hour; a fault that waits for a phase may strike in a rerun step."""
@@ -491,13 +474,6 @@ _SPARES = {False: "spares", True: "spare_trainers"}
 
 def _ps_of(event: Recovered) -> list[str]:
     return [rank for rank in event.ranks if not is_trainer(rank)]
-
-
-def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
-    """Hours that a job loses by waiting for its slowest rank. A span is (first hour, last hour, slowdown factor)."""
-    hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
-    factors = ((s, e, [f for a, b, f in spans if a <= s and e <= b]) for s, e in itertools.pairwise(hours))
-    return math.fsum((end - start) * (max(slow, default=1.0) - 1) for start, end, slow in factors)
 
 
 def _copy_frac(config: Mapping[str, Any]) -> float | None:

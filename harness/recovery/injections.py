@@ -1,4 +1,4 @@
-"""The planned faults of a run: at boundaries, in a phase of the run, or lasting for some hours.
+"""The planned faults of a run: at boundaries, or in a phase of the run.
 
 A fault with a phase is armed at its boundary, and carried out when the run next enters the phase. The failure of a
 write is armed likewise. It strikes the next save, and counts as carried out when all parts of that save are written.
@@ -36,7 +36,7 @@ class Injections(Resumable):
         hand_over: gives the state from which new trainers start; called before a fault that kills all trainers.
     """
 
-    _state = ("_to_come", "_lasting", "_armed", "_struck")
+    _state = ("_to_come", "_armed", "_struck")
     _state_types = (Struck,)
 
     faults: Sequence[FaultTime]
@@ -51,27 +51,15 @@ class Injections(Resumable):
     def __post_init__(self) -> None:
         later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
         self._to_come = deque(sorted(later, key=lambda number: self.faults[number].step))
-        self._lasting: set[int] = set()
         self._armed: list[int] = []
         self._is_evaluation = self._is_suspended = False
         self._struck = Struck()  # since the last failure
         self.is_hidden = False
 
     def reach(self, step: int) -> None:
-        """At boundary ``step``, begin lasting faults, arm faults with a phase, and end lasting faults that end here."""
+        """Arm the faults with a phase that are due at boundary ``step``."""
         while self._to_come and self.faults[self._to_come[0]].step <= step:
-            number = self._to_come.popleft()
-            if self.faults[number].last_step is None:
-                self._armed.append(number)
-            else:
-                self._inject((number,))
-                self.overhead.charge_slowdown(self.faults[number].wait_h)
-                self._lasting.add(number)
-        for number in sorted(self._lasting):
-            last_step = self.faults[number].last_step
-            if last_step is not None and last_step <= step:
-                self._lasting.remove(number)
-                self.effects.end_fault(number)
+            self._armed.append(self._to_come.popleft())
 
     @property
     def depend_on_messages(self) -> bool:

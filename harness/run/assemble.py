@@ -221,9 +221,8 @@ class _Run:
         job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
         job = partial(with_code, current_code(), job)
         hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
-        may_cut = any(fault.cuts_network for planned in self.spec.planned_faults for fault in planned.ranks_by_fault)
         rank_spec = self.spec.rank_spec(self._store.root)
-        world = make_world(config, rank_spec, job, self.parts, hosts, may_cut=may_cut)
+        world = make_world(config, rank_spec, job, self.parts, hosts)
         try:
             machine = world.start()
             supervisor = self._supervisor_of(world, **machine)
@@ -330,15 +329,12 @@ def make_world(
     job: Callable[[Cluster, Effects], None],
     parts: Parts = DEFAULT,
     hosts: HostMap | None = None,
-    *,
-    may_cut: bool = False,
 ) -> World:
     """The ranks of a run on engine ``rpc``, not started yet. Raises ConfigError, RunFailed.
 
     Args:
         job: what each trainer rank runs.
         hosts: which host each rank is on; None: as the config places them.
-        may_cut: whether ranks may have to be cut off the network.
     """
     hosts, cluster = host_map(config) if hosts is None else hosts, config.cluster
     launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.checkpoints)
@@ -351,7 +347,6 @@ def make_world(
             trainer=partial(trainer_main, job),
             options=cluster,
             network=_private_network(cluster),
-            may_cut=may_cut,
             progress_timeout_s=config.trainer.progress_timeout_s,
         )
         undo.pop_all()

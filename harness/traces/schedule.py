@@ -9,10 +9,9 @@ from pathlib import Path
 import xxhash
 
 from harness.config.model import Config
-from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
+from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import ConfigError, TraceError
 from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first_strikes, longest
-from harness.core.overhead import slow_hours
 from harness.core.plans import Rank, is_trainer, ps_rank, rank_order, trainer_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
@@ -114,7 +113,7 @@ def schedule(
     """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples, in three parts, each in order.
 
     First come losses of ranks, and other faults at boundaries, which precede the losses of their boundary; then faults
-    that last; then faults that wait for a phase and lose no rank.
+    that wait for a phase and lose no rank.
 
     With the clock ``samples`` an entry is due at the first boundary that reaches the samples of its hour, at the latest
     the boundary before the last step; ranks lost at one boundary are one planned fault. With ``wall`` ranks lost at one
@@ -125,10 +124,10 @@ def schedule(
     Raises:
         TraceError: a rank that the run does not have, more ranks than there are, or all trainers lost at one boundary
             except by one kill of all between two steps. With the clock ``samples``: an hour past the job's end. With
-            the clock ``wall``: a phase, or a fault that lasts or strikes in a phase only.
+            the clock ``wall``: a phase, or a fault that strikes in a phase only.
     """
     lost: defaultdict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = defaultdict(list)
-    others: list[tuple[PlannedFault, Entry]] = []
+    others: list[PlannedFault] = []
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         _refuse_by_clock(entry, where, job_h, clock)
@@ -143,16 +142,14 @@ def schedule(
         if fault.loss:
             lost[step, entry.hour if clock == "wall" else 0.0, entry.phase] += named
         else:
-            others.append((_planned(step, named), entry))
+            others.append(_planned(step, named))
     for step in {step for step, _, _ in lost}:
         _refuse_all_trainers({key: named for key, named in lost.items() if key[0] == step}, num_trainers, trace.source)
-    at_once = [each for each, _ in others if each.phase == "boundary" and not each.fault.lasts]
+    at_once = [each for each in others if each.phase == "boundary"]
     at_once += [_planned(key[0], lost[key], num_trainers) for key in sorted(lost)]
-    lasting = [(each, entry) for each, entry in others if each.fault.lasts]
     return (
         *sorted(at_once, key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
-        *_with_ends(lasting, job_h, total_samples, batch_size),
-        *(each for each, _ in others if each.phase != "boundary"),
+        *(each for each in others if each.phase != "boundary"),
     )
 
 
@@ -184,16 +181,11 @@ def _refuse_all_trainers(
 
 
 def _refuse_for_config(entry: Entry, where: str, config: Config) -> None:
-    """Raise TraceError for an entry that ``trace.inject`` or ``cluster.transports`` rules out."""
+    """Raise TraceError for an entry that ``trace.inject`` rules out."""
     if config.trace.inject == "wall" and (entry.phase, entry.fault) != ("boundary", KILL):
         raise TraceError(
             f"{where}: phase, fault: expected nothing with trace.inject=wall, got {entry.phase}, {entry.fault.name}; "
             "a rank is killed at a second, whatever the run does then"
-        )
-    if "shm" in config.cluster.transports and entry.fault.cuts_network:
-        raise TraceError(
-            f"{where}: fault: expected none of {entry.fault.name} with shm in cluster.transports, got one; shared "
-            "memory is no network: set cluster.transports=[uv]"
         )
 
 
@@ -205,8 +197,8 @@ def _refuse_by_clock(entry: Entry, where: str, job_h: float, clock: FailureClock
                 f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
                 "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
             )
-    elif entry.fault.lasts or "boundary" not in entry.fault.phases:
-        *names, last = (name for name, each in FAULTS.items() if not each.lasts and "boundary" in each.phases)
+    elif "boundary" not in entry.fault.phases:
+        *names, last = (name for name, each in FAULTS.items() if "boundary" in each.phases)
         expected = f"{', '.join(names)} or {last}"
         raise TraceError(f"{where}: fault: expected {expected} with trace.clock=wall, got {entry.fault.name}")
     elif entry.phase != "boundary":
@@ -214,17 +206,6 @@ def _refuse_by_clock(entry: Entry, where: str, job_h: float, clock: FailureClock
             f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
             "after its hour, which only trace.clock=samples allows"
         )
-
-
-def _with_ends(
-    lasting: Sequence[tuple[PlannedFault, Entry]], job_h: float, total_samples: int, batch_size: int
-) -> Iterator[PlannedFault]:
-    """The faults that last, with their ends (at most the job's end) and the hours that each lengthens the job."""
-    ends_h = [min(job_h, entry.hour + (entry.repair_h or 0.0)) for _, entry in lasting]
-    spans = [(entry.hour, end_h, each.fault.slowness) for (each, entry), end_h in zip(lasting, ends_h, strict=True)]
-    for (each, _), end_h, wait_h in zip(lasting, ends_h, slow_hours(spans), strict=True):
-        last_step = boundary_at(hour_to_samples(end_h, job_h=job_h, total_samples=total_samples), batch_size)
-        yield replace(each, last_hour=end_h, last_step=last_step, wait_h=wait_h)
 
 
 def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) -> list[Rank]:

@@ -37,7 +37,7 @@ class Entry:
 
     ``who``: the rank that the fault strikes (``"ps3"``, ``"trainer1"``), or a number of PS ranks, which are drawn by
     seed. ``host``: the index of a lost host; ``who`` is then the host's name (``"host1"``), or in a run's trace one of
-    its ranks. ``repair_h``: hours until the rank was back, or for which a lasting fault lasts; None if unknown.
+    its ranks. ``repair_h``: hours until the rank was back; None if unknown.
     ``phase``: what the run is doing when the fault strikes. ``line``: of the file, from 1. ``extra``: all columns after
     ``hour`` and ``rank``, as text.
     """
@@ -198,9 +198,6 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         )
     if not fault.takes_trainers and isinstance(entry.who, str) and is_trainer(entry.who):
         raise TraceError(f"{where}: rank: expected a PS rank for the fault {fault.name}, got {entry.who}")
-    if fault.lasts and not repair_h:
-        got = "nothing" if repair_h is None else "0"
-        raise TraceError(f"{where}: repair_h: expected the hours for which the rank is {fault.name}, got {got}")
     return entry
 
 

@@ -116,9 +116,8 @@ class History:
                 return [
                     {f"curve/{name}": value for name, value in (found | {"num_samples": event.num_samples}).items()}
                 ]
-            case Injected() if event.loss or event.reschedule_h is not None:
-                kill = {**_named("kill", event.rank), "kill/hour": event.hour} if event.loss else {}
-                return [{**kill, **self._totals}]
+            case Injected() if event.loss:
+                return [{**_named("kill", event.rank), "kill/hour": event.hour, **self._totals}]
             case Recovered():
                 return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
         return []
@@ -166,8 +165,7 @@ def _increments(event: Event) -> dict[str, float]:
     """The amounts that ``event`` adds to the running sums, by key; empty if it is no fault, save or recovery."""
     match event:
         case Injected():
-            num_kills = 0 if event.loss is None else 1
-            return {"failures/num_kills": num_kills, "overhead/reschedule_h": event.reschedule_h or 0.0}
+            return {"failures/num_kills": 0 if event.loss is None else 1}
         case Saved():
             cost = {"num_saves": 1, "payload_bytes": event.payload_bytes} if event.charged else {}
             return {
