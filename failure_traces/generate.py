@@ -109,25 +109,24 @@ def phases(seed: int = SEED) -> str:
     return _made_up(title, source, "hour,rank,phase,repair_h", rows, seed=None)
 
 
-# Hour, rank, phase, fault, factor, hours of a slow rank.
+# Hour, rank, phase, fault.
 FAULTS = (
-    (5, "ps1", "", "slow", "3", "6"),
-    (9, "ps2", "", "disk_full", "", ""),
-    (13, "ps3", "", "hang", "", ""),
-    (19, "ps0", "lookup", "partition", "", ""),
-    (26, "ps1", "", "disk_error", "", ""),
-    (31, "ps2", "regroup", "partition", "", ""),
-    (32, "ps3", "", "kill", "", ""),
-    (41, "2", "apply", "hang", "", ""),
-    (49, "ps1", "", "partition", "", ""),
+    (9, "ps2", "", "disk_full"),
+    (13, "ps3", "", "hang"),
+    (19, "ps0", "lookup", "hang"),
+    (26, "ps1", "", "disk_error"),
+    (31, "ps2", "regroup", "hang"),
+    (32, "ps3", "", "kill"),
+    (41, "2", "apply", "hang"),
+    (49, "ps1", "", "hang"),
 )
 
 
 def faults(seed: int = SEED) -> str:
     """What happens to ranks besides kills; no bit is flipped, as that may end a run."""
-    title = "ranks that hang, are cut off the network or slow, and writes that fail"
+    title = "ranks that hang, and writes that fail"
     source, rows = "made up: one of each sort and more", [",".join(map(str, row)) for row in FAULTS]
-    return _made_up(title, source, "hour,rank,phase,fault,factor,repair_h", rows, seed=None)
+    return _made_up(title, source, "hour,rank,phase,fault", rows, seed=None)
 
 
 def empty(seed: int = SEED) -> str:

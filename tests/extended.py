@@ -202,7 +202,7 @@ def check_fault(runs: Runs) -> None:
         assert ".bin: damaged: " in words
         assert words.endswith("its second half was cut off by line 2 of the trace")
     unknown = refusal(TraceError, lambda: parse_trace(["hour,rank,fault", "1,ps0,tron"], "trace.csv"))
-    assert unknown.endswith("slow, disk_full, disk_error, bitflip, torn, got 'tron'")
+    assert unknown.endswith("hang, disk_full, disk_error, bitflip, torn, got 'tron'")
 
 
 def check_kind_of_recovery(runs: Runs) -> None:

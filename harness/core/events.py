@@ -307,7 +307,7 @@ def from_json(values: dict[str, Any]) -> Event:
     return event
 
 
-_FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
+_FAULTS_OF_BEFORE = ("kill", "write_failed", "bitflip")
 """Kinds of events in old records, which had one kind for each fault instead of the kind ``fault``."""
 
 

@@ -14,14 +14,13 @@ from tests.injected import is_fault
 from tests.recovery.test_faults import under
 from tests.runs import changed, run
 
-TRACE = """hour,rank,phase,fault,factor,repair_h
-5,ps1,,slow,3,7
-9,ps2,,disk_full,,
-13,ps3,,hang,,
-19,ps0,lookup,partition,,
-21,ps1,,disk_error,,
-24,ps1,manifest,kill,,
-54,ps2,,bitflip,,
+TRACE = """hour,rank,phase,fault
+9,ps2,,disk_full
+13,ps3,,hang
+19,ps0,lookup,hang
+21,ps1,,disk_error
+24,ps1,manifest,kill
+54,ps2,,bitflip
 """
 
 
@@ -51,20 +50,17 @@ def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> Non
     story = shown(analysis.show(tmp_path / "run"))
     assert "disagrees" not in story
     assert rows(story, "kill") == [
-        ["15", "60", "ps3: hour 13 of the trace, line 4 (hang)", UNKNOWN, UNKNOWN],
-        ["22", "88", "ps0: hour 19 of the trace, line 5, in phase lookup (partition)", UNKNOWN, UNKNOWN],
-        ["36", "144", "ps1: hour 24 of the trace, line 7, in phase manifest", UNKNOWN, UNKNOWN],
-    ]
-    assert rows(story, "slow") == [
-        ["6", "24", "ps1: 3 times as slow until step 14; hour 5 of the trace, line 2", "14.000", UNKNOWN]
+        ["15", "60", "ps3: hour 13 of the trace, line 3 (hang)", UNKNOWN, UNKNOWN],
+        ["22", "88", "ps0: hour 19 of the trace, line 4, in phase lookup (hang)", UNKNOWN, UNKNOWN],
+        ["36", "144", "ps1: hour 24 of the trace, line 6, in phase manifest", UNKNOWN, UNKNOWN],
     ]
     failed = [row[:3] for row in rows(story, "write_failed")]
     assert failed == [
-        ["18", "72", "ps2: disk_full, its part was written again; hour 9 of the trace, line 3"],
-        ["27", "108", "ps1: disk_error, its part was written again; hour 21 of the trace, line 6"],
+        ["18", "72", "ps2: disk_full, its part was written again; hour 9 of the trace, line 2"],
+        ["27", "108", "ps1: disk_error, its part was written again; hour 21 of the trace, line 5"],
     ]
     (flipped,) = (event for event in events if is_fault(event, "bitflip"))
-    what = f"ps2: bit {flipped.details['bit']} of {flipped.details['path']} flipped; hour 54 of the trace, line 8"
+    what = f"ps2: bit {flipped.details['bit']} of {flipped.details['path']} flipped; hour 54 of the trace, line 7"
     assert rows(story, "bitflip") == [["62", "248", what, UNKNOWN, UNKNOWN]]
     evaluated = [event for event in events if isinstance(event, Evaluated)][-2:]
     words = ["curve, on 8 samples", f"final, on {evaluated[1].num_samples:,} samples"]

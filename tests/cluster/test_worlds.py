@@ -1,4 +1,4 @@
-"""Real worlds: ranks that are killed, cut off or mute are named, killed and, where that is possible, replaced."""
+"""Real worlds: ranks that are killed or mute are named, killed and, where that is possible, replaced."""
 
 import os
 import re
@@ -25,10 +25,8 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
 from harness.core.trainers import TrainerGroup
-from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
 from harness.processes.stop import StopRequest
-from harness.run import assemble
 from tests.cluster import worlds
 from tests.cluster.worlds import DEADLINE_S, JOIN_S, TELL_S
 from tests.forked import alive, ends, forked, ran, said_by
@@ -78,20 +76,18 @@ def test_a_loss_has_the_trainer_that_is_found_dead_last() -> None:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_kill_is_sigkill_and_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path: Path) -> None:
-    """Law: the signal hits the very process that served; one that is cut off is killed at its deadline.
+def test_a_kill_is_sigkill_and_a_rank_that_hangs_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
+    """Law: the signal hits the very process that served; one that hangs is killed at its deadline.
 
     Survivors answer and keep their pids; nobody is left. A bug in a rank's code is its traceback, and no death.
     """
-    ticks = tmp_path / "ticks"
-    main = partial(worlds.ticking, ticks)
-    events = worlds.run_job(short(config), tmp_path, partial(worlds.lose_two, ticks), (worlds.KILL_AND_CUT,), main)
+    events = worlds.run_job(short(config), tmp_path, worlds.lose_two, (worlds.KILL_AND_HANG,))
     bug, first, *_, last, is_equal = events
     assert re.match(r"(?s)ps1 failed at Exchange.*index", bug)
     assert is_equal
     assert {event.rank: (event.fault, event.machine) for event in events if is_loss(event)} == {
         "ps1": ("kill", {"pid": first["ps1"], "signal": 9, "exitcode": -9}),
-        "ps3": ("partition", {"pid": first["ps3"]}),
+        "ps3": ("hang", {"pid": first["ps3"], "signal": signal.SIGSTOP}),
     }
     (found,) = (event for event in events if isinstance(event, RankLost))
     assert (sorted(found.ranks), sorted(found.replies)) == (["ps1", "ps3"], ["ps0", "ps2"])
@@ -100,23 +96,6 @@ def test_a_kill_is_sigkill_and_a_rank_that_is_cut_off_runs_until_it_is_killed(co
     assert regrouped["mute"] == {"ps3": {"pid": first["ps3"], "action": "killed"}}
     assert {rank for rank in first if first[rank] != last[rank]} == {"ps1", "ps3"}
     assert not any(map(alive, {*first.values(), *last.values()}))
-
-
-def test_a_system_that_refuses_ends_the_run_before_it_trains(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: one line says what is refused and what to do; no step was made."""
-    monkeypatch.setattr(ForkedProcess, "cut_problem", "pidfd_getfd: Operation not permitted")
-    (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
-    config = changed(config, engine="rpc", trace__path=str(tmp_path / "trace.csv"))
-    steps: list[int] = []
-    words = (
-        r"^trace: expected a system that lets ranks be cut off the network \(fault partition\), but ps\d cannot be: "
-        r"pidfd_getfd: Operation not permitted; allow .*, or use the fault hang$"
-    )
-    with pytest.raises(ConfigError, match=words):
-        assemble.run(config, tmp_path / "run", on_status=lambda status: steps.append(status.step))
-    assert not any(steps)
 
 
 def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_path: Path) -> None:

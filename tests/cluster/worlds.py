@@ -5,7 +5,6 @@ import os
 import signal
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +24,7 @@ from harness.cluster.server import RankSpec
 from harness.cluster.supervisor import Supervisor
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
-from harness.core.faults import Partition, PlannedFault, Strike
+from harness.core.faults import Hang, PlannedFault, Strike
 from harness.processes import forked, network
 from harness.processes.forked import current
 from harness.processes.spawn import nest_fork_server
@@ -111,25 +110,11 @@ def loss_at(cluster: Cluster, effects: Effects, step: int, number: int = 0) -> R
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 
-KILL_AND_CUT = PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2), "ps3": Strike(1.0, 3, Partition(name="partition"))})
+KILL_AND_HANG = PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2), "ps3": Strike(1.0, 3, Hang(name="hang"))})
 
 
-def ticking(note: Path, spec: RankSpec, context: RankContext) -> None:
-    """Main function of a PS rank; the first ps3 lets a file grow as long as it runs."""
-
-    def tick() -> None:
-        with note.open("ab", buffering=0) as file:
-            while True:
-                file.write(b".")
-                time.sleep(0.002)
-
-    if context.rank == "ps3" and context.formation is not None and context.formation.generation == 0:
-        threading.Thread(target=tick, daemon=True).start()
-    rank_process.ps_main(spec, context)
-
-
-def lose_two(ticks: Path, cluster: Cluster, effects: Effects) -> None:
-    """A request that a rank cannot serve; then one is killed, and one cut off, which runs; both are replaced."""
+def lose_two(cluster: Cluster, effects: Effects) -> None:
+    """A request that a rank cannot serve; then one is killed, and one hangs; both are replaced."""
     begin(cluster)
     before = ask(cluster)
     try:
@@ -139,9 +124,6 @@ def lose_two(ticks: Path, cluster: Cluster, effects: Effects) -> None:
     effects.record(pids_of(cluster))
     lost = loss_at(cluster, effects, 5)
     effects.record(lost)
-    ticked = ticks.stat().st_size
-    while ticks.stat().st_size == ticked:
-        time.sleep(0.001)
     mend(cluster, effects, lost, 5)
     after = ask(cluster)
     effects.record(pids_of(cluster))

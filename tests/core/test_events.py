@@ -103,8 +103,6 @@ OLD_FAULTS = (
      "lost_host": None},
     {"event": "kill", "rank": "ps1", "hour": 1.5, "line": 2, "repair_h": None, "phase": "boundary", "fault": "kill",
      "lost_host": "host1"},
-    {"event": "slow", "rank": "ps0", "hour": 1.0, "line": 3, "factor": 2.5, "last_hour": 4.0, "last_step": 9,
-     "reschedule_h": 4.5},
     {"event": "write_failed", "rank": "ps2", "fault": "disk_full", "hour": 3.0, "line": 4},
     {"event": "bitflip", "rank": "ps3", "hour": 5.0, "line": 5, "path": "ps3/base-000001.bin", "bit": 77},
 )  # fmt: skip

@@ -4,8 +4,6 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.config.derived import job_costs
 from harness.config.model import Config
@@ -16,7 +14,6 @@ from harness.core.overhead import (
     o_full_h,
     o_part_h,
     saves_h,
-    slow_hours,
     t_save_full_h,
     t_save_part_h,
 )
@@ -178,12 +175,3 @@ def test_node_hours_count_every_node_of_the_job() -> None:
         ledger = OverheadLedger(costs)
         ledger.charge_failure()
         assert ledger.node_h == (expected if expected is None else pytest.approx(expected, rel=1e-12))
-
-
-@given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 9), st.integers(1, 5)), max_size=5))
-@settings(derandomize=True, deadline=None)
-def test_a_job_waits_for_the_slowest_rank_of_each_hour(drawn: list[tuple[int, int, int]]) -> None:
-    """Spans of slow ranks add, hour by hour, what the slowest is slower, whichever of them overlap."""
-    spans = [(first, first + hours, factor) for first, hours, factor in drawn]
-    slowest = [max((f for first, last, f in spans if first <= hour < last), default=1) for hour in range(30)]
-    assert sum(slow_hours(spans)) == pytest.approx(sum(slowest) - 30)

@@ -28,10 +28,10 @@ from tests.runs import BUSY, changed, saving_every, small_config
 CLIENTS = ("none", "lookahead", "stale")
 MODES = ("sync", "async")
 PHASES = (BUSY.parent / "phases.csv").read_text()
-HEAD = "hour,rank,phase,fault,factor,repair_h\n"
+HEAD = "hour,rank,phase,fault\n"
 DEATHS = "hour,rank,repair_h\n9,ps1,\n20,ps0,4\n21,ps2,\n37,ps3,\n37,ps1,\n50,2,\n"
-DISKS = HEAD + "5,ps1,,disk_full,,\n16,ps2,,,,\n20,ps0,,slow,3,6\n27,ps1,,,,\n30,ps1,save,disk_error,,\n50,ps1,,,,\n"
-HANGS = HEAD + "12,ps2,lookup,hang,,\n29,ps1,restore,hang,,\n30,ps1,,kill,,\n41,ps0,apply,partition,,\n49,ps3,,hang,,\n"
+DISKS = HEAD + "5,ps1,,disk_full\n16,ps2,,\n27,ps1,,\n30,ps1,save,disk_error\n50,ps1,,\n"
+HANGS = HEAD + "12,ps2,lookup,hang\n29,ps1,restore,hang\n30,ps1,,kill\n41,ps0,apply,hang\n49,ps3,,hang\n"
 HOSTS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
 
 

@@ -46,13 +46,11 @@ def as_before(event: dict[str, Any], config_hash: str) -> dict[str, Any]:
 
 
 def _fault_as_before(values: dict[str, Any]) -> dict[str, Any]:
-    """Faults had four kinds of events: of ranks that are lost, of slow ones, of writes that fail, and of bits."""
+    """Faults had kinds of events: of ranks that are lost, of writes that fail, and of bits."""
     place = {name: values[name] for name in ("step", "samples", "rank", "hour", "line")}
     if values["loss"]:
         of_losses = {name: values[name] for name in ("repair_h", "phase", "fault", "lost_host")}
         return {"event": "kill", **place, **of_losses}
-    if values["fault"] == "slow":
-        return {"event": "slow", **place, **values["details"], "reschedule_h": values["reschedule_h"]}
     if values["fault"] == "bitflip":
         return {"event": "bitflip", **place, **values["details"]}
     return {"event": "write_failed", **place, "fault": values["fault"]}

@@ -120,14 +120,14 @@ def test_a_run_on_three_hosts_has_the_events_of_one_process(hosts: Emulation, co
     assert known - {SUPERVISOR} < {peer for _, peer in peers} <= known | {"127.0.0.1"}
 
 
-HOST_KILLS = "hour,rank,phase,fault\n5,host1,,\n12,ps1,,\n18,ps5,lookup,partition\n20,ps3,,\n20,host2,,\n40,2,,\n"
-"""Two hosts end in turn; ranks die alone between and after, one of them cut off the network."""
+HOST_KILLS = "hour,rank,phase,fault\n5,host1,,\n12,ps1,,\n18,ps5,lookup,hang\n20,ps3,,\n20,host2,,\n40,2,,\n"
+"""Two hosts end in turn; ranks die alone between and after; one of them hangs."""
 
 
 def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again.
 
-    So it is if the run is stopped between the two hosts, and goes on. A rank that is cut off is no lost host.
+    So it is if the run is stopped between the two hosts, and goes on. A rank that hangs is no lost host.
     """
     config = under(short(config, strategy__name="buddy", data__max_train_samples=512), tmp_path, HOST_KILLS)
     config = changed(config, cluster__hosts=hosts.hosts, cluster__rpc_timeout_s=3)
@@ -138,7 +138,7 @@ def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, co
     assert facts(events) == facts(expected)
     kills = [event for event in events if is_loss(event)]
     assert [(kill.rank, kill.lost_host) for kill in kills if kill.line == 2] == [("ps1", "host1"), ("ps4", "host1")]
-    assert all(kill.machine["exitcode"] == -9 for kill in kills if kill.fault != "partition")
+    assert all(kill.machine["exitcode"] == -9 for kill in kills if kill.fault != "hang")
     _, first, second = hosts.hosts
     regrouped = [event for event in events if isinstance(event, Regrouped)]
     assert [*map(hosts_named, regrouped)] == [[first], [], [first], [second], []], "a run that goes on ends it anew"

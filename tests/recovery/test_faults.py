@@ -1,9 +1,8 @@
-"""Planned faults of a trace besides those of disks: ranks that hang or are slow, repair times, phases of a run."""
+"""Planned faults of a trace besides those of disks: ranks that hang, repair times, phases of a run."""
 
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -16,19 +15,18 @@ from harness.core.faults import PHASES
 from harness.processes.forked import ForkedProcess
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
-from tests.injected import is_fault, is_loss
+from tests.injected import is_loss
 from tests.runs import changed, run
 
 DEADLINE_S, JOIN_S = 1.6, 2.6
 LATE = 1.1  # of a deadline
 HEAD = "hour,rank,phase,fault\n"
 HANGS = {
-    "partial": "5,ps1,,{}\n12,ps2,lookup,{}\n16,ps0,apply,{}\n19,ps3,save,{}\n26,ps0,manifest,{}\n29,ps1,restore,{}\n"
-    "29,ps2,restore,{}\n30,ps1,,kill\n35,ps3,forward,{}\n41,ps0,eval,{}\n",
-    "buddy": "29,ps2,restore,{}\n29,ps3,regroup,{}\n30,ps1,,kill\n",
+    "partial": "5,ps1,,hang\n12,ps2,lookup,hang\n16,ps0,apply,hang\n19,ps3,save,hang\n26,ps0,manifest,hang\n"
+    "29,ps1,restore,hang\n29,ps2,restore,hang\n30,ps1,,kill\n35,ps3,forward,hang\n41,ps0,eval,hang\n",
+    "buddy": "29,ps2,restore,hang\n29,ps3,regroup,hang\n30,ps1,,kill\n",
 }
-"""Lines of a trace, by strategy; ``{}`` is the fault. In a recovery it is the rank that has just been replaced."""
-HANGING = [(strategy, fault) for fault in ("hang", "partition") for strategy in ("partial", "buddy")]
+"""Lines of a trace, by strategy. In a recovery it is the rank that has just been replaced."""
 
 
 def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Config:
@@ -60,31 +58,24 @@ def run_on_both(config: Config, folder: Path) -> list[Event]:
     return real_events
 
 
-@pytest.mark.parametrize(("strategy", "fault"), HANGING)
-def test_a_rank_that_hangs_or_is_cut_off_is_a_rank_that_is_lost(
-    config: Config, tmp_path: Path, strategy: str, fault: str
-) -> None:
+@pytest.mark.parametrize("strategy", [*HANGS])
+def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path, strategy: str) -> None:
     """It is given up at its deadline, in every phase, also one that another rank reads from; the events are as local.
 
     The deadlines of a run are late by less than a tenth: the quickest detection shows that, as a busy machine can only
     delay the others.
     """
-    rows = [line.split(",") for each, its in HANGING if its == fault for line in HANGS[each].splitlines()]
-    assert {phase or "boundary" for _, _, phase, now in rows if now == "{}"} == {*PHASES}
-    trace = HEAD + HANGS[strategy].replace("{}", fault)
+    rows = [line.split(",") for each in HANGS.values() for line in each.splitlines()]
+    assert {phase or "boundary" for _, _, phase, now in rows if now == "hang"} == {*PHASES}
+    trace = HEAD + HANGS[strategy]
     lines = trace.splitlines()[1:]
-    config = under(config, tmp_path, trace, strategy__name=strategy, cluster__spares=int(fault == "partition"))
+    config = under(config, tmp_path, trace, strategy__name=strategy)
     events = run_on_both(config, tmp_path)
     kills = {event.line: event for event in events if is_loss(event)}
     assert [*sorted(kills)] == [*range(2, 2 + len(lines))]
     mute = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
-    expected = sorted(words.split(",")[1] for words in lines if words.endswith(fault))
+    expected = sorted(words.split(",")[1] for words in lines if words.endswith("hang"))
     assert sorted(rank for by_rank in mute for rank in by_rank) == expected, "none but these was killed at a deadline"
-    if fault == "partition":
-        cut = [event for event in kills.values() if event.fault == "partition"]
-        assert all(event.machine.keys() == {"pid"} for event in cut)
-        assert {each["pid"] for by_rank in mute for each in by_rank.values()} == {event.machine["pid"] for event in cut}
-        return
     assert {line: event.machine["signal"] for line, event in kills.items()} == {
         line: signal.SIGSTOP if words.endswith("hang") else signal.SIGKILL for line, words in enumerate(lines, start=2)
     }
@@ -123,60 +114,11 @@ def test_a_rank_that_hangs_stays_lost_if_something_else_continues_it(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell's `fg` continues every process of a run: who was stopped by the trace is lost, whatever it answers."""
-    lines = HEAD + "5,ps1,,hang\n12,ps2,lookup,hang\n" + HANGS["buddy"].replace("{}", "hang")
+    lines = HEAD + "5,ps1,,hang\n12,ps2,lookup,hang\n" + HANGS["buddy"]
     monkeypatch.setattr(launcher, "ForkedProcess", Continued)
     events = run_on_both(under(config, tmp_path, lines, strategy__name="buddy"), tmp_path)
     why = [detail for event in events if isinstance(event, Lost) for detail in event.machine["detail"].values()]
     assert sum("something else continued it" in detail for detail in why) >= 1
-
-
-# --- slow ranks -------------------------------------------------------------------------------------------------------
-
-SLOW = """hour,rank,fault,factor,repair_h
-7,ps1,slow,3,14
-14,ps2,slow,2,14
-14,ps2,hang,,
-20,ps3,kill,,
-40,2,slow,5,100
-"""
-
-
-class Paused(ForkedProcess):
-    """A process that notes its rank when it is paused and resumed."""
-
-    paused: ClassVar[set[str]] = set()
-    resumed: ClassVar[set[str]] = set()
-
-    def pause(self) -> None:
-        self.paused.add(self._process.name)
-        super().pause()
-
-    def resume(self) -> None:
-        self.resumed.add(self._process.name)
-        super().resume()
-
-
-def test_a_slow_rank_costs_hours_and_changes_nothing(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes are really stopped and continued, a hang stays one, and both engines give the same events."""
-    config = under(config, tmp_path, SLOW, strategy__name="full")
-    monkeypatch.setattr(launcher, "ForkedProcess", Paused)
-    events = run_on_both(config, tmp_path)
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    slow = [event for event in events if is_fault(event, "slow")]
-    assert [(e.rank, e.step, e.details["last_step"]) for e in slow[:2]] == [("ps1", 8, 24), ("ps2", 16, 32)]
-    assert [event.reschedule_h for event in slow] == [28, 7, 64, 0], "where two are slow at once, the slowest counts"
-    assert Paused.paused & Paused.resumed >= {event.rank for event in slow}
-    assert "trainer0" not in Paused.paused
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    digests, *judged = model_of(finished)
-    assert [{rank: digests[rank] for rank in reference.digests}, *judged] == [*model_of(reference)]
-    forgery = replace(slow[0], details={**slow[0].details, "factor": 4.0})
-    forged = [forgery if event is slow[0] else event for event in events]
-    problems = analysis.check(forged, read_config(tmp_path / "rpc"))
-    assert any("reschedule_h is 28" in problem for problem in problems), "the audit computes the hours again"
 
 
 # --- repair times and phases ------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ OTHER: dict[str, dict[str, Any]] = {
 DEATHS = ["7.4,ps1,,,,", "8.4,ps0,,,,4", "21,ps2,,,,", "37,ps3,,,,", "37,ps1,,,,", "50,ps2,,,,"]
 """Right before a save and right after it, with and without a repair, two at once, and no rank with its buddy."""
 PHASES = [
-    *("5,ps1,lookup,,,", "9,ps2,apply,,,2", "13,ps3,save,,,", "17,ps3,manifest,,,", "19,ps0,,slow,3,6"),
+    *("5,ps1,lookup,,,", "9,ps2,apply,,,2", "13,ps3,save,,,", "17,ps3,manifest,,,"),
     *("21,ps1,restore,,,5", "22,ps1,regroup,,,1", "23,ps3,,,,3", "27,ps1,,disk_full,,", "31,ps2,apply,,,"),
     *("31,ps0,lookup,,,", "36,ps2,regroup,,,", "37,ps2,,,,", "38,ps3,save,disk_error,,", "41,ps2,save,,,"),
     *("43,ps1,eval,,,", "48,ps3,forward,,,", "56,ps0,eval,,,"),

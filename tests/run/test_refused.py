@@ -42,7 +42,6 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"cluster__spare_trainers": 1}, "", "cluster.spare_trainers: expected 0 with one trainer, got 1; a spare"),
     # ranks and their network
     ({"strategy__name": "buddy", "cluster__num_ps": 1}, "", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
-    ({"cluster__transports": ("shm", "uv")}, "10,ps1,,partition", "trace.csv:2: fault: expected none of partition"),
     ({"engine": "rpc", "cluster__interface": "eth9", "cluster__network": "open"}, "", "cluster.interface: unknown"),
     *(
         ({"trainer__progress_timeout_s": seconds}, "", f"cluster.join_timeout_s (180), got {seconds:g}; the trainer")

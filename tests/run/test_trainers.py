@@ -411,8 +411,8 @@ def test_a_trainer_that_stands_still_is_named_and_no_other(  # noqa: PLR0917 - p
 
 
 def test_a_trainer_that_a_trace_makes_mute_is_found_by_its_deadline(several: Config, tmp_path: Path) -> None:
-    """Law: by a tenth of it, and nobody else is blamed; what one sends that is cut off is no sign of life."""
-    lines = "10,trainer1,,hang\n20,trainer0,lookup,partition\n30,trainer2,apply,hang\n"
+    """Law: by a tenth of it, and nobody else is blamed."""
+    lines = "10,trainer1,,hang\n20,trainer0,lookup,hang\n30,trainer2,apply,hang\n"
     (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}")
     config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=1.0)
     runs.run(changed(config, engine="local"), tmp_path / "local")

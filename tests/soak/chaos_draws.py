@@ -74,7 +74,7 @@ CELLS = tuple(
 
 FAULT_TURNS = (
     *((fault, phase) for phase in TRACE_PHASES for fault, kind in FAULTS.items() if kind.loss),
-    *(("disk_full", "save"), ("disk_error", "save"), ("slow", "boundary")),
+    *(("disk_full", "save"), ("disk_error", "save")),
 )
 """Faults of a trace and the phases they strike in; a round has one of them for certain, each in its turn."""
 
@@ -114,8 +114,8 @@ _CLOCKS: Mapping[str, Mapping[str, Any]] = {
     "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
     "seconds": {"trace": {"inject": "wall", "seconds_per_hour": 0.015}},  # most kills come before the run's end
 }
-_DEATHS = {"kill": 0.94, "hang": 0.03, "partition": 0.03}  # those that are not killed take a deadline to be found
-_DISK_FAULTS = ("slow", "disk_full", "disk_error")
+_DEATHS = {"kill": 0.94, "hang": 0.06}  # those that are not killed take a deadline to be found
+_DISK_FAULTS = ("disk_full", "disk_error")
 _PHASE_WEIGHTS = {
     "boundary": 1, "lookup": 1, "forward": 1, "apply": 1, "eval": 1,
     "save": 2, "manifest": 2, "restore": 1, "regroup": 1,
@@ -281,15 +281,15 @@ def _trace(
     last_hour = _hour(rng, 0.6, 1)
     lines = [(last_hour, f"boundary,{fault if is_last else _one_of(rng, _DEATHS)},,")]
     if not is_last:
-        lines.append((_hour(rng, 0.02, 0.5 if phase in _NEEDS_SAVES else 0.58), _words(fault, phase)))
+        lines.append((_hour(rng, 0.02, 0.5 if phase in _NEEDS_SAVES else 0.58), f"{phase},{fault},"))
     lines += _others(rng, strategy)
     if flips:
-        lines.append((_hour(rng, 0.5, 1), ",bitflip,,"))
+        lines.append((_hour(rng, 0.5, 1), ",bitflip,"))
     rows = _rows(rng, lines, num_ps, num_trainers)
     if ends_all:
         hour = _hour(rng, 0.02, 0.58)
-        rows += [(hour, f"trainer{index}", "boundary,kill,,") for index in range(num_trainers)]
-    return _text(rows, "hour,rank,phase,fault,factor,repair_h")
+        rows += [(hour, f"trainer{index}", "boundary,kill,") for index in range(num_trainers)]
+    return _text(rows, "hour,rank,phase,fault,repair_h")
 
 
 def _plain_trace(rng: np.random.Generator, num_ps: int, fault: str | None) -> str:
@@ -308,16 +308,8 @@ def _others(rng: np.random.Generator, strategy: str) -> Iterator[tuple[float, st
         hour = _hour(rng, 0.02, 0.5) if is_early else _hour(rng, 0.02, 0.58)
         left_out = (*(() if is_early else _NEEDS_SAVES), *(_MAY_END_A_PAIR if strategy == "buddy" else ()))
         phase = _one_of(rng, {name: weight for name, weight in _PHASE_WEIGHTS.items() if name not in left_out})
-        if rng.random() < 0.2:
-            fault = str(rng.choice(_DISK_FAULTS)) if is_early else "slow"
-            yield hour, _words(fault, "save")
-        else:
-            yield hour, _words(_one_of(rng, _DEATHS), phase)
-
-
-def _words(fault: str, phase: str) -> str:
-    """The columns of a line from ``phase`` on."""
-    return ",slow,2.5,3" if fault == "slow" else f"{phase},{fault},,"
+        is_of_disk = is_early and rng.random() < 0.2
+        yield hour, f"save,{rng.choice(_DISK_FAULTS)}," if is_of_disk else f"{phase},{_one_of(rng, _DEATHS)},"
 
 
 def _rows(

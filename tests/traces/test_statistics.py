@@ -151,8 +151,8 @@ def test_what_counts_is_the_loss_of_a_ps_rank_once_at_an_hour() -> None:
 
     The same line twice is one death with the first line's repair, as in a run. Repairs are told as far as known.
     """
-    lines = ["# length_h: 9", "hour,rank,repair_h,fault,factor", "3,ps1,4,,", "3,trainer1,,,", "3,ps1,5,,", "3,ps0,,,"]
-    found = described(*lines, "4,ps1,6,hang,", "5,ps1,2,slow,3", "6,ps0,,bitflip,", "7,1,,disk_full,", "9,trainer0,,,")
+    lines = ["# length_h: 9", "hour,rank,repair_h,fault", "3,ps1,4,", "3,trainer1,,", "3,ps1,5,", "3,ps0,,"]
+    found = described(*lines, "4,ps1,6,hang", "6,ps0,,bitflip", "7,1,,disk_full", "9,trainer0,,")
     observed = found.observed
     assert observed.hour_E.tolist() == [3, 3, 4]
     assert (observed.num_deaths, observed.num_of_trainers, observed.num_repeated) == (3, 2, 1)

@@ -40,10 +40,9 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
 
 
 WHO = "rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, got "
-FAULTS = "kill, hang, partition, slow, disk_full, disk_error, bitflip"
+FAULTS = "kill, hang, disk_full, disk_error, bitflip"
 PHASES = "boundary, lookup, forward, apply, save, manifest, restore, regroup, eval"
 HOURS = "expected hours from 0 to 1e+09, got"
-SLOW = ",fault,factor,repair_h"
 NO_COLUMNS = "expected column names that begin with 'hour,rank', got"
 OF_A_HOST = "fault, phase: expected nothing for a host, got {}; a host is lost between two steps"
 MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
@@ -64,12 +63,6 @@ WRONG_LINES = [
     (",fault", "1,ps0,stop", f"fault: expected nothing or one of {FAULTS}, got 'stop'"),
     (",phase", "1,ps0,load", f"phase: expected nothing or one of {PHASES}, got 'load'"),
     (",fault,phase", "1,ps0,disk_full,lookup", "phase: expected nothing or save for the fault disk_full, got lookup"),
-    (f"{SLOW},phase", "1,ps0,slow,2,1,save", "phase: expected nothing for the fault slow, got save"),
-    (SLOW, "1,ps0,slow,1,2", "factor: expected a number above 1, up to 100, got 1"),
-    (SLOW, "1,ps0,slow,fast,2", "factor: expected a number, got 'fast'"),
-    (SLOW, "1,ps0,slow,,2", "factor: expected a number above 1 for the fault slow, got nothing"),
-    (SLOW, "1,ps0,hang,2,2", "factor: expected nothing for the fault hang, got 2"),
-    (SLOW, "1,ps0,slow,2,", "repair_h: expected the hours for which the rank is slow, got nothing"),
     (",phase", "1,host1,save", OF_A_HOST.format("kill, save")),
     (",fault", "1,host1,hang", OF_A_HOST.format("hang, boundary")),
     (",fault", "1,host1,disk_full", OF_A_HOST.format("disk_full, save")),
