@@ -279,7 +279,7 @@ def _trace(
     fault, phase = turn
     is_last = phase == "boundary" and FAULTS[fault].loss is not None
     last_hour = _hour(rng, 0.6, 1)
-    lines = [(last_hour, f"boundary,{fault if is_last else _one_of(rng, _DEATHS)},,")]
+    lines = [(last_hour, f"boundary,{fault if is_last else _one_of(rng, _DEATHS)},")]
     if not is_last:
         lines.append((_hour(rng, 0.02, 0.5 if phase in _NEEDS_SAVES else 0.58), f"{phase},{fault},"))
     lines += _others(rng, strategy)
