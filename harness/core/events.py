@@ -289,11 +289,8 @@ def drops_of(events: Iterable[Event]) -> list[float] | None:
 
 
 def from_json(values: dict[str, Any]) -> Event:
-    """The inverse of :meth:`Event.to_json`, also for records in older formats.
-
-    Raises KeyError for an unknown event or a field that an older format needs, and TypeError for other fields or types.
-    """
-    fields = _upgraded(values)
+    """The inverse of :meth:`Event.to_json`. Raises KeyError for another event, TypeError for other fields or types."""
+    fields = dict(values)
     cls = EVENTS[fields.pop("event")]
     event = cls(**fields)
     kinds = _kinds_of(cls)
@@ -305,41 +302,6 @@ def from_json(values: dict[str, Any]) -> Event:
         for name, kind in FAULTS[event.fault].details.items():
             _refuse_other(f"details.{name}", event.details.get(name), kind)
     return event
-
-
-_FAULTS_OF_BEFORE = ("kill", "write_failed", "bitflip")
-"""Kinds of events in old records, which had one kind for each fault instead of the kind ``fault``."""
-
-
-def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    name = values.get("fault", values["event"])
-    fault = FAULTS[name]
-    others = {key: value for key, value in values.items() if key not in fault.details}
-    details = {key: values[key] for key in fault.details}
-    facts = {"phase": fault.phases[0], "loss": fault.loss}
-    return {**facts, **others, "event": Injected.kind, "fault": name, "details": details}
-
-
-def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an event in the present format. Older records had no event ``fault`` and no kinds of recovery."""
-    if values["event"] in _FAULTS_OF_BEFORE:
-        return _fault_upgraded(values)
-    if values["event"] == "started" and "recoveries" not in values:
-        return {**values, "recoveries": _FIRST_RECOVERIES}
-    if values["event"] == "recover" and "kinds" not in values:
-        fields = {name: value for name, value in values.items() if name not in ("source", "replicated")}
-        kind = "rollback" if values["rollback"] else values["source"]
-        replicated = values.get("replicated", ())
-        return {**fields, "kinds": {rank: "replica" if rank in replicated else kind for rank in values["ranks"]}}
-    return dict(values)
-
-
-_FIRST_RECOVERIES = {
-    "initial": {"rolls_back": False, "loses_updates": True, "reads_rows": False},
-    "checkpoint": {"rolls_back": False, "loses_updates": True, "reads_rows": True},
-    "rollback": {"rolls_back": True, "loses_updates": False, "reads_rows": True},
-    "replica": {"rolls_back": False, "loses_updates": False, "reads_rows": True},
-}
 
 
 _MACHINE: dict[str, Any] = {

@@ -8,8 +8,6 @@ import pytest
 
 from harness.core.events import EVENTS, Event, Injected, from_json
 from harness.core.faults import Detail
-from harness.recovery.recoveries import RECOVERIES
-from tests.golden.translation import as_before
 
 SAMPLES: dict[Any, Any] = {
     int: 3,
@@ -80,45 +78,12 @@ def test_anything_else_is_refused(cls: type[Event]) -> None:
             from_json(refused)
 
 
-def test_a_record_from_before_recoveries_had_kinds_is_read() -> None:
-    """What its flags said is the kind of each rank; the facts of its kinds are those of then."""
-    values = json.loads(json.dumps(filled(EVENTS["recover"]).to_json()))
-    del values["kinds"]
-    old = {**values, "ranks": ["ps0", "ps1"], "rollback": False, "source": "checkpoint", "replicated": ["ps1"]}
-    for changes, kinds in (
-        ({}, {"ps0": "checkpoint", "ps1": "replica"}),
-        ({"source": "initial", "replicated": []}, {"ps0": "initial", "ps1": "initial"}),
-        ({"rollback": True, "replicated": []}, {"ps0": "rollback", "ps1": "rollback"}),
-    ):
-        event = from_json(old | changes)
-        assert event.to_json() == {**values, "ranks": ["ps0", "ps1"], "kinds": kinds, "rollback": "rollback" in changes}
-    started = json.loads(json.dumps(filled(EVENTS["started"]).to_json()))
-    del started["recoveries"]
-    facts = from_json(started).to_json()["recoveries"]
-    assert facts == {name: RECOVERIES[name].facts() for name in facts}
-
-
-OLD_FAULTS = (
-    {"event": "kill", "rank": "ps1", "hour": 1.5, "line": 2, "repair_h": 2.0, "phase": "save", "fault": "hang",
-     "lost_host": None},
-    {"event": "kill", "rank": "ps1", "hour": 1.5, "line": 2, "repair_h": None, "phase": "boundary", "fault": "kill",
-     "lost_host": "host1"},
-    {"event": "write_failed", "rank": "ps2", "fault": "disk_full", "hour": 3.0, "line": 4},
-    {"event": "bitflip", "rank": "ps3", "hour": 5.0, "line": 5, "path": "ps3/base-000001.bin", "bit": 77},
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("old", OLD_FAULTS, ids=lambda old: f"{old['event']}-{old.get('fault', '')}")
-def test_faults_of_older_records_are_read(old: dict[str, Any]) -> None:
-    """A record with an event kind for each sort of fault reads as the present one, and loses nothing.
-
-    A detail that is missing or of another type is refused by its name; the faults of plug-ins need no plug-in.
-    """
-    values = {**old, "step": 3, "samples": 12}
-    event = from_json({**values, "machine": {"seconds": 0.5}})
+def test_the_details_of_a_fault_are_refused_by_their_names() -> None:
+    """One that is missing or of another type; the faults of plug-ins need no plug-in."""
+    values = {"fault": "bitflip", "details": {"path": "ps3/base-000001.bin", "bit": 77}}
+    event = from_json({**json.loads(json.dumps(filled(EVENTS["fault"]).to_json())), **values})
     assert isinstance(event, Injected)
     assert from_json(event.to_json()) == event
-    assert as_before(event.to_json(), "") == values
     for name in event.details:
         for wrong in ({**event.details, name: []}, {key: v for key, v in event.details.items() if key != name}):
             with pytest.raises(TypeError, match=rf"^details(\.{name})?: "):
