@@ -21,7 +21,7 @@ from harness.config.experiment import Cell
 from harness.config.model import Config, JobsConfig
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError
-from harness.files import read_file, store_errors, write_text
+from harness.files import make_folder, read_file, store_errors, write_text
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
 from harness.jobs.cell_job import CellJob
@@ -105,8 +105,7 @@ def write_config(cell: Cell) -> None:
     StoreError if a file cannot be written or removed.
     """
     files = JobFiles(cell.run_dir)
-    with store_errors(files.config.parent, "written"):
-        files.config.parent.mkdir(exist_ok=True)  # not what is above it: where that is gone, the grid was moved
+    make_folder(files.config.parent)
     for path in (files.log, RunDir(cell.run_dir).error):
         with store_errors(path, "written"):
             path.unlink(missing_ok=True)
