@@ -44,7 +44,7 @@ class Profile(BaseModel):
     spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
     """Rescheduling hours of a failure that a spare takes over; null: O_res."""
     detect_h: Annotated[float, Field(ge=0)] = 0.0
-    """Hours until a rank that hangs or is cut off (`fault` of a trace) is given up; rescheduling begins then."""
+    """Hours until a rank that hangs (`fault` of a trace) is given up; rescheduling begins then."""
     trainer_load: bool = False
     """Whether the death of trainers, while one lives, is charged a load besides rescheduling (reconstructed:
         docs/CPR.md): they read no checkpoint."""

@@ -125,7 +125,7 @@ class Injected(Event):
     """A planned fault struck a rank, after ``step`` finished steps. For a failed write it precedes the save's event.
 
     machine: of a killed rank pid, signal, exitcode (minus the signal, -9) and, with several hosts, host; of a rank that
-    hangs pid and signal; of a rank that is cut off pid; of a failed write the seconds until it failed.
+    hangs pid and signal; of a failed write the seconds until it failed.
     """
 
     kind: ClassVar[str] = "fault"

@@ -78,7 +78,6 @@ class Fault:
     Attributes:
         loss: how the struck ranks are lost; None if they are not. Ranks lost at one boundary and phase are one failure.
         phases: the phases in which the fault may strike; the first one if the trace names none.
-        columns: columns of the trace that belong to this fault; lines of other faults leave them empty.
         takes_trainers, takes_hosts: whether it may strike a trainer, a whole host.
         damage: what it does to the newest file of a rank, in words; empty if it damages no file. With damage, the file
             must exist, and the details have ``path``.
@@ -95,7 +94,6 @@ class Fault:
 
     loss: ClassVar[Loss | None] = None
     phases: ClassVar[tuple[Phase, ...]] = ("boundary",)
-    columns: ClassVar[tuple[str, ...]] = ()
     takes_trainers: ClassVar[bool] = False
     takes_hosts: ClassVar[bool] = False
     damage: ClassVar[str] = ""
@@ -105,11 +103,8 @@ class Fault:
     aim: ClassVar[str] = "to strike"
 
     @classmethod
-    def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        """The fault of one line of a trace. ``values``: by column, the text in the line's further columns.
-
-        Raises ValueError that says what is expected.
-        """
+    def of(cls, name: str) -> Self:
+        """The fault that a line of a trace names."""
         return cls(name=name)
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
@@ -161,7 +156,7 @@ class WriteFailure(Fault):
     aim = "a write fails of"
 
     @classmethod
-    def of(cls, name: str, values: Mapping[str, str]) -> Self:
+    def of(cls, name: str) -> Self:
         return cls(name=name, write_errno=_ERRNOS[name])
 
 

@@ -85,7 +85,7 @@ class _Auditor:
         self._dead: list[str] = []
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
-        self._hangs = False  # whether one of these kills stopped a rank, or cut it off
+        self._hangs = False  # whether one of these kills stopped a rank
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
         spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
         self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready

@@ -83,7 +83,7 @@ class Trace:
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """The entries that lose ranks, which die, hang or are cut off; other faults are left out."""
+        """The entries that lose ranks, which die or hang; other faults are left out."""
         return tuple(entry for entry in self.entries if entry.fault.loss)
 
 
@@ -202,18 +202,11 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
 
 
 def _fault(extra: Mapping[str, str], where: str) -> Fault:
-    """The fault that a line names, by default a kill, with parameters from the fault's own columns."""
+    """The fault that a line names, by default a kill."""
     name = extra.get("fault") or KILL.name
     if name not in FAULTS:
         raise TraceError(f"{where}: fault: expected nothing or one of {', '.join(FAULTS)}, got {name!r}")
-    cls = FAULTS[name]
-    for column in (column for each in FAULTS.values() for column in each.columns if column not in cls.columns):
-        if text := extra.get(column):
-            raise TraceError(f"{where}: {column}: expected nothing for the fault {name}, got {text}")
-    try:
-        return cls.of(name, extra)
-    except ValueError as error:
-        raise TraceError(f"{where}: {error}") from None
+    return FAULTS[name].of(name)
 
 
 def _phase(text: str | None, fault: Fault, where: str) -> Phase:

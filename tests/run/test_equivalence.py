@@ -85,13 +85,13 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 """Options of a strategy under ``options: other``."""
 
-DEATHS = ["7.4,ps1,,,,", "8.4,ps0,,,,4", "21,ps2,,,,", "37,ps3,,,,", "37,ps1,,,,", "50,ps2,,,,"]
+DEATHS = ["7.4,ps1,,,", "8.4,ps0,,,4", "21,ps2,,,", "37,ps3,,,", "37,ps1,,,", "50,ps2,,,"]
 """Right before a save and right after it, with and without a repair, two at once, and no rank with its buddy."""
 PHASES = [
-    *("5,ps1,lookup,,,", "9,ps2,apply,,,2", "13,ps3,save,,,", "17,ps3,manifest,,,"),
-    *("21,ps1,restore,,,5", "22,ps1,regroup,,,1", "23,ps3,,,,3", "27,ps1,,disk_full,,", "31,ps2,apply,,,"),
-    *("31,ps0,lookup,,,", "36,ps2,regroup,,,", "37,ps2,,,,", "38,ps3,save,disk_error,,", "41,ps2,save,,,"),
-    *("43,ps1,eval,,,", "48,ps3,forward,,,", "56,ps0,eval,,,"),
+    *("5,ps1,lookup,,", "9,ps2,apply,,2", "13,ps3,save,,", "17,ps3,manifest,,"),
+    *("21,ps1,restore,,5", "22,ps1,regroup,,1", "23,ps3,,,3", "27,ps1,,disk_full,", "31,ps2,apply,,"),
+    *("31,ps0,lookup,,", "36,ps2,regroup,,", "37,ps2,,,", "38,ps3,save,disk_error,", "41,ps2,save,,"),
+    *("43,ps1,eval,,", "48,ps3,forward,,", "56,ps0,eval,,"),
 ]
 OF_SAVES = ("save", "manifest", "disk_full")
 
@@ -120,14 +120,14 @@ def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
         lines = [line for line in lines if not any(word in line for word in OF_SAVES)]
     if row["trace"] == "trainers":
         lines = [
-            "10,ps1,,,,",
-            *(f"{hour},trainer{k},,,," for hour in (10, 31) for k in range(num_trainers)),
+            "10,ps1,,,",
+            *(f"{hour},trainer{k},,," for hour in (10, 31) for k in range(num_trainers)),
             DEATHS[-1],
         ]
     if row["hosts"] == "three":
-        lines.append("26,host1,,,,")
+        lines.append("26,host1,,,")
     lines.sort(key=lambda line: float(line.partition(",")[0]))
-    return "\n".join(["hour,rank,phase,fault,factor,repair_h", *lines]) + "\n"
+    return "\n".join(["hour,rank,phase,fault,repair_h", *lines]) + "\n"
 
 
 def config_of(row: Row, data: Path, folder: Path) -> Config:

@@ -215,7 +215,7 @@ def unfinished_files(out: Path) -> list[str]:
 
 
 def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
-    """Ranks that were stopped or cut off, and found later than their deadline and a tenth of it.
+    """Ranks that were stopped, and found later than their deadline and a tenth of it.
 
     A PS rank and a trainer that are mute at once have two deadlines: if no other trainer asks the PS rank, its deadline
     begins when another one asks for the dead trainer. ``paused_s``: seconds in which a process of the run was stopped
