@@ -90,10 +90,11 @@ NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "c
 """Config keys that never count as swept, as they have a column of their own."""
 
 
-def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
-    """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
+def load(path: Path | str, keys: Sequence[str] = (), *, copies: bool = False) -> "pd.DataFrame":
+    """One row per cell at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
     Columns of ``CONTENTS`` come last. ``keys``: dotted keys that have a column even if all cells have the same value.
+    ``copies``: older runs of cells have rows, too, with status ``copy``.
 
     ``status`` is one of ``STATUSES``. ``failure``: why a cell failed, is damaged or is a copy. ``disagreement``: a
     contradiction in its record (``harness.record.audit``). ``config_hash``: of everything that determines the result,
@@ -121,7 +122,8 @@ def load(path: Path | str, keys: Sequence[str] = ()) -> "pd.DataFrame":
     keys += tell_apart(frame, keys)
     # pandas makes floats of whole numbers in a column with missing values, unless its type says otherwise
     whole = {key: "Int64" for key in keys if _is_whole(frame[key])}
-    return frame[[*COLUMNS, *keys]].infer_objects().astype(_TYPES | whole)
+    shown = frame if copies else frame[frame["status"] != "copy"]
+    return shown[[*COLUMNS, *keys]].reset_index(drop=True).infer_objects().astype(_TYPES | whole)
 
 
 def _is_whole(values: Any) -> bool:

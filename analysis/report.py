@@ -69,7 +69,7 @@ def report(
     Raises StoreError as ``load`` does, and if a record cannot be read or the file cannot be written.
     """
     root = Path(expanded(path))
-    frame = load(root) if frame is None else frame
+    frame = load(root, copies=True) if frame is None else frame
     blocks, found = blocks_of(frame, measure), regimes_of(frame, measure)
     title = ", ".join(frame["name"].dropna().unique()) or root.name
     counts = {status: [*frame["status"]].count(status) for status in STATUSES}
@@ -113,7 +113,7 @@ def write_files(
 
     Raises StoreError as ``load`` does, and if a record cannot be read or a file cannot be written.
     """
-    frame, target = load(path) if frame is None else frame, Path(expanded(folder))
+    frame, target = load(path, copies=True) if frame is None else frame, Path(expanded(folder))
     data = Data(blocks_of(frame, measure), frame, margin)
     drawn = [(TRADEOFF, Data(regimes_of(frame, measure), frame, margin)), *((kind, data) for kind in KINDS)]
     with store_errors(target, "written"), style():

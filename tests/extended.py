@@ -114,6 +114,9 @@ def check_strategy(runs: Runs, digests: dict[str, str]) -> None:
     expected = [-(-k * period // 4) * 4 for k in range(1, 1024) if -(-k * period // 4) * 4 < 1024]
     assert sorted({event.samples for event in events if isinstance(event, Saved) and event.charged}) == expected
     assert events[-1].digests == digests
+    given = runs.run("given", {"name": "every_hours", "interval_samples": 100})
+    saved = [event.samples for event in given if isinstance(event, Saved) and event.charged]
+    assert saved[:2] == [100, 200], "an option that is inherited counts"
     assert "hours" in refusal(ValueError, lambda: runs.config(strategy={"name": "every_hours", "hours": 0}))
 
 

@@ -105,10 +105,11 @@ def aucs_of(log: EventLog, job_h: float) -> Aucs | None:
     def hour(event: Event) -> float:
         return event.samples * job_h / started.total_samples
 
-    by_hour = {hour(event): event.auc for event in evaluated if not event.final and event.auc is not None}
-    if not by_hour:
+    num = next((event.num_samples for event in evaluated if not event.final), None)
+    if num is None:
         return None
-    num = next(event.num_samples for event in evaluated if not event.final)
+    # The final evaluation is a point of the curve if that is on all samples, too.
+    by_hour = {hour(event): event.auc for event in evaluated if event.num_samples == num and event.auc is not None}
     parts = [(event.group_aucs, event.num_samples) for event in evaluated if event.final and event.group_aucs]
     errors = [float(np.std(own, ddof=1)) * math.sqrt(whole / len(own) / num) for own, whole in parts]
     kills = sorted({hour(event) for event in log.events if isinstance(event, Injected) and event.loss})

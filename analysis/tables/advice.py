@@ -55,6 +55,7 @@ def _headings(block: Block) -> tuple[Heading, ...]:
 
 
 _FRONT = "◆"
+_OFTEN = 1e-4  # standard deviation of a pair by rounding, of AUC: 0.08 to 0.10 · 10⁻³ in the demo (docs/STATISTICS.md)
 _ROUNDING_UNKNOWN = (
     "Rounding: unknown; the same grid with strategy.name=none trainer.backend=torch adds the runs that measure it."
 )
@@ -195,7 +196,7 @@ def _counted(num: int, word: str) -> str:
 
 
 def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
-    """A caution on few seeds, and on a model that has hardly learned."""
+    """Cautions on few seeds, on a model that has hardly learned, and on losses that rounding may have made alike."""
     parts: list[str] = []
     sample = _sample(*(each.line for each in found if each.verdict != "equal by construction"))
     if sample is not None and sample[0] < LEAST_SEEDS:
@@ -206,6 +207,17 @@ def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
         parts.append(f"AUC of {BASELINE} is {auc.mean:.2f}: {learned}")
     if parts:
         yield f"Caution: {'; '.join(parts)}."
+    close = [each.label for each in found if each.measure is AUC and _is_closer_than_rounding(each)]
+    if block.rounding is None and close:
+        yield (
+            f"Caution: pairs of {', '.join(close)} differ by less than rounding alone often makes them "
+            f"({in_thousandths(_OFTEN)}), so few seeds decide by chance. {_ROUNDING_UNKNOWN}"
+        )
+
+
+def _is_closer_than_rounding(each: Verdict) -> bool:
+    error = each.loss.standard_error
+    return bool(error) and error * math.sqrt(each.loss.num) < _OFTEN
 
 
 def _open(found: Sequence[Verdict]) -> Iterator[str]:

@@ -36,7 +36,7 @@ from analysis.tables.builder import (
     rich_table,
     show_interval,
 )
-from analysis.tables.strategies import COLUMNS, Format, damaged_cells, numbers
+from analysis.tables.strategies import COLUMNS, Format, copies, damaged_cells, numbers
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -101,7 +101,7 @@ def show_comparison(
     ``columns``: names of the differences to show, in order; empty for all that have room. Raises as ``comparisons``,
     UserError for an unknown name, and StoreError if a config cannot be read.
     """
-    frames = [load(path) for path in dirs]
+    frames = [load(path, copies=True) for path in dirs]
     found = comparisons(dirs, frames, measure)
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
@@ -127,7 +127,7 @@ def show_comparison_to(
     explain: bool = False,
 ) -> Shown:
     """:func:`comparisons_to` as a table, with ``columns`` as :func:`show_comparison`. Raises the same errors."""
-    frame = load(path)
+    frame = load(path, copies=True)
     found = comparisons_to(path, baseline, frame, measure)
     table = rich_table(*_rounded(found, _with_ratio, columns), f"strategies of {path} less {baseline}")
     alone = map(Text, _alone(_done(frame), found, baseline))
@@ -252,7 +252,7 @@ def comparisons(
     """
     if len(dirs) < 2:
         raise UserError(f"compare: expected two or more folders, or one folder and --to STRATEGY; got {len(dirs)}")
-    frames = frames or [load(path) for path in dirs]
+    frames = frames or [load(path, copies=True) for path in dirs]
     keys = _matched_keys(frames)
     base, *others = (_done(frame) for frame in frames)
     matched = [key for key in keys if key in base]
@@ -287,7 +287,7 @@ def comparisons_to(
         UserError: ``baseline``, or every other strategy, has no finished cell.
         StoreError: a folder without a run; or no such finished cell, and there are damaged ones: the first is named.
     """
-    frame = load(path) if frame is None else frame
+    frame = load(path, copies=True) if frame is None else frame
     cells = _done(frame)
     bases = cells[cells["strategy"] == baseline]
     if bases.empty:
@@ -390,8 +390,7 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure:
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     notes = [line for frame in frames for line in content_notes(frame)]
     lines = [f"left out, damaged: {line}" for line in damaged_cells(*frames)]
-    copies = [frame.loc[frame["status"] == "copy", ["path", "failure"]] for frame in frames]
-    lines += [f"left out, copy: {path}: {why}" for own in copies for path, why in own.itertuples(index=False)]
+    lines += [f"left out, {line}" for line in copies(*frames)]
     return [Text(line, style="red") for line in (*lines, *notes)]
 
 

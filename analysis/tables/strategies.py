@@ -540,13 +540,10 @@ def missing(frame: Frame) -> list[str]:
 
     Of many copies the first three have a line of their own.
     """
-    is_copy = frame["status"] == "copy"
-    num_more = max(0, int(is_copy.sum()) - _MOST_COPIES)
-    named = frame[(frame["status"] != "done") & ~(is_copy & (is_copy.cumsum() > _MOST_COPIES))]
+    named = frame[~frame["status"].isin(["done", "copy"])]
     rows = named[["status", "cell", "failure"]].astype(object).fillna("").itertuples(index=False)
     lines = [f"{status}: {cell}" + (f": {failure}" if failure else "") for status, cell, failure in rows]
-    if num_more:
-        lines.append(f"copy: {num_more} more older runs of cells that have a newer result")
+    lines += copies(frame)
     codes = frame.loc[frame["status"] == "done", "code"].fillna("code not recorded").value_counts(sort=False)
     if len(codes) > 1:
         counts = ", ".join(
@@ -558,6 +555,15 @@ def missing(frame: Frame) -> list[str]:
     lines += content_notes(frame)
     disagreeing = frame.loc[frame["disagreement"].notna(), ["cell", "disagreement"]]
     return lines + [f"disagrees: {cell}: {problem}" for cell, problem in disagreeing.itertuples(index=False)]
+
+
+def copies(*frames: "pd.DataFrame") -> list[str]:
+    """Lines on older runs of cells, which do not count: the first three are named, the others counted."""
+    each = [frame.loc[frame["status"] == "copy", ["cell", "failure"]] for frame in frames]
+    lines = [f"copy: {cell}: {why}" for own in each for cell, why in own.itertuples(index=False)]
+    num_more = len(lines) - _MOST_COPIES
+    more = [f"copy: {num_more} more older runs of cells that have a newer result"] if num_more > 0 else []
+    return lines[:_MOST_COPIES] + more
 
 
 def damaged_cells(*frames: "pd.DataFrame") -> list[str]:

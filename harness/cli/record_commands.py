@@ -45,7 +45,7 @@ def table(options: argparse.Namespace) -> None:
     import analysis
     from analysis.tables import footnotes, missing
 
-    frame, measure = analysis.load(options.dir), analysis.MEASURES[options.measure]
+    frame, measure = analysis.load(options.dir, copies=True), analysis.MEASURES[options.measure]
     if options.format is not None:
         chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
         console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))
@@ -63,7 +63,7 @@ def report(options: argparse.Namespace) -> None:
     import analysis
 
     margin, measure = options.margin, analysis.MEASURES[options.measure]
-    frame = analysis.load(options.dir)
+    frame = analysis.load(options.dir, copies=True)
     console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin, measure=measure)}")
     folder = options.files or options.dir / "report"
     chosen = {"margin": margin, "measure": measure, "formats": options.figures}

@@ -253,7 +253,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
 def _show_grid(out: Path, margin: float | None, name: str, *, explain: bool) -> None:
     import analysis
 
-    frame, measure = analysis.load(out), analysis.MEASURES[name]
+    frame, measure = analysis.load(out, copies=True), analysis.MEASURES[name]
     console.show(analysis.show_table(frame, measure=measure, explain=explain))
     console.say(f"report: {analysis.report(out, frame=frame, margin=margin, measure=measure)}")
     if (advice := analysis.advice(frame, margin, measure=measure, explain=explain)) is not None:

@@ -208,7 +208,7 @@ def check_grid(experiment: Experiment, overrides: Sequence[str] = ()) -> None:
             mistakes[str(error)] = None
     if mistakes:
         raise UserError("\n".join(mistakes))
-    others = (cells_of_other_backend(experiment.cells), _other_runs(experiment))
+    others = (cells_of_other_backend(experiment.cells), _of_other_code(experiment), _other_runs(experiment))
     for line in (*(f"note: {remark}" for remark in remarks), *filter(None, others)):
         _log.warning("%s", line)
 
@@ -222,11 +222,29 @@ def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator
             yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
 
 
+def _of_other_code(experiment: Experiment) -> str | None:
+    """A line on cells that are not done, but have a finished run of other code or data; None without one."""
+    done = {run.name.rpartition("-")[0]: run for run in _finished(experiment)}
+    again = [done[name] for cell in experiment.cells if (name := cell.run_dir.name.rpartition("-")[0]) in done]
+    again = [run for run in again if run.name not in {cell.run_dir.name for cell in experiment.cells}]
+    if not again:
+        return None
+    why = difference_of(again[0]) or "other data or settings"
+    runs = "1 finished run is" if len(again) == 1 else f"{len(again)} finished runs are"
+    return f"{experiment.out}: {runs} of other code, plugins included, and computed anew beside: {again[0].name}: {why}"
+
+
+def _finished(experiment: Experiment) -> list[Path]:
+    """The finished runs in the experiment's folder; of one cell that of the present code is last."""
+    names = {cell.run_dir.name for cell in experiment.cells}
+    runs = [done.parent for done in experiment.out.glob("*/DONE")]
+    return sorted(runs, key=lambda run: (run.name in names, run.name))
+
+
 def _other_runs(experiment: Experiment) -> str | None:
     """A line on finished runs in the grid's folder that are no cells, by this code or another; None without one."""
     own = {cell.run_dir.name.rpartition("-")[0] for cell in experiment.cells}
-    runs = sorted(done.parent for done in experiment.out.glob("*/DONE"))
-    others = [run.name for run in runs if run.name.rpartition("-")[0] not in own]
+    others = [run.name for run in _finished(experiment) if run.name.rpartition("-")[0] not in own]
     if not others:
         return None
     number = f"{len(others)} finished run{'s' * (len(others) > 1)}"

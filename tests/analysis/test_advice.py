@@ -233,6 +233,15 @@ def test_superior_needs_spread_that_rounding_allows() -> None:
     assert f"± {1e3 * (line.loss.half_width or 0):.2f}" in str(advice(known[known["seed"] < 3]))
 
 
+def test_pairs_closer_than_rounding_are_cautioned_about() -> None:
+    """Law: where the effect of rounding is unknown, and pairs differ by less than it often makes them."""
+    for spread, is_said in ((1e-5, True), (3e-4, False)):
+        losses = {seed: 2e-4 + spread * (seed - 1) for seed in range(3)}
+        frame = pd.DataFrame([*cells("none", dict.fromkeys(range(3), 0.0)), *cells("partial", losses)])
+        text = " ".join(str(advice(frame)).split())
+        assert ("pairs of partial differ by less than rounding alone often makes them" in text) == is_said
+
+
 def test_the_family_of_tests_is_all_that_is_shown() -> None:
     """Law: Holm's method counts the strategies of all settings: what suffices in one setting does not among seven."""
     close = line("partial", 0.01, -3e-4, -1e-4, -2e-4)

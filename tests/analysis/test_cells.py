@@ -98,8 +98,9 @@ def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None
             config = made_config("none", seed=seed, resume={"every_s": every_s})
             write_run(tmp_path / folder / f"none-s{seed}", config)
     _rewritten(tmp_path / "c" / "none-s0", 0, config_hash="f" * 16)
-    frame = analysis.load(tmp_path)
+    frame = analysis.load(tmp_path, copies=True)
     assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 4}
+    assert analysis.load(tmp_path)["status"].to_list() == ["done"] * 3, "a row for each cell"
     [line], [alone] = (analysis.blocks_of(analysis.load(path))[0].lines for path in (tmp_path, tmp_path / "a"))
     assert line.estimate("auc") == alone.estimate("auc")
     reasons = frame["failure"].dropna()

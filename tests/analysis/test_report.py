@@ -26,6 +26,7 @@ from analysis.figures import (
     TRADEOFF,
     Curve,
     Data,
+    aucs_of,
     colour,
     curve,
     figures,
@@ -38,7 +39,7 @@ from analysis.figures import (
 from analysis.report import heading, slug
 from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from harness.config.model import Config
-from harness.core.events import Event, Trained
+from harness.core.events import Evaluated, Event, Trained
 from harness.record.event_log import EventLog
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
@@ -254,19 +255,33 @@ def test_the_mean_curve_is_over_seeds() -> None:
     assert mean_curve([]) is None
 
 
-def _write_with_curve(path: Path, config: Config, *, auc: float = 0.7) -> None:
-    """A made run with evaluations during training, on 256 samples, after each quarter of the steps."""
+def _write_with_curve(path: Path, config: Config, *, auc: float = 0.7, is_whole: bool = False) -> None:
+    """A made run with evaluations during training after each quarter of the steps, on 256 samples or all."""
     started, *events, evaluated, finished = made_events(config)
+    assert isinstance(evaluated, Evaluated)
     with Recorder(path, config) as recorder:
         recorder.record(started)
         for event in events:
             recorder.record(event)
             if isinstance(event, Trained) and event.step % 100 == 0:
-                look = {"auc": auc + event.step / 1e4, "num_samples": 256, "final": False}
+                look = {"auc": auc + event.step / 1e4, "final": False}
+                look["num_samples"] = evaluated.num_samples if is_whole else 256
                 recorder.record(altered(evaluated, step=event.step, samples=event.samples, **look))
         recorder.record(altered(evaluated, group_aucs=[0.70, 0.72, 0.74, 0.76]))
         recorder.record(finished)
         recorder.done()
+
+
+def test_a_curve_on_the_whole_test_set_ends_with_the_auc_of_the_table(tmp_path: Path) -> None:
+    """Law: the final evaluation is the curve's last point if both are on the same samples, and no point otherwise."""
+    ends: list[float] = []
+    for name, is_whole in (("whole", True), ("part", False)):
+        _write_with_curve(tmp_path / name, made_config("full"), is_whole=is_whole)
+        found = aucs_of(EventLog.of(RunDir(tmp_path / name)), 56.0)
+        assert found is not None
+        ends.append(found.by_hour[56.0])
+    (auc,) = analysis.load(tmp_path / "whole")["auc"]
+    assert ends == [auc, pytest.approx(0.74)]
 
 
 def test_auc_over_the_hours_of_the_job(tmp_path: Path) -> None:

@@ -482,6 +482,8 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
             patch.setattr(f"harness.{module}.current_code", lambda: edited)
         assert cli(*words, "--dry-run").out.startswith("to do  ")
         anew = cli(*words)
+        (line,) = [line for line in anew.errors if "of other code, plugins included, and computed anew" in line]
+        assert line.endswith(": harness/core/strategies.py")
         assert anew.errors[-1] == "1 cell: 1 run, 0 done before, 0 failed"
         assert "copy: " in anew.out
         assert cli(*words).errors[-1] == "1 cell: 0 run, 1 done before, 0 failed"
