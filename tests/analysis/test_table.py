@@ -382,7 +382,7 @@ def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
     verdicts = {line.split()[0]: line.split() for line in str(analysis.advice(frame)).splitlines() if line.strip()}
     assert verdicts["full"][1] == "2"
     alone = str(analysis.show_table(frame[frame["strategy"] == "full"]))
-    assert "ΔAUC is unknown: there is no finished cell of none." in alone
+    assert "ΔAUC is unknown: there is no finished cell of none; the same grid with" in alone
     said = _text(analysis.show_comparison_to(lacking, "partial"))
     assert (
         "full: 2 of 3 cells have a partner: partial has no result, or several, of the same setting for seed 2" in said
