@@ -521,9 +521,8 @@ def _partner_notes(blocks: Sequence[Block]) -> list[str]:
     """A line for each strategy with cells that have no partner of strategy ``none``, with the reasons."""
     lines = [(block, line) for block in blocks for line in block.lines if line.unpaired and line.strategy != BASELINE]
     if lines and not any(line.strategy == BASELINE for block in blocks for line in block.lines):
-        return [
-            f"ΔAUC is unknown: there is no finished cell of {BASELINE}; the same grid with strategy.name={BASELINE} adds them."
-        ]
+        hint = f"the same grid with strategy.name={BASELINE} adds them"
+        return [f"ΔAUC is unknown: there is no finished cell of {BASELINE}; {hint}."]
     return [_partner_note(block.title if len(blocks) > 1 else "", line) for block, line in lines]
 
 
