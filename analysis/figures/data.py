@@ -40,7 +40,8 @@ class Data:
     def auc_range(self) -> tuple[float, float]:
         """Limits for axes of AUC differences, in 10⁻³, the same for all settings.
 
-        They include 0, minus the margin, and the intervals of all strategies except ``CONTROLS``.
+        They include 0, minus the margin, and of all strategies except ``CONTROLS`` the mean and the interval, unless it
+        is of two pairs, which is 12.7 standard errors wide to either side.
         """
         low, high = self._range([line.auc_difference and line.auc_difference.negated for line in self._lines])
         return -high, -low
@@ -55,7 +56,8 @@ class Data:
         return [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
 
     def _range(self, values: Sequence[Estimate | None]) -> tuple[float, float]:
-        ends = [1e3 * end for value in values if value for end in value.interval or (value.mean, value.mean)]
+        known = [value for value in values if value]
+        ends = [1e3 * end for value in known for end in (value.interval if value.num > 2 else None) or (value.mean,)]
         low, high = min([0.0, *ends]), max([*(1e3 * self.limit(block) for block in self.blocks), *ends])
         space = 0.08 * (high - low)
         return low - space, high + space

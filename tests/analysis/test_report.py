@@ -383,6 +383,21 @@ def test_a_control_does_not_set_the_scale(grid: Path) -> None:
     assert edge == [[low]] * 3, "its seeds are triangles at the edge"
 
 
+def test_an_interval_of_two_seeds_does_not_set_the_scale(grid: Path) -> None:
+    """Law: the mean of two pairs lies inside; their interval, of 12.7 standard errors, may end outside."""
+    frame: Any = analysis.load(grid)
+    frame = frame[frame["engine"] == "local"]
+    own = frame["strategy"] == "cpr_vanilla"
+    frame = frame[~own | frame["seed"].isin(frame.loc[own, "seed"].unique()[:2])].copy()
+    frame.loc[frame["strategy"] == "cpr_vanilla", "auc"] -= [0.0, 0.01]
+    data = Data(regimes_of(frame), frame, DEFAULT_MARGIN)
+    (line,) = (line for block in data.blocks for line in block.lines if line.strategy == "cpr_vanilla")
+    assert line.loss is not None
+    assert line.loss.half_width is not None
+    low, high = data.loss_range
+    assert low < 1e3 * line.loss.mean < high < 1e3 * (line.loss.mean + line.loss.half_width)
+
+
 def test_a_section_is_named_by_what_differs() -> None:
     """A single one by its whole setting; a file's name has no inner dot."""
     setting = {"trace": None, "cache.staleness": 10, "engine": "rpc"}
