@@ -84,12 +84,14 @@ class Aucs:
     """The AUC of a run during training, by hour of the job, and the hours at which ranks died.
 
     An hour is the part of the samples that are trained, times the hours of the job: overhead is not in it.
-    ``num_samples``: of the test set, on which each AUC is. ``error``: standard error of one AUC by their choice.
+    ``num_samples``: of the test set, on which each AUC is. ``is_whole``: whether these are all of it, so that the last
+    AUC is that of the final evaluation. ``error``: standard error of one AUC by their choice.
     """
 
     by_hour: dict[float, float]
     kill_hours: list[float]
     num_samples: int
+    is_whole: bool
     error: float | None
 
 
@@ -113,4 +115,5 @@ def aucs_of(log: EventLog, job_h: float) -> Aucs | None:
     parts = [(event.group_aucs, event.num_samples) for event in evaluated if event.final and event.group_aucs]
     errors = [float(np.std(own, ddof=1)) * math.sqrt(whole / len(own) / num) for own, whole in parts]
     kills = sorted({hour(event) for event in log.events if isinstance(event, Injected) and event.loss})
-    return Aucs(dict(sorted(by_hour.items())), kills, num, errors[-1] if errors else None)
+    is_whole = any(event.final and event.num_samples == num for event in evaluated)
+    return Aucs(dict(sorted(by_hour.items())), kills, num, is_whole, errors[-1] if errors else None)

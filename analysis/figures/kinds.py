@@ -266,13 +266,20 @@ def _points(own: Aucs, other: Aucs | None) -> dict[float, float]:
     return {hour: 1e3 * (auc - other.by_hour[hour]) for hour, auc in own.by_hour.items() if hour in other.by_hour}
 
 
-def _says_error(block: Block, data: Data) -> str:
-    """The standard error of one AUC of the curve, in a sentence; empty if it is unknown."""
-    known = [own for line in block.lines for label in line.cells.index if (own := data.aucs(label)) and own.error]
-    if not known:
-        return ""
-    error = sum(own.error or 0.0 for own in known) / len(known)
-    return f"Standard error of the AUC of one run by the choice of the test samples: {1e3 * error:.1f}·10⁻³."
+def _says_samples(block: Block, data: Data) -> str:
+    """Sentences: whether the last AUC of the curve is that of the table, and the standard error of one, if known."""
+    runs = [own for line in block.lines for label in line.cells.index if (own := data.aucs(label))]
+    is_whole = all(own.is_whole for own in runs)
+    parts = ["The last one is the AUC of the table." if is_whole else _OF_A_PART]
+    if errors := [own.error for own in runs if own.error]:
+        error = 1e3 * sum(errors) / len(errors)
+        parts.append(f"Standard error of the AUC of one run by the choice of the test samples: {error:.1f}·10⁻³.")
+    return " ".join(parts)
+
+
+_OF_A_PART = (
+    "The evaluations are on the first test samples alone, so the last one is not the AUC of the table, which is on all."
+)
 
 
 def _finish_curves(axes: "Axes") -> None:
@@ -290,7 +297,8 @@ TRADEOFF = Kind(
     "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
     "are the Pareto front of the means: no other strategy is both cheaper and better. A ring is around a point that "
     "would hide it; a label with = is of strategies with the same point. The dotted line is the loss that the verdicts "
-    "accept. A triangle at the edge is a strategy outside the scale, with its mean.",
+    "accept. A triangle at the edge is a strategy outside the scale, with its mean; a bar that ends at the frame goes "
+    "on outside.",
     _tradeoff,
     needs_pairs=True,
 )
@@ -327,11 +335,10 @@ KINDS = (
         "hours",
         "AUC over the hours of the job",
         "Means over seeds of the evaluations during training, and each seed faint behind. A vertical line is an hour "
-        "at which ranks died. The evaluations are on the first test samples alone, so the last one is not the AUC of "
-        "the table, which is on all of them.",
+        "at which ranks died.",
         partial(_auc_over_hours, is_difference=False),
         needs_aucs=True,
-        says=_says_error,
+        says=_says_samples,
     ),
     Kind(
         "hours_above",

@@ -21,7 +21,7 @@ CAPTION = (
 )
 _MOST_GAPS = 20  # on an axis of numbers, of the smallest gap
 _WIDEST = 40  # characters of the settings in one row below the axis
-_APART = 0.5  # of the gap between settings, in which the points of one setting are moved apart
+_APART = 0.2  # of the gap between settings, in which the points of one setting are moved apart
 
 
 def sweep_figure(data: Data) -> "Figure":

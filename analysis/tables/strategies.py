@@ -551,7 +551,8 @@ def missing(frame: Frame) -> list[str]:
             f"{count} by {code}" for code, count in codes.sort_values(ascending=False, kind="stable").items()
         )
         lines.append(
-            f"mixed: {counts}: these results were computed by different code; the grid's command makes them equal"
+            f"mixed: {counts}: these results were computed by different code; the grid's command, with `plugins` and "
+            "all strategies, makes them equal"
         )
     lines += content_notes(frame)
     disagreeing = frame.loc[frame["disagreement"].notna(), ["cell", "disagreement"]]

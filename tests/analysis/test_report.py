@@ -282,6 +282,7 @@ def test_a_curve_on_the_whole_test_set_ends_with_the_auc_of_the_table(tmp_path: 
         ends.append(found.by_hour[56.0])
     (auc,) = analysis.load(tmp_path / "whole")["auc"]
     assert ends == [auc, pytest.approx(0.74)]
+    assert "The last one is the AUC of the table." in analysis.report(tmp_path / "whole").read_text()
 
 
 def test_auc_over_the_hours_of_the_job(tmp_path: Path) -> None:
@@ -304,10 +305,9 @@ def test_auc_over_the_hours_of_the_job(tmp_path: Path) -> None:
         assert {own[0] for own in vertical} == failures
         assert "the first 256 test samples" in axes.get_ylabel()
         assert "hour of the job" in axes.get_xlabel()
-    assert (
-        "Standard error of the AUC of one run by the choice of the test samples: 25.5"
-        in analysis.report(tmp_path).read_text()
-    )
+    page = analysis.report(tmp_path).read_text()
+    assert "Standard error of the AUC of one run by the choice of the test samples: 25.5" in page
+    assert "the last one is not the AUC of the table" in page
 
 
 def test_coinciding_points_are_told_apart(grid: Path, tmp_path: Path) -> None:
