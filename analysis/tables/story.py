@@ -106,13 +106,10 @@ def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> st
 
 
 def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
-    trainers, spares, spare_trainers = (
-        flat.get(f"cluster.{key}") or least
-        for key, least in (("num_trainers", 1), ("spares", 0), ("spare_trainers", 0))
-    )
+    trainers, spares = flat.get("cluster.num_trainers") or 1, flat.get("cluster.spares") or 0
     parts = [f"{num_ps} PS ranks" + (f" and {spares} spare" * bool(spares))]
     if trainers > 1:
-        parts.append(f"{trainers} trainers" + (f" and {spare_trainers} spare" * bool(spare_trainers)))
+        parts.append(f"{trainers} trainers")
     return ", ".join(parts)
 
 

@@ -2,25 +2,21 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 from harness.core.faults import Struck
 from harness.core.plans import Rank
-from harness.core.trainers import ALONE, TrainerGroup
-from harness.store import FileRecord, Manifest, ResumePoint, in_background
-
-T = TypeVar("T")
+from harness.store import FileRecord, Manifest, ResumePoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Succession:
-    """The state from which new trainers start after a planned fault has killed all former trainers.
+    """The state from which a new trainer starts after a planned fault has killed the former one.
 
-    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``lost``: the dead ranks,
-    trainers and PS ranks, and how each died, in words. ``struck``: the facts of the failure that its charge depends on.
+    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``lost``: the dead ranks, the
+    trainer among them, and how each died, in words. ``struck``: the facts of the failure that its charge depends on.
     """
 
     state: Any
@@ -35,37 +31,12 @@ class Resumption:
     ``root``: the folder of the resume points. ``next_number``: the number of the next point to write.
 
     The trainer continues from ``succession`` or, if that is None, from ``point``. Both are None at the start of a run.
-    A trainer that replaces a dead one while others live uses neither: it gets its state from the others.
     """
 
     root: Path
     next_number: int
     point: ResumePoint | None
     succession: Succession | None = None
-
-
-class LateWrite(Future[FileRecord]):
-    """The file of a save that another trainer writes, as seen by a trainer that may have to write it instead.
-
-    :meth:`result` may be called only if the other trainer has died.
-
-    Args:
-        write: writes the file. None if ``record`` is given.
-        record: the record of the file, if the other trainer has written it already.
-    """
-
-    def __init__(self, write: Callable[[], FileRecord] | None, record: FileRecord | None = None) -> None:
-        super().__init__()
-        self._write, self._record = write, record
-        self.set_running_or_notify_cancel()
-        self.set_result(cast(FileRecord, None))
-
-    def result(self, timeout: float | None = None) -> FileRecord:
-        """Write the file unless it is on disk, and return its record."""
-        if self._record is None:
-            assert self._write is not None, "a file that is not there can be written"
-            self._record = self._write()
-        return self._record
 
 
 class Channel(Protocol):
@@ -100,58 +71,31 @@ class Effects:
     Attributes:
         channel: the connection with the supervisor.
         clock: seconds, monotonic; for the ``machine`` part of events, and for when a resume point is written.
-        group: the trainers of the run, one of which acts for all.
     """
 
-    def __init__(
-        self, channel: Channel, clock: Callable[[], float] = time.monotonic, group: TrainerGroup = ALONE
-    ) -> None:
+    def __init__(self, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
         self.channel = channel
         self.clock = clock
-        self.group = group
-
-    def once(self, action: Callable[[], T]) -> T:
-        """Carry out ``action`` in one trainer, and return its result, or raise its HarnessError, in all trainers.
-
-        Every action that has an effect outside this process, or gets a result from outside, must go through this
-        method. The exceptions are questions that use ``group.late_answer``, :meth:`advanced`, which each trainer does
-        for itself, and :meth:`begin_write`, whose result is awaited through this method.
-        """
-        return self.group.once(action)
-
-    def _call(self, name: str, *args: Any) -> Any:
-        return self.once(lambda: self.channel.call(name, *args))
-
-    def _tell(self, name: str, **values: Any) -> None:
-        self.once(lambda: self.channel.tell(name, **values))
 
     def record(self, event: Any) -> None:
         """Append an event to the record. Events stand there in the order of these calls."""
-        self._tell("record", event=event)
+        self.channel.tell("record", event=event)
 
     def status(self, **values: Any) -> None:
         """Report the progress of the run: fields of ``RunStatus``."""
-        self._tell("status", **values)
+        self.channel.tell("status", **values)
 
     def advanced(self, step: int) -> None:
-        """Count one finished step, or batch of an evaluation, of this trainer; see :meth:`Channel.advanced`."""
+        """Count one finished step, or batch of an evaluation; see :meth:`Channel.advanced`."""
         self.channel.advanced(step)
-
-    def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
-        """Begin to write a file of the trainers in the background, in the trainer that acts for all.
-
-        The caller waits for the file's record within :meth:`once`. If the trainer that acts dies before, the next one
-        writes the file then.
-        """
-        return in_background("save", write) if self.group.acts else LateWrite(write)
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
-        self._call("commit", manifest)
+        self.channel.call("commit", manifest)
 
     def resumption(self) -> Resumption:
         """The state that this trainer continues from, if any, and where resume points are written."""
-        return self._call("resumption")
+        return self.channel.call("resumption")
 
     def commit_point(self, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]) -> None:
         """Commit a :class:`harness.store.ResumePoint`, whose files are on disk, as of the events recorded so far.
@@ -159,7 +103,7 @@ class Effects:
         ``checkpoint``: the number of the newest checkpoint, which the store then keeps for the point; None if there is
         none. Raises StoreError; the previous point then stays valid.
         """
-        self._call("commit_point", number, step, checkpoint, files)
+        self.channel.call("commit_point", number, step, checkpoint, files)
 
     def inject(
         self,
@@ -177,36 +121,27 @@ class Effects:
             numbers: of the faults, among all planned ones.
             seconds: by rank, how long its failed write took, if the faults are write failures, which the ranks carry
                 out themselves.
-            state: the ``state`` of a :class:`Succession`, if the faults kill all trainers.
+            state: the ``state`` of a :class:`Succession`, if the faults kill this trainer.
 
-        Raises:
-            RunFailed: a fault could not be carried out, or is to damage a file where there is none.
-            NoTrainerLeft: no trainer lives that takes part.
+        Raises RunFailed if a fault could not be carried out, or is to damage a file where there is none.
         """
-        return self._call("inject", step, samples, tuple(numbers), seconds, state)
+        return self.channel.call("inject", step, samples, tuple(numbers), seconds, state)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have dead ranks replaced, and their loss recorded. ``seconds``: from the request to its failure.
 
         ``lost``: by dead rank, the transport's error text. Raises RunFailed if a process could not be started or ended.
         """
-        self._call("replace", dict(lost), step, samples, seconds)
+        self.channel.call("replace", dict(lost), step, samples, seconds)
 
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop, as :meth:`TrainerGroup.late_answer`. Does not wait for the supervisor."""
-        return self.group.late_answer("is_stopping", self.channel.is_stopping)
+        """Whether the run is asked to stop. Does not wait for the supervisor."""
+        return self.channel.is_stopping()
 
     def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last yes, that all spares are connected.
-
-        The answer comes as in :meth:`TrainerGroup.late_answer`.
-        """
-        return self.group.late_answer("spares", self.channel.take_spares)
+        """Whether the supervisor has said, since the last yes, that all spares are connected."""
+        return self.channel.take_spares()
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
-        """Whether ``seconds`` have passed since the clock read ``since_s``.
-
-        With several trainers the acting one decides, and all learn a yes at a later exchange: see
-        :meth:`TrainerGroup.late_answer`.
-        """
-        return self.group.late_answer("time", lambda: self.clock() - since_s >= seconds)
+        """Whether ``seconds`` have passed since the clock read ``since_s``."""
+        return self.clock() - since_s >= seconds

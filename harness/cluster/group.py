@@ -55,7 +55,7 @@ class Rendezvous:
     def __init__(self, formation: Formation, send: Callable[..., None]) -> None:
         self._formation = formation
         self._send = send
-        self._addresses: dict[Rank, tuple[bytes, object]] = {}
+        self._addresses: dict[Rank, bytes] = {}
         self._is_broken = False  # a rank died before the generation was complete
 
     @property
@@ -68,21 +68,14 @@ class Rendezvous:
         return not self._is_broken and not self.missing
 
     @property
-    def can_complete(self) -> bool:
-        """Whether the generation is formed or can still be formed: it was not abandoned."""
-        return not self._is_broken
-
-    @property
     def is_awaited(self) -> bool:
         """Whether the generation is being formed: a member waits for the addresses of others."""
         return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
 
-    def publish(self, rank: Rank, generation: int, address: tuple[bytes, object]) -> None:
-        """Store the address of ``rank``. After the last member's, send the addresses of all to every member.
+    def publish(self, rank: Rank, generation: int, address: bytes) -> None:
+        """Store the address of ``rank``'s RPC agent. After the last member's, send all addresses to every member.
 
         If ``generation`` is a past one, or was abandoned, send "broken" to ``rank`` instead.
-
-        ``address``: the address of its RPC agent, and the address at which a trainer accepts others (else None).
         """
         is_past = generation != self._formation.generation
         if not is_past:

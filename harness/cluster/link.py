@@ -5,9 +5,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,27 +14,9 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.group import Formation
 from harness.cluster.launcher import RankContext
-from harness.core.plans import Rank, rank_order
+from harness.core.plans import Rank
 from harness.processes import control
 from harness.processes.control import LEASE_FRAC, give_up_all_after
-
-TrainerAddress = tuple[str, int, bool]
-"""Host and port at which a trainer accepts others, and whether it has been connected with any."""
-
-
-@dataclass(frozen=True)
-class ExchangeOutcome:
-    """The supervisor's message to the living trainers about the exchange in which another trainer has died.
-
-    Attributes:
-        living: numbers of the living trainers.
-        num_calls: how many exchanges the most advanced of them has completed.
-        values: by number of a dead trainer, its encoded value in the last of these exchanges.
-    """
-
-    living: tuple[int, ...]
-    num_calls: int
-    values: Mapping[int, bytes]
 
 
 class Stopped(Exception):
@@ -61,25 +42,11 @@ class ControlLink:
         self._order: tuple[Rank, Formation] | None = None  # an order received while a generation was being formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
-        self.trainer_address: Callable[[], TrainerAddress | None] = lambda: None  # of this trainer, for others
-        self.trainer_addresses: dict[int, TrainerAddress] = {}  # of the trainers of the present generation, by number
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
-        self.is_waiting = False  # for another trainer
-        self.dead: dict[int, str] = {}  # numbers of trainers, and how they ended
-        self.number: int | None = None  # of calls that another trainer may repeat
         formation = rank_context.formation
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
-
-    def fileno(self) -> int:
-        """A file descriptor that is readable when a message for :meth:`hear` has arrived."""
-        return self._connection.fileno()
-
-    def own_address(self) -> str:
-        """The address of this machine by which it reaches the supervisor."""
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
-            return sock.getsockname()[0]
 
     def send(self, *message: Any) -> None:
         """Send a message without waiting for a reply."""
@@ -91,16 +58,13 @@ class ControlLink:
         self._num_finished += 1
 
     def start_heartbeats(self, every_s: float) -> None:
-        """Report every ``every_s`` seconds, from a thread, that this trainer runs and what it has finished.
-
-        The message also says whether this trainer waits for another one, and so cannot finish anything.
-        """
+        """Report every ``every_s`` seconds, from a thread, that this trainer runs and what it has finished."""
         threading.Thread(target=self._send_heartbeats, args=(every_s,), name="heartbeats", daemon=True).start()
 
     def _send_heartbeats(self, every_s: float) -> None:
         with suppress(OSError):  # the supervisor has ended
             while True:
-                self.send("alive", self._step, self._num_finished, self.is_waiting)
+                self.send("alive", self._step, self._num_finished)
                 time.sleep(every_s)
 
     def order(self) -> tuple[Rank, Formation]:
@@ -109,30 +73,14 @@ class ControlLink:
         return order
 
     def call(self, name: str, *args: Any) -> Any:
-        return self._answer_to("call", name, args, self.number)
+        return self._answer_to("call", name, args)
 
     def ask(self, name: str, *args: Any) -> Any:
         """Call a method of :class:`harness.cluster.world.World` and wait for its result. Raises its HarnessError."""
         return self._answer_to("ask", name, args)
 
     def tell(self, name: str, **values: Any) -> None:
-        self.send("tell", name, values, self.number)
-
-    def number_calls(self, number: int) -> None:
-        """Give ``number`` to the calls of the next action; an action makes one call of the supervisor at most.
-
-        The supervisor carries out one call for each number. Another trainer that repeats the action gives it the same
-        number, and gets the first call's result.
-        """
-        self.number = number
-
-    def ask_outcome(self, num_calls: int, values: Mapping[int, bytes]) -> ExchangeOutcome | None:
-        """Ask for the outcome of the exchange under way, after ``num_calls`` completed ones.
-
-        ``values``: by number of a dead trainer, its encoded value in the last completed exchange. Returns None if one
-        more trainer has died: ask again.
-        """
-        return self._answer_to("ask_outcome", num_calls, values)
+        self.send("tell", name, values)
 
     def _answer_to(self, *message: Any) -> Any:
         self.send(*message)
@@ -140,13 +88,6 @@ class ControlLink:
         if error is not None:
             raise error
         return value
-
-    def await_trainers(self) -> Formation:
-        """Wait until all processes that replace dead trainers are ready; returns the generation that includes them."""
-        self.is_waiting = True
-        formation = self._answer_to("admit")
-        self.is_waiting = False
-        return formation
 
     def join(self, rank: Rank, formation: Formation) -> None:
         """Leave the present world, if any, and join the world of ``formation`` as ``rank``. Raises WorldBroken."""
@@ -173,7 +114,7 @@ class ControlLink:
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
-        self.send("publish", generation, (address, self.trainer_address()))
+        self.send("publish", generation, address)
         while True:
             kind, *values = self._await("addresses", "broken", "join")
             if kind == "join":
@@ -181,12 +122,7 @@ class ControlLink:
             elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
             elif kind == "addresses":
-                addresses = {rank: address for rank, (_, address) in values[1].items() if address is not None}
-                self.trainer_addresses = {rank_order(rank)[1]: address for rank, address in addresses.items()}
-                for number, (*_, has_met) in self.trainer_addresses.items():
-                    if not has_met:
-                        self.dead.pop(number, None)  # the entry is about its predecessor
-                return {rank: address for rank, (address, _) in values[1].items()}
+                return values[1]
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )
@@ -205,8 +141,6 @@ class ControlLink:
                 raise Stopped
             case "spares":
                 self._has_spares = True
-            case "trainer_died":
-                self.dead[message[1]] = message[2]
             case "halt":
                 self._is_stopping = True
             case _:

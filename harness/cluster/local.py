@@ -10,62 +10,59 @@ from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Ranks, Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
-from harness.core.plans import Rank, is_ps, is_trainer, ps_rank
+from harness.core.plans import CHIEF, Rank, all_ranks, is_compute, is_ps
 from harness.processes.stop import StopRequest
 
 
+class ComputeName:
+    """A compute rank of engine ``local``, which exists by name alone: the trainer computes every batch itself."""
+
+    def handle(self, request: Request) -> Reply:
+        """The reply to a request without a share: None."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class LocalRanks(Ranks):
-    """The ranks of engine ``local``: each PS rank's server is an object in this process; trainers are only names.
+    """The ranks of engine ``local``: the server of each PS rank is an object in this process.
 
     Attributes:
-        dead_trainers: the killed trainers that do not take part again yet, and whether each has been replaced.
+        has_lost_chief: whether ``trainer0`` was killed and not replaced. This process then plays the new one.
     """
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
-        self._make_server, self._num_trainers = make_server, num_trainers
-        self.dead_trainers: dict[Rank, bool] = {}
-        self._replaced_at_once: set[Rank] = set()  # dead trainers whose replacements already count as alive
-        self.names = tuple(ps_rank(k) for k in range(num_ps))
-        self.servers: dict[Rank, RankServer] = {}
+        self._make_server = make_server
+        self.has_lost_chief = False
+        self.names = tuple(rank for rank in all_ranks(num_ps, num_trainers) if rank != CHIEF)
+        self.servers: dict[Rank, RankServer | ComputeName] = {}
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the server of each PS rank and abandon its pending save; count each trainer as dead."""
-        self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), False)
-        self._replaced_at_once -= {*ranks}
+        """Drop the server of each rank and abandon its pending save."""
+        self.has_lost_chief = self.has_lost_chief or CHIEF in ranks
         for rank in ranks:
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
         return {rank: {"engine": "local"} for rank in ranks}
 
-    def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        dead = [*self.dead_trainers.keys() - self._replaced_at_once]
-        return sorted(dead) if len(dead) == self._num_trainers else []
-
-    def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Count the trainers as alive for :meth:`dead_trainers_after`.
-
-        The next request still raises RankLost for them, and for the PS ranks lost with them.
-        """
-        self._replaced_at_once = {*filter(is_trainer, ranks)}
-
     hang = kill  # a rank that answers nothing differs in no result from a dead one
+
+    def replace_chief(self, ranks: Sequence[Rank]) -> None:
+        """Do nothing: this process goes on. The next request raises RankLost for ``ranks``."""
 
     def close(self) -> None:
         self.kill(self.names)
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Make new servers, with empty shards, for the PS ranks in ``ranks``.
-
-        The trainers in it take part again after :meth:`LocalCluster.admit`, or at once if all trainers had died.
-        """
-        if len(self.dead_trainers) == self._num_trainers:
-            self.dead_trainers, self._replaced_at_once = {}, set()
-        else:
-            self.dead_trainers |= dict.fromkeys(filter(is_trainer, ranks), True)
-        for rank in filter(is_ps, ranks):
-            self.servers[rank] = self._make_server(rank)
-            self.servers[rank].reach = self._reach
+        """Make new servers for ``ranks``, those of PS ranks with empty shards."""
+        self.has_lost_chief = self.has_lost_chief and CHIEF not in ranks
+        for rank in ranks:
+            if is_compute(rank):
+                self.servers[rank] = ComputeName()
+            elif rank != CHIEF:
+                self.servers[rank] = server = self._make_server(rank)
+                server.reach = self._reach
         return {"engine": "local"}
 
     def _reach(self, rank: Rank, request: Request) -> Reply:
@@ -101,40 +98,36 @@ class LocalCluster(Cluster):
 
     def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks
-        self.ranks = ranks.names
+        self.ranks = tuple(filter(is_ps, ranks.names))
+        self.compute_ranks = tuple(filter(is_compute, ranks.names))
         self._seeks_dead = False  # whether a fault has killed ranks, so that all are checked
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
         servers = self._ranks.servers
-        replies = {
-            rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
-        }
-        return requests, replies
+        asked = [rank for rank in self._ranks.names if rank in requests and rank in servers]
+        return requests, {rank: servers[rank].handle(requests[rank]) for rank in asked}
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
         requests, replies = underway
         raise_failures(replies.values())
-        asked, self._seeks_dead = self.ranks if self._seeks_dead else requests, False
+        asked = [*requests]
+        if self._seeks_dead and (self._ranks.has_lost_chief or not any(map(is_compute, requests))):
+            asked, self._seeks_dead = [*self._ranks.names], False
         self._raise_lost(asked, replies)
         return replies
 
     def _raise_lost(self, ranks: Collection[Rank], replies: Mapping[Rank, Reply]) -> None:
-        """Raise RankLost if some of ``ranks`` were dropped, or trainers have died that were not replaced."""
+        """Raise RankLost if some of ``ranks`` were dropped, or ``trainer0`` was killed and not replaced."""
         lost = [rank for rank in ranks if rank not in self._ranks.servers]
-        lost += [rank for rank, is_replaced in self._ranks.dead_trainers.items() if not is_replaced]
+        lost += [CHIEF] if self._ranks.has_lost_chief else []
         if lost:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
     def expect_losses(self) -> None:
         self._seeks_dead = True
 
+    def take_over(self, lost: Mapping[Rank, str]) -> None:
+        self.expect_losses()
+
     def replace(self, lost: Iterable[Rank]) -> None:
-        self._raise_lost(self.ranks, {})
-
-    @property
-    def awaits_trainers(self) -> bool:
-        return any(self._ranks.dead_trainers.values())
-
-    def admit(self, state: Callable[[], Any]) -> None:
-        """Count replaced trainers as alive. ``state`` is not called: trainers have no state of their own here."""
-        self._ranks.dead_trainers = {rank: False for rank, is_in in self._ranks.dead_trainers.items() if not is_in}
+        self._raise_lost(self._ranks.names, {})

@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.core.errors import HarnessError
 from harness.core.plans import Progress, Rank, SavePlan
 from harness.core.shard import Taken
+from harness.core.shares import Share
 from harness.store import FileRecord
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
@@ -247,6 +248,16 @@ class LoadState:
     file: FileRecord
 
 
+@dataclass(frozen=True)
+class Compute:
+    """Request to a compute rank: forward and backward of a share. Reply: its part of the batch (P, W), float32.
+
+    ``share``: None where the trainer computes the whole batch itself; the reply is then None.
+    """
+
+    share: Share | None = None
+
+
 Request = (
     Exchange
     | Several
@@ -259,6 +270,7 @@ Request = (
     | CountReplicaSaved
     | WriteState
     | LoadState
+    | Compute
 )
 Reply = Any
 
@@ -282,16 +294,18 @@ def no_op() -> None:
 
 
 class Cluster(Protocol):
-    """The interface through which the trainer calls the PS ranks of a run.
+    """The interface through which the trainer calls the PS ranks and the compute ranks of a run.
 
     Attributes:
         overlaps: whether requests are served while the caller works between :meth:`start` and :meth:`finish`. If not,
-            ``start`` serves them itself.
+            ``start`` serves them itself, and compute ranks compute nothing.
         ranks: all PS ranks, in order.
+        compute_ranks: all compute ranks, in order.
     """
 
     overlaps: bool
     ranks: tuple[Rank, ...]
+    compute_ranks: tuple[Rank, ...]
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
         """Serve every request and wait for all; returns and raises as :meth:`finish`."""
@@ -305,8 +319,8 @@ class Cluster(Protocol):
         """Wait for requests that were started; the replies are sorted by rank.
 
         Raises:
-            RankLost: PS ranks or other trainers are dead. It is raised after all living ranks have answered, and
-                carries their replies, except if a living rank reports that it could not reach a dead one.
+            RankLost: ranks are dead. It is raised after all living ranks have answered, and carries their replies,
+                except if a living rank reports that it could not reach a dead one.
             HarnessError: a rank's code raised an exception.
         """
         ...
@@ -314,46 +328,21 @@ class Cluster(Protocol):
     def expect_losses(self) -> None:
         """Announce that a planned fault is about to kill ranks.
 
-        The requests in flight, or else the next ones, raise RankLost with all dead ranks, also those that had answered
-        or were not asked.
+        The requests to PS ranks in flight, or else the next ones, raise RankLost with all dead ranks, also those that
+        had answered or were not asked. A :class:`Compute` request names a dead rank only if it was sent there: the
+        number of compute ranks does not change when the death of a PS rank is found.
         """
         ...
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Connect with the replacements of ``lost``, which the supervisor has started (``Effects.replace``).
 
-        Their shards hold nothing until they are restored or initialised. Trainers are admitted later (:meth:`admit`).
-        Raises RankLost if more ranks have died.
+        Their shards hold nothing until they are restored or initialised. Raises RankLost if more ranks have died.
         """
         ...
 
-    @property
-    def awaits_trainers(self) -> bool:
-        """Whether replacements of trainers have started that do not take part yet."""
-        return False
-
-    def admit(self, state: Callable[[], Any]) -> None:
-        """Admit the trainers that replace dead ones: one trainer gives them ``state()``, from which they start.
-
-        No request may be in flight. If ranks die meanwhile, no trainer is admitted, and the next request detects them.
-        """
-
-    def hand_over(self) -> Any:
-        """The state of this object that new trainers need if all die now: the argument of :meth:`take_over`."""
-        return None
-
-    def take_over(self, given: Any, lost: Mapping[Rank, str]) -> None:
-        """Load the result ``given`` of :meth:`hand_over` of a trainer that has died. The next request raises RankLost.
-
-        ``lost``: the dead ranks, among them all former trainers, and how each died.
-        """
-
-    def enter(self) -> Any:
-        """Wait until the other trainers :meth:`admit` this one; returns the state that they give it.
-
-        None, at once, if this trainer does not replace a dead one while others live.
-        """
-        return None
+    def take_over(self, lost: Mapping[Rank, str]) -> None:
+        """Have the next request raise RankLost for ``lost``: the dead ranks, the former trainer among them, and how."""
 
 
 Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]

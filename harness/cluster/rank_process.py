@@ -1,6 +1,6 @@
-"""The processes of engine ``rpc``: the main functions of PS and trainer ranks.
+"""The processes of engine ``rpc``: the main functions of the trainer, and of all ranks that serve it.
 
-A request of a trainer calls :meth:`PsProcess.serve` in the PS rank.
+A request of the trainer calls :meth:`PsProcess.serve` in another rank.
 """
 
 import signal
@@ -14,17 +14,15 @@ from torch.distributed import rpc
 
 from harness import sources
 from harness.cluster import group, wire
+from harness.cluster.compute import ComputeServer
 from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
 from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
-from harness.cluster.mesh import Mesh
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.trainers import SeveralTrainers
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, is_ps, is_spare_trainer, rank_order
-from harness.core.trainers import ALONE
+from harness.core.plans import Rank, is_ps, is_spare
 from harness.files import hold_also
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts
@@ -33,7 +31,7 @@ _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
 
 class PsProcess:
-    """The process of a PS rank, or of a spare, which has no shard yet. RPC threads call its methods.
+    """The process of a PS rank, of a compute rank, or of a spare, which is neither yet. RPC threads call its methods.
 
     It serves one request at a time, except that :meth:`read` does not wait for :meth:`serve`.
     """
@@ -42,8 +40,7 @@ class PsProcess:
         self._spec = spec
         self._context = rank_context
         self._serving = threading.Lock()
-        self._server: RankServer | None = None
-        self._served: tuple[int, Reply] = (0, None)  # number of the last numbered request, and its reply
+        self._server: RankServer | ComputeServer | None = None
 
     def follow_orders(self, link: ControlLink) -> None:
         """Join one generation after another, in the main thread, until the order to end: it raises Stopped."""
@@ -51,7 +48,7 @@ class PsProcess:
         formation = self._context.formation
         order = link.order() if formation is None else (self._context.rank, formation)
         while True:
-            if is_ps(order[0]):
+            if not is_spare(order[0]):
                 self.adopt(order[0])
             try:
                 link.join(*order)
@@ -60,34 +57,25 @@ class PsProcess:
             order = link.order()
 
     def adopt(self, rank: Rank) -> None:
-        """Serve as ``rank`` from now on, with an empty shard; a no-op if this process does so already."""
+        """Serve as ``rank`` from now on, a PS rank with an empty shard; a no-op if this process does so already."""
         with self._serving:
             if self._server is None or self._server.rank != rank:
-                self._server = RankServer(self._spec, rank)
+                self._server = RankServer(self._spec, rank) if is_ps(rank) else _compute_server(self._spec, rank)
 
-    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None, number: int | None = None) -> Reply:
+    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
         """Serve one request.
 
-        Args:
-            workers: the ranks' names in the RPC world, with a request for which this rank asks other ranks.
-            number: of the request; None for a message of a step, which has its step, and if there is one trainer. If it
-                is not above the last number served, the request repeats one of a trainer that has died, and gets the
-                last reply.
+        ``workers``: the ranks' names in the RPC world, with a request for which this rank asks other ranks.
         """
-        assert self._server is not None, "not a PS rank"
+        assert self._server is not None, "a spare serves nobody"
         with self._serving:
-            if number is not None and number <= self._served[0]:
-                return self._served[1]
-            if workers is not None:
+            if workers is not None and isinstance(self._server, RankServer):
                 self._server.reach = partial(self._reach, workers)
-            reply = self._server.handle(request)
-            if number is not None:
-                self._served = number, reply
-            return reply
+            return self._server.handle(request)
 
     def read(self, request: Request) -> Reply:
         """Serve a read-only request of another rank. It does not wait for :meth:`serve`, as ranks may ask in a ring."""
-        assert self._server is not None, "not a PS rank"
+        assert self._server is not None, "a spare serves nobody"
         return self._server.handle(request)
 
     def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
@@ -103,6 +91,11 @@ class PsProcess:
         """Abandon a pending save."""
         if self._server is not None:
             self._server.close()
+
+
+def _compute_server(spec: RankSpec, rank: Rank) -> ComputeServer:
+    assert spec.make_share_trainer is not None, "a run with compute ranks divides its batches"
+    return ComputeServer(rank, spec.make_share_trainer())
 
 
 def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
@@ -125,14 +118,14 @@ def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) ->
         with sources.modules_fixed():
             work(ControlLink(rank_context))
     except Stopped:
-        pass  # if a trainer's job has not ended, the supervisor knows why
+        pass  # if the trainer's job has not ended, the supervisor knows why
     except (EOFError, OSError):
         leash.follow()  # returns if the supervisor lives and has closed the connection
     group.leave()
 
 
 def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
-    """Main function of a PS rank or a spare."""
+    """Main function of a PS rank, a compute rank or a spare."""
     process = PsProcess(spec, rank_context)
     wire.serve_by(process)
     _run_rank(rank_context, process.follow_orders)
@@ -144,31 +137,17 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
 
     def work(link: ControlLink) -> None:
         link.start_heartbeats(rank_context.options.rpc_timeout_s * _HEARTBEAT)
-        mesh = _mesh(link)
-        link.send(*_carry_out(job, link, mesh))
+        link.send(*_carry_out(job, link))
         link.order()
-        if mesh is not None:
-            mesh.close()
 
     _run_rank(rank_context, work)
 
 
-def _mesh(link: ControlLink) -> Mesh | None:
-    """The connections with the other trainers; None if there is one trainer."""
-    context = link.rank_context
-    if context.options.num_trainers == 1:
-        return None
-    mesh = Mesh(-1 if is_spare_trainer(context.rank) else rank_order(context.rank)[1], link)
-    link.trainer_address = lambda: mesh.address
-    return mesh
-
-
-def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message:
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> control.Message:
     """Run ``job``; returns the message that reports its end. Raises Stopped, EOFError, ConnectionError."""
     try:
-        effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh, link.number_calls))
-        job(RpcCluster(link, effects, mesh), effects)
-        effects.group.agree("the end", None)  # no trainer needs another one any more
+        effects = Effects(link)
+        job(RpcCluster(link, effects), effects)
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):

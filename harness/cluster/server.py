@@ -41,6 +41,7 @@ from harness.core.placement import Placement
 from harness.core.plans import Rank, buddy_of, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
+from harness.core.shares import ShareTrainer
 from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
 from harness.store import ShardStore, read_state, save_kind, write_state
 from harness.store.format import bytes_of
@@ -54,9 +55,10 @@ Reach = Callable[[Rank, Request], Reply]
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """The parameters of a PS rank; can be pickled.
+    """The parameters of a PS rank or a compute rank; can be pickled.
 
     ``write_faults``: by rank, by number of a planned fault, the system's error (errno) with which its write fails.
+    ``make_share_trainer``: makes what computes shares on a compute rank.
     """
 
     placement: Placement
@@ -70,6 +72,7 @@ class RankSpec:
     save_buffer_bytes: int
     keeps_replica: bool = False
     write_faults: Mapping[Rank, Mapping[int, int]] = field(default_factory=dict)
+    make_share_trainer: Callable[[], ShareTrainer] | None = None
 
 
 def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -> bool:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.cluster.effects import Resumption, Succession
-from harness.core.errors import NoTrainerLeft, RunFailed
+from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Hit, PlannedFault, Powers, Struck, Victims, merge_faults
-from harness.core.plans import Rank, host_name, is_trainer, rank_order
+from harness.core.plans import CHIEF, Rank, host_name, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 
@@ -25,25 +25,21 @@ class Ranks(Victims, Protocol):
         """Called when the run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Replace dead ranks: PS ranks by ones with empty shards, trainers by ones that wait to be admitted.
+        """Replace dead ranks, PS ranks by ones with empty shards.
 
         A replacement has the name of the dead rank. ``step`` steps are finished. Returns the ``machine`` part of the
         regroup event. Raises RunFailed.
         """
         ...
 
-    def dead_trainers_after(self, ranks: Collection[Rank]) -> list[Rank]:
-        """The trainers and waiting replacements, if no trainer takes part after the loss of ``ranks``; else empty."""
-        ...
-
-    def replace_all_trainers(self, ranks: Sequence[Rank]) -> None:
-        """Replace ``ranks`` at once: all trainers, and PS ranks lost with them. No trainer is left to ask for it."""
+    def replace_chief(self, ranks: Sequence[Rank]) -> None:
+        """Replace ``ranks`` at once: ``trainer0``, and ranks lost with it. No trainer is left to ask for it."""
         ...
 
 
 @dataclass(kw_only=True, eq=False)
 class Supervisor(Resumable):
-    """Owns the trace, the record and the manifest of one run; serves its trainers.
+    """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
         planned_faults: each is carried out once; its number is its index.
@@ -171,19 +167,11 @@ class Supervisor(Resumable):
                     f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {step} for the fault "
                     f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
-        if planned.takes_trainers:
+        if planned.time.takes_chief:
             ranks = sorted(self._killed, key=rank_order)  # and those that were struck before, and were not found
-            lost = dict.fromkeys(ranks, "killed with all trainers, or before them")
+            lost = dict.fromkeys(ranks, f"killed with {CHIEF}, or before it")
             self._succession = Succession(state=state, lost=lost, struck=planned.struck)
-            self.ranks.replace_all_trainers(ranks)
-            return planned.struck
-        losses = {rank: strike.line for rank, strike in planned.strikes.items() if strike.fault.loss}
-        if dead := self.ranks.dead_trainers_after(losses):
-            line = max(line for rank, line in losses.items() if is_trainer(rank))
-            raise NoTrainerLeft(
-                f"line {line} of the trace: expected a trainer that lives, but {', '.join(dead)} died before another "
-                "one took part again; set them further apart, or use more trainers (cluster.num_trainers)"
-            )
+            self.ranks.replace_chief(ranks)
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:

@@ -34,11 +34,6 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"cluster.num_trainers: expected 1 with backend torch on {config.trainer.device}, got "
             f"{cluster.num_trainers}; torch sums over a part of a batch with other bits than over the whole"
         )
-    if cluster.spare_trainers and cluster.num_trainers == 1:
-        raise ConfigError(
-            f"cluster.spare_trainers: expected 0 with one trainer, got {cluster.spare_trainers}; a spare trainer takes "
-            "the state of another trainer that lives (cluster.num_trainers)"
-        )
     ranks = all_ranks(config.num_ps, cluster.num_trainers)
     if unknown := sorted(config.cluster.place.keys() - {*ranks}):
         ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]

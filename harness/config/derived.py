@@ -27,7 +27,6 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         "total_samples": total_samples,
         "snapshot_frac": _snapshot_frac(profile) if config.save.mode == "async" else None,
         "num_spares": config.cluster.spares,
-        "num_spare_trainers": config.cluster.spare_trainers,
         "batch_size": config.trainer.batch_size,
     }
     return Costs(**{**shared, **of_run})

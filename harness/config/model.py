@@ -137,8 +137,8 @@ class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
     """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
     num_trainers: Annotated[int, Field(ge=1, le=256), BY_TRACE] = 1
-    """Trainers of engine `rpc`, each a process with a replica of the dense network. They divide the samples of a batch
-        and the PS ranks; their number changes no bit. More than one needs backend `compiled` (docs/TRAINERS.md)."""
+    """Trainers of engine `rpc`: `trainer0` runs the job, the others compute shares of every batch for it, each in a
+        process. Their number changes no bit. More than one needs backend `compiled` (docs/TRAINERS.md)."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES), NO_RESULT] = "fork"
@@ -159,11 +159,8 @@ class ClusterConfig(_Model):
     """Launchers `hosts` and `ray`: seconds of silence after which a host counts as dead, with all its ranks. A host
         that hears nothing of the supervisor ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Of the results, only
-    emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""
-    spare_trainers: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of spare trainer nodes: on engine `rpc`, processes that have read the data and take over when trainers
-    die. Results depend on it as on `spares`."""
+    """Number of spare nodes: on engine `rpc`, processes that take over at once when PS ranks or compute ranks die. Of
+    the results, only emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""
     host: Annotated[str, NO_RESULT] = "127.0.0.1"
     """Address that the supervisor's control channel listens on; with launcher `hosts` or `ray` one that all hosts
         reach."""

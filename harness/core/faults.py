@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
-from harness.core.plans import Rank, rank_order
+from harness.core.plans import CHIEF, Rank, rank_order
 
 Phase = Literal["boundary", "lookup", "forward", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """When a fault strikes: at a boundary between steps, or in a phase that a run passes through."""
@@ -218,7 +218,7 @@ class FaultTime(NamedTuple):
     With ``trace.clock: samples`` the fault is due at the boundary after ``step`` steps, with ``wall`` when the clock
     reads ``hour``. A fault with a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
     ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save.
-    ``takes_trainers``: whether all trainers die.
+    ``takes_chief``: whether the trainer that holds the state of the run dies. ``takes_trainers``: whether all die.
     """
 
     step: int
@@ -226,6 +226,7 @@ class FaultTime(NamedTuple):
     phase: Phase = "boundary"
     loses_ranks: bool = True
     fails_write: bool = False
+    takes_chief: bool = False
     takes_trainers: bool = False
 
     @property
@@ -255,7 +256,7 @@ class PlannedFault:
 
     ``strikes``: by rank, in rank order; all of these ranks are lost, or none. ``repair_h``: the longest repair time of
     lost ranks, in hours; None if no entry has one. ``hosts``: indices of hosts lost as a whole, in this order.
-    ``takes_trainers``: all trainers die, at a boundary.
+    ``takes_trainers``: all trainers die.
     """
 
     step: int
@@ -294,7 +295,8 @@ class PlannedFault:
     @property
     def time(self) -> FaultTime:
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
-        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, self.takes_trainers)
+        takes_chief = loses_ranks and CHIEF in self.strikes
+        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, takes_chief, self.takes_trainers)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:

@@ -112,7 +112,7 @@ class OverheadLedger(Resumable):
 
     _state = (
         *("save_h", "load_h", "lost_h", "reschedule_h", "num_saves", "num_failures", "payload_bytes", "load_bytes"),
-        *("_written_h", "_spares_h", "_spare_trainers_h"),
+        *("_written_h", "_spares_h"),
     )
 
     def __init__(self, costs: Costs) -> None:
@@ -127,7 +127,6 @@ class OverheadLedger(Resumable):
         self.load_bytes = 0
         self._written_h = 0.0  # wall hour at which the last save in the background is written
         self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
-        self._spare_trainers_h = [0.0] * costs.num_spare_trainers
 
     def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
         """Charge one save, under any strategy, and return the hours that training stood still for it.
@@ -158,7 +157,6 @@ class OverheadLedger(Resumable):
         samples: int = 0,
         loads: bool = True,
         num_ranks: int = 1,
-        num_trainers: int = 0,
         hangs: bool = False,
     ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
@@ -167,13 +165,13 @@ class OverheadLedger(Resumable):
 
         ``reschedule_h``: hours of rescheduling by the trace; None for O_res. ``load_bytes``: payload that is read, of
         ``bytes_full``. ``samples``: position of the run. ``loads``: whether a shard or the dense network is read or
-        reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``, ``num_trainers``: PS ranks and
-        trainers that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``.
+        reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``: dead
+        ranks that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
         wait_h = costs.o_res_h if reschedule_h is None else reschedule_h
-        if costs.spare_o_res_h is not None and self._take_spares(num_ranks, num_trainers, self.wall_h(samples), wait_h):
+        if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
         wait_h += costs.detect_h if hangs else 0.0
         load_h = load_price(costs, load_bytes / bytes_full) if loads or costs.trainer_load else 0.0
@@ -185,23 +183,14 @@ class OverheadLedger(Resumable):
         self.load_bytes += load_bytes
         return cost
 
-    def _take_spares(self, num_ranks: int, num_trainers: int, now_h: float, refill_h: float) -> bool:
-        """Use one spare for each dead rank if enough are ready at ``now_h``, else none; returns whether they were used.
+    def _take_spares(self, num: int, now_h: float, refill_h: float) -> bool:
+        """Use ``num`` spares if so many are ready at ``now_h``, else none; returns whether they were used.
 
         A used spare is ready again after ``refill_h``.
         """
-
-        def are_ready(num: int, spares_h: list[float]) -> bool:
-            return num <= sum(ready_h <= now_h for ready_h in spares_h)
-
-        def without(num: int, spares_h: list[float]) -> list[float]:
-            return sorted([*spares_h[num:], *[now_h + refill_h] * num])
-
-        takes = are_ready(num_ranks, self._spares_h) and are_ready(num_trainers, self._spare_trainers_h)
-        if not takes or num_ranks + num_trainers == 0:
+        if not 0 < num <= sum(ready_h <= now_h for ready_h in self._spares_h):
             return False
-        self._spares_h = without(num_ranks, self._spares_h)
-        self._spare_trainers_h = without(num_trainers, self._spare_trainers_h)
+        self._spares_h = sorted([*self._spares_h[num:], *[now_h + refill_h] * num])
         return True
 
     def wall_h(self, samples: int) -> float:
@@ -227,5 +216,4 @@ class OverheadLedger(Resumable):
         costs = self._costs
         if costs.num_trainers is None:
             return None
-        num_spares = costs.num_spares + costs.num_spare_trainers
-        return self.total_h * (costs.num_ps + costs.num_trainers + num_spares) + costs.job_h * num_spares
+        return self.total_h * (costs.num_ps + costs.num_trainers + costs.num_spares) + costs.job_h * costs.num_spares

@@ -31,7 +31,7 @@ def trainer_rank(index: int) -> Rank:
 
 
 CHIEF: Rank = trainer_rank(0)
-"""The rank under whose name the files of the dense network are stored, whichever trainer writes them."""
+"""The trainer that runs the step loop and holds the state of the run. The other trainers are compute ranks."""
 
 
 def is_ps(rank: Rank) -> bool:
@@ -40,6 +40,11 @@ def is_ps(rank: Rank) -> bool:
 
 def is_trainer(rank: Rank) -> bool:
     return rank.startswith("trainer")
+
+
+def is_compute(rank: Rank) -> bool:
+    """Whether ``rank`` is a compute rank: a trainer that computes shares of batches and holds no state."""
+    return is_trainer(rank) and rank != CHIEF
 
 
 def rank_order(rank: Rank) -> tuple[bool, int]:
@@ -53,22 +58,12 @@ def all_ranks(num_ps: int, num_trainers: int = 1) -> tuple[Rank, ...]:
 
 
 def spare_name(index: int) -> Rank:
-    """Name of a spare, a process that waits for the death of a PS rank, and then takes over that rank's name."""
+    """Name of a spare, a process that waits for the death of a rank, and then takes over that rank's name."""
     return f"spare{index}"
 
 
 def is_spare(name: Rank) -> bool:
-    """Whether ``name`` is that of a spare for PS ranks."""
-    return name.startswith("spare") and not is_spare_trainer(name)
-
-
-def spare_trainer_name(index: int) -> Rank:
-    """Name of a spare trainer, a process that waits for the death of a trainer, and then takes over its name."""
-    return f"spare_trainer{index}"
-
-
-def is_spare_trainer(name: Rank) -> bool:
-    return name.startswith("spare_trainer")
+    return name.startswith("spare")
 
 
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
@@ -136,9 +131,8 @@ class Costs:
 
     A field with the name of a constant of :class:`harness.config.profiles.Profile` means the same. The fields with a
     default are prices (docs/CPR.md, "Prices"); by default they change no charge. ``num_spares``: nodes that wait for
-    the failure of a PS rank. ``num_spare_trainers``: nodes that wait for the failure of a trainer. ``snapshot_frac``:
-    for a save in the background, the ratio of the time that training stands still to the time of writing the bytes;
-    None: training waits for the whole save. ``batch_size``: samples of a step.
+    the failure of a rank. ``snapshot_frac``: for a save in the background, the ratio of the time that training stands
+    still to the time of writing the bytes; None: training waits for the whole save. ``batch_size``: samples of a step.
     """
 
     job_h: float
@@ -158,7 +152,6 @@ class Costs:
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0
-    num_spare_trainers: int = 0
     batch_size: int = 1
 
     def samples_of(self, hours: float) -> int:

@@ -124,7 +124,7 @@ def processors_of(config: Config) -> int:
     if not starts_processes(config):
         return config.trainer.num_threads
     cluster = config.cluster
-    num_beside = config.num_ps + cluster.spares + cluster.spare_trainers
+    num_beside = config.num_ps + cluster.spares
     return cluster.num_trainers * config.trainer.num_threads + num_beside
 
 

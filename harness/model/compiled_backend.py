@@ -7,7 +7,7 @@ part, W numbers of a sample in it.
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Thread
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan
-from harness.core.trainers import ALONE, TrainerGroup
+from harness.core.shares import Helpers, Share, spans
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.team import num_counters
@@ -30,9 +30,9 @@ class CompiledBackend:
     """The network's arithmetic on several threads; see :class:`harness.model.dlrm.Backend`.
 
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. ``is_eager``:
-    worker threads begin the step of a batch at once, while the caller does something else. ``group``: the trainers
-    among which the samples of each batch are divided; all take the same step. There are as many threads as torch has
-    when the batch size changes. No bit of a result depends on the number of threads or trainers.
+    worker threads begin the step of a batch at once, while the caller does something else. There are as many threads as
+    torch has when the batch size changes. No bit of a result depends on the number of threads, or on whether compute
+    ranks help.
     """
 
     def __init__(
@@ -43,21 +43,24 @@ class CompiledBackend:
         *,
         learning_rate: float,
         is_eager: bool,
-        group: TrainerGroup = ALONE,
     ) -> None:
-        self._make_pass = partial(
-            *(TeamPass, bottom_JO, top_JO, sums_JO), learning_rate=learning_rate, is_eager=is_eager, group=group
-        )
+        self._make_pass = partial(TeamPass, bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
-    def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    def train(  # noqa: PLR0917 - the arguments of Backend.train
+        self,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None,
+        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()
-        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
+        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N, helpers)
 
     def step(self, *, is_alone: bool = False) -> None:
         if self._training is not None:
@@ -74,11 +77,33 @@ class CompiledBackend:
         return self._make_pass(num_samples=num_samples)
 
 
-class TeamPass:
-    """The network on batches of one size, with its buffers and a team of as many threads as torch has when it is made.
+class ShareTeam:
+    """Computes shares, on a compute rank. It keeps buffers from one share to the next, and no state.
 
-    The worker threads end with the object. While it lives its process must not be forked. The other arguments are those
-    of :class:`CompiledBackend`.
+    ``num_threads``: of the team.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._layers_JO: tuple[Tensor, ...] = ()
+        self._pass: TeamPass | None = None
+
+    def __call__(self, share: Share) -> Tensor:
+        """The part (P, W) of ``share`` (:meth:`TeamPass.train_part`)."""
+        if self._pass is None or self._pass.num_samples != share.num_samples:
+            self._layers_JO = tuple(map(torch.empty_like, share.layers_JO))
+            bottom_JO, top_JO = self._layers_JO[: share.num_bottom], self._layers_JO[share.num_bottom :]
+            self._pass = TeamPass(bottom_JO, top_JO, num_samples=share.num_samples, num_threads=self._num_threads)
+        for own_JO, given_JO in zip(self._layers_JO, share.layers_JO, strict=True):
+            own_JO.copy_(given_JO)
+        return self._pass.train_part(share)
+
+
+class TeamPass:
+    """The network on batches of one size, with its buffers and a team of threads.
+
+    The worker threads end with the object. While it lives its process must not be forked. ``num_threads``: None for as
+    many as torch has now. The other arguments are those of :class:`CompiledBackend`.
     """
 
     def __init__(
@@ -88,13 +113,14 @@ class TeamPass:
         sums_JO: Sequence[Tensor] = (),
         *,
         num_samples: int,
-        learning_rate: float,
-        is_eager: bool,
-        group: TrainerGroup = ALONE,
+        learning_rate: float = 0.0,
+        is_eager: bool = False,
+        num_threads: int | None = None,
     ) -> None:
         self.num_samples = num_samples
-        self._is_eager, self._group = is_eager, group
-        num_shares = torch.get_num_threads()
+        self._is_eager = is_eager
+        self._layers_JO, self._num_bottom = (*bottom_JO, *top_JO), len(bottom_JO)
+        num_shares = num_threads or torch.get_num_threads()
         bottom = _Stack(bottom_JO, sums_JO[: len(bottom_JO)], num_samples, ends_in_relu=True)
         top = _Stack(top_JO, sums_JO[len(bottom_JO) :], num_samples, ends_in_relu=False)
         layers = np.array([*bottom.layers, *top.layers], LAYER)
@@ -117,6 +143,9 @@ class TeamPass:
         job["learning_rate"] = learning_rate
         team.prepare(self._job_1)
         self._of_samples = _of_samples(bottom, top, vector_grads_BVD, self._losses_B)
+        self._dense_BI = torch.empty((num_samples, len(bottom_JO[0]) - 1))  # of a share, as are the next two
+        self._labels_B = torch.empty(num_samples)
+        self._inverse_A = torch.empty(num_samples * (vectors_BVD.shape[1] - 1), dtype=torch.int64)
         # The program has addresses only: this object and each worker keep the arrays alive.
         self._buffers = (
             bottom,
@@ -139,8 +168,14 @@ class TeamPass:
         for worker in workers:
             worker.start()
 
-    def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    def train(  # noqa: PLR0917 - the arguments of Backend.train
+        self,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None,
+        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), self._dim))
@@ -157,35 +192,62 @@ class TeamPass:
             grads_ND.numpy(),
             self._losses_B,
         )
-        if self._group.size == 1:
+        if helpers is None:
             return train(-1, -1, self._is_eager), grads_ND
-        self._train_shares(train)
+        self.update()
+        own, *others = spans(self.num_samples, helpers.num_shares)
+        inverse_BF = plan.inverse_A.view(self.num_samples, -1)
+        shares: list[Share] = []
+        for span in others:
+            part = slice(span.start, span.stop)
+            rows_A = inverse_BF[part].flatten() if slots_N is None else slots_N[inverse_BF[part].flatten()]
+            shares.append(
+                Share(
+                    num_samples=self.num_samples,
+                    first=span.start,
+                    dense_PI=dense_BI[part].clone(),
+                    rows_AD=rows_SX[rows_A, : self._dim],
+                    labels_P=labels_B[part].clone(),
+                    layers_JO=self._layers_JO,
+                    num_bottom=self._num_bottom,
+                )
+            )
+        parts = helpers.begin(shares)
+        train(own.start, own.stop, True)
+        for span, part_PW in zip(others, parts(), strict=True):
+            widths = [values_BX.shape[1] for values_BX in self._of_samples]
+            for values_BX, values_PX in zip(self._of_samples, part_PW.split(widths, dim=1), strict=True):
+                values_BX[span.start : span.stop] = values_PX
         return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
 
-    def _train_shares(self, train: Callable[[int, int, bool], float]) -> None:
-        """Have each trainer of the group train on its share of the samples, and get the others' results.
+    def train_part(self, share: Share) -> Tensor:
+        """By sample of ``share``, (P, W), all that the step and the gradients of rows read of it, and the loss.
 
-        A result is, by sample, the inputs and the output gradients of each layer, the gradients of the rows by access,
-        and the loss. It does not depend on the other samples.
+        It does not depend on the other samples of the batch. The layers of ``share`` are not used, but those of this
+        object.
         """
-        spans, own = self._group.spans(self.num_samples), set[int]()
-
-        def train_share(number: int) -> Tensor:
-            own.add(number)
-            first, last = spans[number].start, spans[number].stop
-            train(first, last, True)
-            self._group.num_samples += last - first
-            return torch.cat([values_BX[first:last] for values_BX in self._of_samples], dim=1)
-
-        widths = [values_BX.shape[1] for values_BX in self._of_samples]
-        for number, share_PW in enumerate(self._group.share("samples", train_share, carries=True)):
-            if number not in own:
-                for values_BX, values_PX in zip(self._of_samples, share_PW.split(widths, dim=1), strict=True):
-                    values_BX[spans[number].start : spans[number].stop] = values_PX
+        first, last = share.first, share.first + len(share.labels_P)
+        num_accesses = len(self._inverse_A)
+        num_tables = num_accesses // self.num_samples
+        self._dense_BI[first:last] = share.dense_PI
+        self._labels_B[first:last] = share.labels_P
+        self._inverse_A[first * num_tables : last * num_tables] = torch.arange(len(share.rows_AD))
+        team.train(
+            self._job_1,
+            self._dense_BI.numpy(),
+            share.rows_AD.numpy(),
+            _IN_ORDER,
+            *(self._inverse_A.numpy(), _IN_ORDER, _IN_ORDER),
+            self._labels_B.numpy(),
+            share.rows_AD.numpy(),  # of gradients, which merging alone writes
+            self._losses_B,
+            *(first, last, True),
+        )
+        return torch.cat([values_BX[first:last] for values_BX in self._of_samples], dim=1)
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes that each trainer sends to each other one for a sample."""
+        """Bytes of a sample in the result of :meth:`train_part`."""
         return sum(values_BX.shape[1] * values_BX.itemsize for values_BX in self._of_samples)
 
     def update(self, *, is_alone: bool = False) -> None:

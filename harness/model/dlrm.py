@@ -23,7 +23,7 @@ from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
-from harness.core.trainers import ALONE, TrainerGroup
+from harness.core.shares import Helpers
 from harness.kernels import products
 from harness.model.backends import obstacle
 from harness.model.models import ModelSize, initial_layer
@@ -39,16 +39,23 @@ class Backend(Protocol):
     A backend is made from one matrix for each layer of the bottom and of the top MLP, Wᵀ above b, and from Adagrad's
     sums of squared gradients, one matrix for each layer, the bottom's first. Without sums the optimizer is SGD. The
     caller shares these matrices, and steps update them in place. ``is_eager``: a step may begin as soon as it is
-    pending, on the backend's own threads. ``group``: the trainers among which the samples of a batch are divided.
+    pending, on the backend's own threads.
     """
 
-    def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    def train(  # noqa: PLR0917 - the parts of a batch
+        self,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None,
+        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D).
 
         The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. The pending step of
-        the previous batch is applied first; the step of this batch is pending afterwards.
+        the previous batch is applied first; the step of this batch is pending afterwards. ``helpers`` compute all
+        shares of the batch but the first; backend ``compiled`` alone takes any.
         """
         ...
 
@@ -81,9 +88,8 @@ class DenseNetwork(Resumable):
 
     Results have the same bits in every process with the same parameters, batch, device, ``backend`` and, with
     ``torch``, number of threads. A ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: a
-    backend with threads of its own begins the step of a batch at once. ``group``: trainers that have a replica each,
-    with the same bits, and divide the samples of a batch. Raises ConfigError if the backend cannot run on this machine,
-    device or dtype, or cannot divide a batch.
+    backend with threads of its own begins the step of a batch at once. Raises ConfigError if the backend cannot run on
+    this machine, device or dtype.
     """
 
     def __init__(
@@ -97,7 +103,6 @@ class DenseNetwork(Resumable):
         optimizer: DenseOptimizerName = "sgd",
         backend: BackendName = "torch",
         is_eager: bool = False,
-        group: TrainerGroup = ALONE,
     ) -> None:
         if backend == "compiled" and (why := obstacle(device, dtype)):
             raise ConfigError(f"backend compiled: {why}; use torch")
@@ -108,19 +113,24 @@ class DenseNetwork(Resumable):
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
         self._parameters |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
         self._parameters |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
-        self._backend = BACKENDS[backend](
-            *(bottom_JO, top_JO, sums_JO), learning_rate=learning_rate, is_eager=is_eager, group=group
-        )
+        self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
-    def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
+    def train(  # noqa: PLR0917 - the parts of a batch
+        self,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None = None,
+        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
         The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. No index is checked.
-        The step of the batch is pending afterwards. The next call of any method applies it.
+        The step of the batch is pending afterwards. The next call of any method applies it. ``helpers``: as
+        :meth:`Backend.train`; they change no bit.
         """
-        return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
+        return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N, helpers)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.

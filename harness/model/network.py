@@ -11,7 +11,7 @@ from harness.core.lookup import BatchPlan, coalesce
 from harness.core.model_options import DlrmOptions, ModelOptions, Shape
 from harness.core.resumable import Resumable
 from harness.core.seeds import generator
-from harness.core.trainers import ALONE, TrainerGroup
+from harness.core.shares import ShareTrainer
 from harness.model.backends import choose_backend
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.models import make_model, model_size
@@ -23,7 +23,7 @@ class AutogradNetwork(Resumable):
 
     Results have the same bits in every process with the same state, batch, device and number of threads of torch. The
     state includes the number of steps so far, which dropout and the dense optimizer ``adam`` read. Raises ConfigError
-    for options that do not fit, and for a ``group`` of several trainers.
+    for options that do not fit.
     """
 
     def __init__(
@@ -36,10 +36,7 @@ class AutogradNetwork(Resumable):
         optimizer: str = "sgd",
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
-        group: TrainerGroup = ALONE,
     ) -> None:
-        if group.size > 1:
-            raise ConfigError(f"model {options.name} trains on whole batches, with other bits on parts")
         self._model = make_model(options, shape, seed=seed).to(device, dtype)
         self._name = options.name
         self._seed, self._learning_rate = seed, learning_rate
@@ -133,10 +130,8 @@ Network = DenseNetwork | AutogradNetwork
 """The dense network of a run; :class:`DenseNetwork` documents the methods."""
 
 
-def make_network(
-    options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool, group: TrainerGroup
-) -> Network:
-    """The network of ``options`` for data of ``shape``. ``is_eager``, ``group``: see :class:`DenseNetwork`.
+def make_network(options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool) -> Network:
+    """The network of ``options`` for data of ``shape``. ``is_eager``: see :class:`DenseNetwork`.
 
     Raises ConfigError for options that do not fit, and as :class:`DenseNetwork` and :class:`AutogradNetwork`.
     """
@@ -149,7 +144,6 @@ def make_network(
             device=trainer.device,
             backend=choose_backend(trainer),
             is_eager=is_eager,
-            group=group,
         )
     return AutogradNetwork(
         options,
@@ -158,5 +152,11 @@ def make_network(
         learning_rate=trainer.learning_rate,
         optimizer=trainer.dense_optimizer,
         device=trainer.device,
-        group=group,
     )
+
+
+def make_share_trainer(trainer: TrainerConfig) -> ShareTrainer:
+    """What computes shares of a batch on a compute rank: of the model DLRM, by backend ``compiled``."""
+    from harness.model.compiled_backend import ShareTeam  # noqa: PLC0415 - it needs what this machine may lack
+
+    return ShareTeam(trainer.num_threads)

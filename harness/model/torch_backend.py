@@ -38,9 +38,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan, coalesce
-from harness.core.trainers import ALONE, TrainerGroup
+from harness.core.shares import Helpers
 from harness.kernels.row_loops import ADAGRAD_EPS
 
 
@@ -103,8 +102,7 @@ class TorchBackend:
     """The network's arithmetic by torch operations; see :class:`harness.model.dlrm.Backend`.
 
     The device and dtype of ``bottom_JO``, ``top_JO`` and ``sums_JO`` are those of the network. The bits of a result
-    depend on torch's number of threads. ``is_eager`` is ignored. Raises ConfigError for a ``group`` of several
-    trainers.
+    depend on torch's number of threads. ``is_eager`` is ignored.
     """
 
     def __init__(
@@ -115,10 +113,7 @@ class TorchBackend:
         *,
         learning_rate: float,
         is_eager: bool = False,
-        group: TrainerGroup = ALONE,
     ) -> None:
-        if group.size > 1:  # a product of fewer samples may be summed in another order
-            raise ConfigError("backend torch trains on whole batches, with other bits on parts; use compiled")
         self._bottom = Mlp(bottom_JO, sums_JO[: len(bottom_JO)], ends_in_relu=True)
         self._top = Mlp(top_JO, sums_JO[len(bottom_JO) :], ends_in_relu=False)
         self._dim = bottom_JO[-1].shape[1]
@@ -126,9 +121,16 @@ class TorchBackend:
         self._like = bottom_JO[0]
         self._step_is_due = False
 
-    def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    def train(  # noqa: PLR0917 - the arguments of Backend.train
+        self,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None,
+        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
+        assert helpers is None, "a product of fewer samples may be summed in another order"
         self.step()
         rows_NX = rows_SX if slots_N is None else rows_SX[slots_N]
         logits_B1, vectors_BVD = self._forward(dense_BI, rows_NX, plan.inverse_A)

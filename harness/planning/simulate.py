@@ -156,7 +156,7 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     plans = dict(saves)
     sizes = tuple(job.sizes.of(plan.kind) for plan in plans.values())
     charged = None
-    has_spares = job.costs.spare_o_res_h is not None and (job.costs.num_spares or job.costs.num_spare_trainers)
+    has_spares = job.costs.spare_o_res_h is not None and job.costs.num_spares
     if job.costs.snapshot_frac is None and job.clock != "wall" and not has_spares:
         charged = Outcome(job.costs)
         for size in sizes:

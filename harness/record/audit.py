@@ -23,7 +23,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.plans import is_trainer
+from harness.core.plans import CHIEF, is_trainer
 from harness.record.event_log import read_events
 from harness.record.rundir import RunDir, flatten, read_config
 
@@ -87,8 +87,7 @@ class _Auditor:
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
-        spares = {is_trainer: config["cluster"].get(key) or 0 for is_trainer, key in _SPARES.items()}
-        self._spares_h = {key: [0.0] * num for key, num in spares.items()}  # hour from which each spare is ready
+        self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
@@ -335,22 +334,17 @@ class _Auditor:
     def _reschedule_h(self, event: Recovered) -> float:
         """Hours of rescheduling: the trace's repair or O_res; ``spare_o_res_h`` if each dead rank has a spare ready.
 
-        These spares are then not ready until the dead ranks have been rescheduled. After the death of all trainers no
-        spare takes over.
+        These spares are then not ready until the dead ranks have been rescheduled. If ``trainer0`` is dead, no spare
+        takes over.
         """
         profile, now_h = self._profile, self._now_h(event)
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
-        num_dead = Counter(map(is_trainer, event.ranks))
-        ready = {
-            key: [index for index, ready_h in enumerate(spares_h) if ready_h <= now_h]
-            for key, spares_h in self._spares_h.items()
-        }
-        are_ready = event.dense == "kept" and all(num <= len(ready[key]) for key, num in num_dead.items())
+        ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
+        are_ready = CHIEF not in event.ranks and len(event.ranks) <= len(ready)
         if profile.get("spare_o_res_h") is None or not are_ready:
             return wait_h
-        for key, num in num_dead.items():
-            for index in ready[key][:num]:
-                self._spares_h[key][index] = now_h + wait_h
+        for index in ready[: len(event.ranks)]:
+            self._spares_h[index] = now_h + wait_h
         return profile["spare_o_res_h"]
 
     def _load_h(self, event: Recovered) -> float:
@@ -434,7 +428,7 @@ class _Auditor:
         """Check node-hours, if the result has any or the profile a number of trainers; bytes sent, if it has any."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
-            num_spares = sum(map(len, self._spares_h.values()))
+            num_spares = len(self._spares_h)
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
             idle_h = self._profile["job_h"] * num_spares
             self._expect("node_h", event.node_h, sum(self._hours.values()) * num_nodes + idle_h)
@@ -466,10 +460,6 @@ class _Auditor:
         Dropped: _drop,
         Finished: _finish,
     }
-
-
-_SPARES = {False: "spares", True: "spare_trainers"}
-"""Key of ``cluster``, by whether the spare is one of a trainer."""
 
 
 def _ps_of(event: Recovered) -> list[str]:

@@ -49,7 +49,7 @@ _CONFIG = _part(
     trace=_part(path=str | None),
     metrics=_part(pls_since=str),
     model=_part(size=str),
-    cluster=_part(placement=str, num_ps=_Whole | None, **dict.fromkeys(("spares", "spare_trainers"), (_Whole, 0))),
+    cluster=_part(placement=str, num_ps=_Whole | None, spares=(_Whole, 0)),
     profile=_part(
         name=str,
         num_ps=_Whole,

@@ -13,7 +13,7 @@ from harness.core.events import BUCKETS, Recovered, Saved
 from harness.core.faults import Struck
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
-from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import CHIEF, Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.recovery.kinds import LostRanks, UploadedRows
@@ -50,7 +50,7 @@ class Ledgers:
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: bytes
         of rows and ids that the trainer sent to the replacements.
         """
-        goes_back, takes_spares = rolls_back(plan), plan.dense == "kept"
+        goes_back, takes_spares = rolls_back(plan), CHIEF not in plan.trainers
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
         read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
         dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
@@ -63,8 +63,7 @@ class Ledgers:
             bytes_full=self.bytes_full,
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
-            num_ranks=takes_spares * len(plan.kinds),
-            num_trainers=takes_spares * len(plan.trainers),
+            num_ranks=takes_spares * len(plan.ranks),
             hangs=struck.hangs,
         )
         added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)

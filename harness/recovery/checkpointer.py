@@ -1,4 +1,4 @@
-"""Saving: PS ranks write their shards, the acting trainer the dense network, and the supervisor the manifest.
+"""Saving: PS ranks write their shards, the trainer the dense network, and the supervisor the manifest.
 
 A save begins at a boundary. It is committed there or, with ``save.mode=async``, at the next boundary at which an action
 is due. The checkpoint exists when the supervisor has written its manifest, and not before.
@@ -7,18 +7,19 @@ is due. The checkpoint exists when the supervisor has written its manifest, and 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.effects import Effects, LateWrite
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
-from harness.store import FileRecord, Manifest, discard, write_state
+from harness.store import FileRecord, Manifest, discard, in_background, write_state
 
 
 class Checkpoints(Resumable):
@@ -62,20 +63,6 @@ class Checkpoints(Resumable):
         if dense is not None:
             wait([dense])
             discard(self.root, CHIEF, self.next_sequence)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SaveUnderWay:
-    """A save in the background, as a new trainer takes it over.
-
-    ``progress``: where it began. ``requests``: those that began it. ``stall_s``: seconds that training stood still for
-    it so far. ``dense``: the file of the dense network, which is on disk.
-    """
-
-    progress: Progress
-    requests: Mapping[Rank, Save]
-    stall_s: float
-    dense: FileRecord
 
 
 @dataclass(kw_only=True, eq=False)
@@ -132,7 +119,7 @@ class Checkpointer:
         self.accounting.freeze()
         for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
-        self.checkpoints.begin(progress, self.effects.begin_write(self._dense_writer(progress)))
+        self.checkpoints.begin(progress, in_background("save", self._dense_writer(progress)))
         self._stall_s = self.effects.clock() - began_s
         if not self.in_background:
             self._commit(written, began_s)
@@ -152,19 +139,6 @@ class Checkpointer:
                 kind.wrote_late(late, self.ask, progress)
         self.effects.status(phase="train")
 
-    def under_way(self) -> SaveUnderWay | None:
-        """The save under way, for a new trainer; None without one. Waits until the dense network's file is on disk."""
-        if (progress := self.checkpoints.saving) is None:
-            return None
-        dense = self.checkpoints.dense()
-        return SaveUnderWay(progress=progress, requests=self._requests, stall_s=self._stall_s, dense=dense)
-
-    def take_over(self, save: SaveUnderWay | None) -> None:
-        """Continue, in a new trainer, a save that the other trainers have begun; a no-op for None."""
-        if save is not None:
-            self._requests, self._stall_s = save.requests, save.stall_s
-            self.checkpoints.begin(save.progress, LateWrite(None, save.dense))
-
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
         """Have the manifest of the save under way written, and charge the save.
 
@@ -179,7 +153,7 @@ class Checkpointer:
             kind=plan.kind,
             config_hash=self.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
-            trainer=self.effects.once(self.checkpoints.dense),
+            trainer=self.checkpoints.dense(),
         )
         self.injections.wrote(written)
         self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
@@ -199,10 +173,4 @@ class Checkpointer:
         # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
         extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self.dense_optimizer}
         state = {"tensors": dict(tensors), "extra": extra}
-
-        def write() -> FileRecord:
-            if self.effects.group.dead:
-                discard(root, CHIEF, sequence)
-            return write_state(root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")
-
-        return write
+        return partial(write_state, root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")

@@ -1,4 +1,4 @@
-"""Requests to the PS ranks, completed in spite of the death of ranks.
+"""Requests to ranks, completed in spite of the death of ranks.
 
 A failed request detects a death. The dead ranks are then replaced, the strategy's recovery plan is carried out and
 charged, and the requests to the dead ranks are sent again. Nothing here depends on a strategy's name or the engine.
@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps, is_trainer
+from harness.core.plans import Progress, Rank, RecoveryPlan, is_compute, is_ps
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpoints
@@ -46,7 +46,7 @@ class StartedRequests:
 
 @dataclass(kw_only=True, eq=False)
 class FailoverClient:
-    """Sends requests to PS ranks and recovers from the death of ranks until all are served.
+    """Sends requests to ranks and recovers from the death of ranks until all are served.
 
     Args:
         injections: planned faults, some of which strike while requests and recoveries are made here.
@@ -71,6 +71,7 @@ class FailoverClient:
 
     def __post_init__(self) -> None:
         self._waits_since_s = self.effects.clock()  # of a recovery: since when it has waited for ranks
+        self._num_recoveries = 0
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -82,27 +83,34 @@ class FailoverClient:
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Send requests once, and wait for the replies; None if a PS rank is dead.
+        """Send requests to PS ranks once, and wait for the replies; None if one is dead.
 
         Dead ranks are not replaced here: the next request of a step detects them.
         """
         try:
             return self.cluster.call(requests)
         except RankLost as lost:
-            return lost.replies if all(map(is_trainer, lost.ranks)) else None
+            return lost.replies if all(map(is_compute, lost.ranks)) else None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
-        """Send requests without waiting. No others may be sent before :meth:`finish`."""
+        """Send requests without waiting."""
         sent = dict(self.recoveries.accompany(requests))
         started = StartedRequests(sent, self.cluster.start(sent))
         self.injections.sent(sent)
         return started
 
-    def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
+    def finish(
+        self,
+        started: StartedRequests,
+        progress: Progress,
+        settle: Callable[[Progress], None] = lambda _: None,
+    ) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
 
         After a recovery without rollback, exactly the requests to the dead ranks are sent again, unchanged, to the
-        replacements. A reply does not count if its rank died later, while other ranks were recovered.
+        replacements. A reply does not count if its rank died later, while other ranks were recovered. ``settle``:
+        called with ``progress`` before a recovery, to finish other requests in flight; it may make the recovery
+        itself.
 
         Raises:
             RolledBack: a full recovery took place; the requests are void.
@@ -116,11 +124,14 @@ class FailoverClient:
             asked_s = self.effects.clock()
             try:
                 replies.update(call())
-                return {rank: replies[rank] for rank in self.ranks if rank in replies}
+                return {rank: replies[rank] for rank in started.requests}
             except RankLost as lost:
                 replies.update(lost.replies)
-                dead = self._recover(lost, progress, self.effects.clock() - asked_s)
-                replies = {rank: reply for rank, reply in replies.items() if rank not in dead}
+                detect_s, num_before = self.effects.clock() - asked_s, self._num_recoveries
+                settle(progress)
+                if self._num_recoveries == num_before:
+                    dead = self._recover(lost, progress, detect_s)
+                    replies = {rank: reply for rank, reply in replies.items() if rank not in dead}
                 outstanding = {rank: request for rank, request in started.requests.items() if rank not in replies}
                 call = partial(self.cluster.call, outstanding)
         raise RunFailed(
@@ -134,6 +145,7 @@ class FailoverClient:
         A rank that dies before the recovery is complete belongs to the same failure. If only trainers died and one
         lives, nothing is restored. Raises RolledBack if the plan was a rollback.
         """
+        self._num_recoveries += 1
         self.before_recovery()
         self.effects.status(phase="recover")
         dead: frozenset[Rank] = frozenset()

@@ -19,8 +19,8 @@ from harness.core.resumable import Resumable
 from harness.recovery.recoveries import Recoveries
 
 
-class TrainersDied(Exception):
-    """Control flow: a planned fault has killed all trainers, and this process (engine ``local``) plays the new ones."""
+class ChiefDied(Exception):
+    """Control flow: a planned fault has killed ``trainer0``, and this process (engine ``local``) plays the new one."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,7 +33,8 @@ class Injections(Resumable):
         faults: all planned faults of the run; a fault's number is its index.
         progress: gives the present progress of the run.
         before_fault: called before each fault, to record earlier events before those of the fault.
-        hand_over: gives the state from which new trainers start; called before a fault that kills all trainers.
+        hand_over: gives the state from which a new ``trainer0`` starts; called before a fault that kills it. Its
+            argument says whether all trainers die.
     """
 
     _state = ("_to_come", "_armed", "_struck")
@@ -46,7 +47,7 @@ class Injections(Resumable):
     overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
-    hand_over: Callable[[], Any]
+    hand_over: Callable[[bool], Any]
 
     def __post_init__(self) -> None:
         later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
@@ -78,23 +79,27 @@ class Injections(Resumable):
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
 
-        The requests in flight, or the next ones, detect the lost ranks. If all trainers are lost, this process is
-        killed; on engine ``local``, where it survives, TrainersDied is raised.
+        The requests in flight, or the next ones, detect the lost ranks. If ``trainer0`` is lost, this process is
+        killed; on engine ``local``, where it survives, ChiefDied is raised.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
             if number not in losses:
                 self._inject((number,))
-        if any(self.faults[number].takes_trainers for number in losses):
+        if self.takes_chief(losses):
             self.before_fault()
-            self._inject(losses, state=self.hand_over())
-            raise TrainersDied
+            self._inject(losses, state=self.hand_over(any(self.faults[number].takes_trainers for number in losses)))
+            raise ChiefDied
         if losses:
             self.cluster.expect_losses()
             self._take(self._inject(losses))
 
+    def takes_chief(self, numbers: Iterable[int]) -> bool:
+        """Whether any of the faults with these numbers kills ``trainer0``."""
+        return any(self.faults[number].takes_chief for number in numbers)
+
     def take_over(self, struck: Struck) -> None:
-        """Record, in a new trainer, the failure ``struck`` that killed all former trainers."""
+        """Record, in a new trainer, the failure ``struck`` that killed the former one."""
         self._take(struck)
 
     def _take(self, struck: Struck) -> None:

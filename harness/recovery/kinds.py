@@ -246,7 +246,10 @@ class Replication(Recovery):
         for rank, request in requests.items():
             has_push = any(exchange.push is not None for exchange in exchanges_of(request))
             assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
-        return {rank: self._with_replica(request, requests, rank) for rank, request in requests.items()}
+        return {
+            rank: self._with_replica(request, requests, rank) if exchanges_of(request) else request
+            for rank, request in requests.items()
+        }
 
     def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
         others = exchanges_of(requests.get(owner_of(rank, self._num_ps)))

@@ -25,7 +25,7 @@ from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.choices import LAUNCHER_NAMES, PartTable
-from harness.core.errors import ConfigError, RunFailed, StoreError
+from harness.core.errors import ChiefLost, ConfigError, RunFailed, StoreError
 from harness.core.events import Finished, Injected
 from harness.core.faults import FAULTS, FaultTime, PlannedFault
 from harness.core.plans import HostMap, Rank
@@ -112,8 +112,9 @@ def run(
 ) -> Finished:
     """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
-    On engine ``rpc`` this process becomes the supervisor. A finished run removes its resume points and, unless
-    ``store.keep_finished``, its checkpoints.
+    On engine ``rpc`` this process becomes the supervisor. If ``trainer0`` dies, which no trace has planned, all ranks
+    start anew from the newest resume point, and the record is that of a run in which it had not died. A finished run
+    removes its resume points and, unless ``store.keep_finished``, its checkpoints.
 
     Args:
         on_status: called when the progress changes.
@@ -135,24 +136,41 @@ def run(
     with held(run_dir) as path:
         run = RunDir(path)
         folder = ResumeFolder(run.resume, fsync=config.store.fsync)
-        point = point_to_go_on_from(run_spec, run, folder) if resumes else None
-        with ExitStack() as views, Recorder(path, config, **run_spec.facts, since=point and point.events) as recorder:
-            views.enter_context(sources.modules_fixed())
-            views.enter_context(followed(run, config, run_spec.result_hash))  # left when the record is complete
-            one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
-            finished = one.carry_out()
+        point, num_deaths = point_to_go_on_from(run_spec, run, folder) if resumes else None, 0
+        while True:
+            one = _Run(run_spec, run, folder, point, parts, on_status, stop)
+            try:
+                finished = one.carry_out()
+                break
+            except ChiefLost as error:
+                num_deaths = num_deaths + 1 if one.point is point else 1
+                point = _point_after(error, one, num_deaths)
         for left in (folder.root, *([] if config.store.keep_finished else [run.checkpoints])):
             shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
     one.report(phase="done")
     return finished
 
 
+def _point_after(error: ChiefLost, one: "_Run", num_deaths: int) -> ResumePoint | None:
+    """The resume point from which a run goes on whose ``trainer0`` has died; None if the points are all damaged.
+
+    ``num_deaths``: from the same point, this one included. Raises RunFailed if there is no point, or after too many.
+    """
+    most = one.spec.config.cluster.max_replacements_in_a_row
+    if one.point is None:
+        raise RunFailed(f"{error}; there is no resume point yet to go on from (resume.every_s)") from error
+    if num_deaths > most:
+        raise RunFailed(f"{error}; so did {most} before it at one resume point (cluster.max_replacements_in_a_row)")
+    _log.warning("note: %s; all ranks start anew", error)
+    return point_to_go_on_from(one.spec, one.run, one.folder)
+
+
 @dataclass
 class _Run:
-    """One run with an open record. ``point``: its newest resume point, at first the one that it continues, if any."""
+    """One run, from its resume point if there is one. ``point``: the newest, at first the one that it continues."""
 
     spec: RunSpec
-    recorder: Recorder
+    run: RunDir
     folder: ResumeFolder
     point: ResumePoint | None
     parts: Parts
@@ -163,22 +181,29 @@ class _Run:
         config = self.spec.config
         self._status = RunStatus()
         self._store = CheckpointStore(
-            self.recorder.run.checkpoints,
+            self.run.checkpoints,
             keep=config.store.keep,
             fsync=config.store.fsync,
         )
 
     def carry_out(self) -> Finished:
-        """Carry out the run and end its record; returns its last event. Raises as :func:`run`.
+        """Carry out the run and end its record; returns its last event. Raises as :func:`run`, and ChiefLost.
 
         If the result is invalid, the run's resume points are removed.
         """
+        config, since = self.spec.config, self.point and self.point.events
+        with ExitStack() as views, Recorder(self.run.path, config, **self.spec.facts, since=since) as self.recorder:
+            views.enter_context(sources.modules_fixed())
+            views.enter_context(followed(self.run, config, self.spec.result_hash))  # left when the record is complete
+            return self._carry_out()
+
+    def _carry_out(self) -> Finished:
         if self.point is not None:
             self._store.rewind(self.point.checkpoint)
         try:
             supervisor = self._on_rpc() if self.spec.config.engine == "rpc" else self._on_local()
         except StoreError as error:
-            if words := _damage_in(str(error), self.recorder.run.events):
+            if words := _damage_in(str(error), self.run.events):
                 raise RunFailed(f"{error}; {words}") from error
             raise
         finally:

@@ -19,7 +19,6 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
-from harness.core.trainers import TrainerGroup
 from harness.data.dataset import Batch
 from harness.model.network import Network, make_network
 from harness.recovery.accounting import Accounting
@@ -28,6 +27,7 @@ from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries
+from harness.run.compute import ComputeRanks
 from harness.run.drops import Drops
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
@@ -110,7 +110,7 @@ class Job:
             overhead=self.accounting.overhead,
             progress=self.progress,
             before_fault=self.steps.flush,
-            hand_over=lambda: self.resume_points.hand_over(),  # noqa: PLW0108 - they are made later
+            hand_over=lambda all_die: self.resume_points.hand_over(all_die=all_die),
         )
         self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
         self.failover = FailoverClient(
@@ -126,8 +126,9 @@ class Job:
             restore_dense=lambda tensors: self.network.load(tensors),  # noqa: PLW0108 - the network is made later
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
-        self.network = _make_network(run_spec, cluster, effects.group)
+        self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
+        self.compute = ComputeRanks(failover=self.failover, settle=self.client.settle, progress=self.progress)
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
         self.drops = Drops(
             num_samples=run_spec.num_recovery_samples,
@@ -217,7 +218,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     )
 
 
-def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> Network:
+def _make_network(run_spec: RunSpec, cluster: Cluster) -> Network:
     """The dense network. Its threads begin an update at once, unless a message in flight needs their cores."""
     config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
@@ -225,5 +226,4 @@ def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> N
         *(config.model, run_spec.shape, config.trainer),
         seed=config.seed,
         is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,
-        group=group,
     )

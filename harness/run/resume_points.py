@@ -26,7 +26,6 @@ from harness.store import (
     FileRecord,
     ResumeFolder,
     ResumePoint,
-    discard,
     read_checkpoint,
     read_state,
     write_state,
@@ -37,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class ResumePoints:
-    """Writes the resume points of a run and loads the one that the run is resumed from. Each trainer has one object.
+    """Writes the resume points of a run and loads the one that the run is resumed from.
 
-    A trainer that replaces a dead one loads the state of another trainer by it (:meth:`enter`, :meth:`succeed`).
+    A trainer that replaces one killed by plan loads the state of that one by it (:meth:`succeed`).
 
     Args:
         parts: the trainer's objects with a state, by name.
@@ -90,54 +89,38 @@ class ResumePoints:
         self._began_s -= state["measured_s"]["seconds"]
         self._written_s = state["measured_s"]["resume_seconds"]
 
-    def admit_trainers(self, progress: Progress) -> None:
-        """Admit the trainers that replace dead ones, between two steps: give them this trainer's state.
+    def hand_over(self, *, all_die: bool) -> Any:
+        """The state that a new trainer starts from (:meth:`succeed`) if this one dies now, between two messages.
 
-        Waits for the messages in flight, so it must not be called while a planned fault depends on them. Raises
-        RolledBack if a full recovery took place meanwhile.
+        ``all_die``: all trainers do. It is then without dense network, caches and mirror, and the call empties the
+        caches and the mirror of this trainer. Else it has them, since the other trainers of the emulated job have a
+        replica each.
         """
-        self.client.settle(progress)
-        self.failover.cluster.admit(lambda: (self._state(), self._number, self.checkpointer.under_way()))
-
-    def enter(self) -> bool:
-        """Wait to be admitted, and load the state that the other trainers give; False if this is no replacement."""
-        given = self.failover.cluster.enter()
-        if given is None:
-            return False
-        state, self._number, save = given
-        self._began_s = self.effects.clock()  # the others have measured the time before
-        self._load(state)
-        self.checkpointer.take_over(save)
-        return True
-
-    def hand_over(self) -> Any:
-        """The state that new trainers start from (:meth:`succeed`) if all die now.
-
-        It is without dense network, caches and mirror. The call empties the caches and the mirror of this trainer.
-        """
-        self.client.reset()
-        for kind in self.failover.recoveries:
-            kind.lose_trainers()
+        if all_die:
+            self.client.reset()
+            for kind in self.failover.recoveries:
+                kind.lose_trainers()
         state = self._state()
-        del state["network"]
-        return state, self._number, self.failover.cluster.hand_over()
+        if all_die:
+            del state["network"]
+        return state, self._number
 
     def succeed(self) -> bool:
-        """Load the state of :meth:`hand_over` if a planned fault killed all former trainers; False if none did."""
+        """Load the state of :meth:`hand_over` if a planned fault killed the former trainer; False if none did."""
         succession = self._resumption.succession
         if succession is None:
             return False
-        state, self._number, cluster = succession.state
+        state, self._number = succession.state
         self._load(state)
         self.failover.injections.take_over(succession.struck)
-        self.failover.cluster.take_over(cluster, succession.lost)
+        self.failover.cluster.take_over(succession.lost)
         return True
 
     def at_boundary(self, progress: Progress, *, saves: bool) -> None:
         """Write a point if one is due and no save is under way. ``saves``: whether a save follows at this boundary.
 
-        To be called before all actions due at the boundary. Waits for the messages in flight, as
-        :meth:`admit_trainers` does. A point that cannot be written is logged.
+        To be called before all actions due at the boundary. Waits for the messages in flight, so it must not be called
+        while a planned fault depends on them. A point that cannot be written is logged.
 
         Raises:
             RunStopped: the run is asked to stop, and the point was written, or could not be.
@@ -171,14 +154,7 @@ class ResumePoints:
         files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))
         if files is None:
             return False
-        state = self._state()
-
-        def write() -> FileRecord:
-            if self.effects.group.dead:
-                discard(root, CHIEF, number)
-            return write_state(root, CHIEF, number, progress.step, state, fsync=self.fsync)
-
-        own = self.effects.once(write)
+        own = write_state(root, CHIEF, number, progress.step, self._state(), fsync=self.fsync)
         newest = self.checkpointer.checkpoints.newest
         self.effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
         self._last_s = self.effects.clock()

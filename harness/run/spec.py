@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
+from harness.model.network import make_share_trainer
 from harness.record.code import current_code, request_of
 from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
@@ -285,6 +286,7 @@ class RunSpec:
             save_buffer_bytes=config.save.buffer_bytes,
             keeps_replica=self.keeps_replicas,
             write_faults=_write_faults(self.planned_faults),
+            make_share_trainer=partial(make_share_trainer, config.trainer),
         )
 
     def started(self, machine: Machine) -> Started:

@@ -22,13 +22,13 @@ from harness.core.errors import ConfigError, DataError
 from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
-from harness.core.plans import Rank, SavePlan, trainer_rank
+from harness.core.plans import CHIEF, Rank, SavePlan
 from harness.data.records import read_meta, verify
 from harness.model.metrics import Quality, measure
 from harness.model.network import Network
 from harness.record.code import Code, refuse_other_code
 from harness.recovery.failover import RolledBack
-from harness.recovery.injections import TrainersDied
+from harness.recovery.injections import ChiefDied
 from harness.run.job import Job
 from harness.run.spec import RunSpec
 from harness.store.format import bytes_of
@@ -37,7 +37,7 @@ from harness.store.format import bytes_of
 def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last.
 
-    On engine ``local``, this process goes on as the new trainers if a planned fault kills all trainers. Torch's number
+    On engine ``local``, this process goes on as the new trainer if a planned fault kills it. Torch's number
     of threads and use of deterministic algorithms are set for the run and restored afterwards.
 
     Raises:
@@ -62,8 +62,8 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             try:
                 effects.record(Trainer(job).run())
                 has_ended = True
-            except TrainersDied:
-                pass  # new ones begin
+            except ChiefDied:
+                pass  # a new one begins
             finally:
                 job.checkpoints.give_up()
     finally:
@@ -74,7 +74,7 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
 
 def with_code(code: Code, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects) -> None:
     """Run ``job(cluster, effects)`` if this process has the supervisor's ``code``; else raise ConfigError."""
-    refuse_other_code(code, trainer_rank(effects.group.index))
+    refuse_other_code(code, CHIEF)
     job(cluster, effects)
 
 
@@ -86,7 +86,7 @@ def with_data(
     The supervisor has checked its own copy, which may be on another host. The check reads all records, as
     :func:`harness.data.records.verify` does. Raises DataError.
     """
-    refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
+    refuse_other_data(Path(path), digest, CHIEF)
     job(cluster, effects)
 
 
@@ -113,8 +113,9 @@ class Trainer:
         self._steps, self._progress = job.steps, job.progress
         self._boundaries, self._injections = job.boundaries, job.injections
         self._accounting, self._recoveries = job.accounting, job.recoveries
-        self._cluster, self._failover, self._client = job.failover.cluster, job.failover, job.client
-        self._network, self._evaluator, self._drops = job.network, job.evaluator, job.drops
+        self._failover, self._client = job.failover, job.client
+        self._network, self._compute = job.network, job.compute
+        self._evaluator, self._drops = job.evaluator, job.drops
         self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
         # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
         # served while this process computes.
@@ -123,10 +124,9 @@ class Trainer:
     def run(self) -> Finished:
         """Run all steps that the trainer's state lacks, and return the last event, which is not recorded yet.
 
-        Raises as :func:`train`, and TrainersDied on engine ``local`` if a planned fault kills all trainers.
+        Raises as :func:`train`, and ChiefDied on engine ``local`` if a planned fault kills this trainer.
         """
-        goes_on = self._resume_points.enter() or self._resume_points.succeed()
-        return self._run(no_op if goes_on else self._prepare())
+        return self._run(no_op if self._resume_points.succeed() else self._prepare())
 
     def _prepare(self) -> Callable[[], None]:
         """Set the ranks' rows to initial values, or load the resume point. Returns what to do before the next step."""
@@ -143,8 +143,6 @@ class Trainer:
             try:
                 start()
                 while self._steps.step < self._run_spec.num_steps:
-                    if self._cluster.awaits_trainers and not self._injections.depend_on_messages:
-                        self._resume_points.admit_trainers(self._progress())
                     self._advance()
                 finished = self._finish()
             except RolledBack as rolled_back:
@@ -172,8 +170,8 @@ class Trainer:
         if self._injections.waits_for("forward"):
             self._client.settle(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
-        batch, plan = pulled.batch, pulled.plan
-        loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
+        plan = pulled.plan
+        loss, grads_ND = self._compute.train(self._network, pulled)
         step = self._steps.step + 1
         is_due, saves = self._boundaries.is_due(step), self._boundaries.saves_at(step)
         for kind in self._recoveries:
@@ -182,8 +180,6 @@ class Trainer:
         self._finish_step(loss, plan, began_s)
         self._injections.reach(step)
         if is_due:
-            if self._effects.group.size > 1:
-                self._effects.group.agree(f"dense network at step {step}", _digest(self._network))
             self._finish_pending()
         if not self._injections.depend_on_messages:
             self._resume_points.at_boundary(self._progress(), saves=saves)
@@ -230,7 +226,10 @@ class Trainer:
         if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
             self._finish_pending()
-            self._drops.expect(is_lost=self._injections.lose_ranks(self._boundaries.due_faults()))
+            due = self._boundaries.due_faults()
+            if self._injections.takes_chief(due):
+                self._client.settle(self._progress())
+            self._drops.expect(is_lost=self._injections.lose_ranks(due))
             self._injections.carry_out(self._boundaries.take_faults())
 
     def _evaluate(self, *, final: bool) -> Quality:
@@ -267,10 +266,6 @@ class Trainer:
         self._drops.measure()
         requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
         digests = self._failover.ask(requests, self._progress())
-        group = self._effects.group
-        replicas = group.share("replicas", lambda _: (group.index, _digest(self._network), group.num_samples))
-        trainers = {trainer_rank(index): digest for index, digest, _ in replicas}
-        shares = {trainer_rank(index): num_samples for index, _, num_samples in replicas}
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,
@@ -281,11 +276,10 @@ class Trainer:
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
             cache=self._client.summary(),
-            digests={**digests, **trainers},
+            digests={**digests, CHIEF: _digest(self._network)},
             machine={
                 **self._resume_points.measured_s(),
                 "overhead_seconds": self._accounting.measured_s,
-                **({"samples": shares} if group.size > 1 else {}),
             },
             **self._accounting.totals(self._recoveries),
         )

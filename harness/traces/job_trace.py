@@ -156,12 +156,11 @@ def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) ->
     if host >= len(cluster.hosts):
         all_hosts = f"{host_name(0)} … {host_name(len(cluster.hosts) - 1)}" if len(cluster.hosts) > 1 else host_name(0)
         return f"expected a host of cluster.hosts ({all_hosts}), got {name}"
-    for key in ("spares", "spare_trainers"):
-        if num := getattr(cluster, key):
-            return (
-                f"{name}: expected cluster.{key}=0, got {num}; on which host a spare takes over is not known before "
-                "the run"
-            )
+    if cluster.spares:
+        return (
+            f"{name}: expected cluster.spares=0, got {cluster.spares}; on which host a spare takes over is not known "
+            "before the run"
+        )
     if host in lines:
         return f"{name} was lost at line {lines[host]} already, and does not come back"
     ranks = hosts.on(host)

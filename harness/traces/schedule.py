@@ -1,7 +1,7 @@
 """Converts a failure trace to the planned faults of one run."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from harness.config.model import Config
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import ConfigError, TraceError
 from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first_strikes, longest
-from harness.core.plans import Rank, is_trainer, ps_rank, rank_order, trainer_rank
+from harness.core.plans import CHIEF, Rank, is_trainer, ps_rank, rank_order, trainer_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -61,17 +61,11 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         clock=clock,
     )
     for planned in planned_faults if is_by_second else ():
-        if planned.takes_trainers and config.trace.trainers_die:
-            raise ConfigError(
-                "trace.trainers_die: expected false with trace.inject=wall, got true; what all trainers know is kept "
-                "between two steps only"
-            )
-        if planned.takes_trainers:
-            line = max(strike.line for rank, strike in planned.strikes.items() if is_trainer(rank))
-            raise TraceError(
-                f"{trace.source}:{line}: rank: expected a trainer that lives with trace.inject=wall, got a kill of "
-                "all; what they know is kept between two steps only"
-            )
+        if planned.time.takes_chief:
+            where = f"{trace.source}:{planned.strikes[CHIEF].line}: rank: expected another rank than {CHIEF}"
+            where = "trace.trainers_die: expected false" if config.trace.trainers_die else where
+            error = ConfigError if config.trace.trainers_die else TraceError
+            raise error(f"{where} with trace.inject=wall; what {CHIEF} knows is handed over between two steps only")
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
     return planned_faults
@@ -122,8 +116,8 @@ def schedule(
     else is in the trace. ``trainers_die``: all trainers die with each kill at a boundary.
 
     Raises:
-        TraceError: a rank that the run does not have, more ranks than there are, or all trainers lost at one boundary
-            except by one kill of all between two steps. With the clock ``samples``: an hour past the job's end. With
+        TraceError: a rank that the run does not have, more ranks than there are, or ``trainer0`` lost except by a kill
+            between two steps. With the clock ``samples``: an hour past the job's end. With
             the clock ``wall``: a phase, or a fault that strikes in a phase only.
     """
     lost: defaultdict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = defaultdict(list)
@@ -138,13 +132,16 @@ def schedule(
         fault = entry.fault.drawn(partial(generator, seed, entry.fault.name, entry.line))
         if trainers_die and fault.loss == "dead" and entry.phase == "boundary":
             ranks += map(trainer_rank, range(num_trainers))
+        if CHIEF in ranks and (entry.phase, fault.loss) != ("boundary", "dead"):
+            raise TraceError(
+                f"{where}: phase, fault: expected nothing for {CHIEF}, got {entry.phase}, {fault.name}; it can only be "
+                "killed between two steps"
+            )
         named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
             lost[step, entry.hour if clock == "wall" else 0.0, entry.phase] += named
         else:
             others.append(_planned(step, named))
-    for step in {step for step, _, _ in lost}:
-        _refuse_all_trainers({key: named for key, named in lost.items() if key[0] == step}, num_trainers, trace.source)
     at_once = [each for each in others if each.phase == "boundary"]
     at_once += [_planned(key[0], lost[key], num_trainers) for key in sorted(lost)]
     return (
@@ -155,29 +152,6 @@ def schedule(
 
 def _trainers_of(named: Iterable[tuple[Rank, Entry]]) -> set[Rank]:
     return {rank for rank, _ in named if is_trainer(rank)}
-
-
-def _refuse_all_trainers(
-    lost: Mapping[tuple[int, float, Phase], Sequence[tuple[Rank, Entry]]], num_trainers: int, source: str
-) -> None:
-    """Raise TraceError if all trainers are lost at one boundary, except by one kill of all between two steps.
-
-    ``lost``: the entries that strike at the boundary or wait for a phase from there on.
-    """
-    everyone = [named for all_named in lost.values() for named in all_named]
-    if len(_trainers_of(everyone)) < num_trainers:
-        return
-    for (_, _, phase), named in lost.items():
-        is_kill = all(entry.fault.loss == "dead" for rank, entry in named if is_trainer(rank))
-        if phase == "boundary" and is_kill and len(_trainers_of(named)) == num_trainers:
-            return
-    of_trainers = [(rank, entry) for rank, entry in reversed(everyone) if is_trainer(rank)]
-    others = [(rank, entry) for rank, entry in of_trainers if entry.phase != "boundary" or entry.fault.loss != "dead"]
-    rank, entry = [*others, *of_trainers][0]
-    raise TraceError(
-        f"{source}:{entry.line}: rank: expected a trainer that lives, got {rank}, one of the {num_trainers} that the "
-        "trace loses at this boundary; all of them can only be killed between two steps (no phase, no other fault)"
-    )
 
 
 def _refuse_for_config(entry: Entry, where: str, config: Config) -> None:

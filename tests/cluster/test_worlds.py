@@ -19,12 +19,11 @@ from harness.cluster.deadlines import ListeningClock
 from harness.cluster.group import Formation
 from harness.cluster.protocol import Exchange
 from harness.cluster.rpc import RpcCluster, words_of
-from harness.cluster.trainer_deaths import TrainerProgress, TrainerWatch
+from harness.cluster.trainer_watch import TrainerProgress, TrainerWatch
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ConfigError, RankLost, RunFailed
+from harness.core.errors import ChiefLost, ConfigError, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
-from harness.core.trainers import TrainerGroup
 from harness.processes.leash import ORPHANED
 from harness.processes.stop import StopRequest
 from tests.cluster import worlds
@@ -45,29 +44,17 @@ def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, 
 
 
 def test_an_error_of_the_transport_may_have_no_text() -> None:
-    """As that of a trainer's death of which there was no notice yet."""
     assert [words_of(RuntimeError(text)) for text in ("", "\n", "end of file\nat 0x0")] == ["", "", "end of file"]
 
 
-class AtExchange(TrainerGroup):
-    """Two trainers, the second of which is found dead during the next exchange."""
-
-    size, dead = 2, frozenset[int]()
-
-    def once(self, action: Callable[[], Any]) -> Any:
-        self.dead = {1}
-        return action()
-
-
-def test_a_loss_has_the_trainer_that_is_found_dead_last() -> None:
-    """Law: a lost host is one loss, also if its trainer had answered before it, and is missed in the next exchange."""
-    formation = Formation(generation=0, members=("ps0", "ps1"), takeovers={})
-    told = {"formation": formation, "lost_with": {"ps1": "its host a was lost"}}
-    link = Mock(dead={1: "ended: its host a was lost"}, **{"ask.side_effect": lambda name, *_: told[name]})
-    link.rank_context = Mock(formation=None, options=ClusterConfig())
-    group = AtExchange()
-    cluster = RpcCluster(link, Mock(group=group, once=group.once))
-    cluster.take_over(cluster.state(), {"ps0": "its host a was lost"})
+def test_a_lost_host_is_one_loss() -> None:
+    """Law: a rank of the host that had answered before is lost with the one that does not answer."""
+    formation = Formation(generation=0, members=("ps0", "ps1", "trainer0", "trainer1"), takeovers={})
+    told = {"formation": formation, "lost_with": {"ps1": "its host a was lost", "trainer1": "its host a was lost"}}
+    link = Mock(**{"ask.side_effect": lambda name, *_: told[name]})
+    link.rank_context = Mock(options=ClusterConfig())
+    cluster = RpcCluster(link, Mock())
+    cluster.take_over({"ps0": "its host a was lost"})
     with pytest.raises(RankLost) as lost:
         cluster.finish(cluster.start({"ps0": Exchange()}))
     assert lost.value.detail.keys() == {"ps0", "ps1", "trainer1"}
@@ -116,8 +103,8 @@ def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_
     assert not any(alive(pid) for each in pids for pid in each.values())
 
 
-def test_trainers_that_replace_all_others_are_asked_to_stop_too(config: Config, tmp_path: Path) -> None:
-    """Law: a request to stop outlives the trainers that were told of it."""
+def test_a_trainer_that_replaces_another_is_asked_to_stop_too(config: Config, tmp_path: Path) -> None:
+    """Law: a request to stop outlives the trainer that was told of it."""
     stop = StopRequest()
     stop.set()
     events = worlds.run_job(
@@ -152,9 +139,9 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
     world.close()
 
 
-def test_a_world_is_closed_whole_though_a_fork_server_is_lost_with_its_spare_trainers() -> None:
+def test_a_world_is_closed_whole_though_a_fork_server_is_lost() -> None:
     """Law: its listener, its launcher and its other processes do not depend on how a process ended."""
-    world, launcher = world_of(num_trainers=2, spare_trainers=1)
+    world, launcher = world_of(num_trainers=2, spares=1)
     world.start()
     lost = RunFailed("the fork server (pid 1) was ended by SIGKILL")
     processes: Any = world._processes
@@ -219,19 +206,20 @@ def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[..., None], why: str
 ) -> None:
     """Law: the run ends in one line that names it and the key, no rank is left behind, no message is waited for."""
-    problem, late_s = TrainerWatch.problem, list[float]()
+    problem, late_s = TrainerWatch.problem.fget, list[float]()
+    assert problem is not None
 
-    def timed(watch: TrainerWatch, trainer: str, *, is_replacement: bool) -> str | None:
-        if found := problem(watch, trainer, is_replacement=is_replacement):
-            idle_s = watch._clock.read() - watch._progress[trainer]._advanced_s
-            late_s.append(idle_s if why == IDLE else watch.silent_s(trainer))
+    def timed(watch: TrainerWatch) -> str | None:
+        if found := problem(watch):
+            idle_s = watch._clock.read() - watch._progress._advanced_s
+            late_s.append(idle_s if why == IDLE else watch.silent_s)
             if job is worlds.stop_in_a_message:  # for which the supervisor waits, and its clock does not
                 late_s[-1] = time.time() - (tmp_path / "note").stat().st_mtime + 0.1  # the note came after the half
         return found
 
-    monkeypatch.setattr(TrainerWatch, "problem", timed)
+    monkeypatch.setattr(TrainerWatch, "problem", property(timed))
     config = short(config, trainer__progress_timeout_s=DEADLINE_S if why == IDLE else 600.0)
-    with pytest.raises(RunFailed, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
+    with pytest.raises(ChiefLost, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
         worlds.run_job(config, tmp_path, partial(job, tmp_path / "note"))
     assert DEADLINE_S < late_s[0] <= (10 if job is worlds.stop_in_a_message else 2) * DEADLINE_S
     assert not alive(int((tmp_path / "note").read_text()))
@@ -248,12 +236,11 @@ def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
 
 def test_who_replaces_a_trainer_that_stood_still_in_a_message_has_its_own_deadline() -> None:
     """Law: its predecessor's half a message is none of its own."""
-    connections = Mock(stuck={"trainer1"}, __contains__=lambda *_: False)
-    options, clock = ClusterConfig(), ListeningClock(1.0)
-    watch = TrainerWatch(["trainer1"], options, Mock(), connections, clock, progress_timeout_s=None)
-    assert "no sign of life" in str(watch.problem("trainer1", is_replacement=False))
-    watch.begins("trainer1")
-    assert watch.problem("trainer1", is_replacement=True) is None
+    connections = Mock(stuck={"trainer0"}, __contains__=lambda *_: False)
+    watch = TrainerWatch(ClusterConfig(), Mock(), connections, ListeningClock(1.0), progress_timeout_s=None)
+    assert "no sign of life" in str(watch.problem)
+    watch.begins()
+    assert watch.problem is None
 
 
 def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
@@ -268,12 +255,11 @@ def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
         return (trainer.problem or "").partition(" (")[0]
 
     assert [problem(1, "hello"), problem(3), problem(3.5)] == ["", "", "gave no sign of life for 2 s"]
-    assert problem(4, "alive", 7, 9, False) == ""
+    assert problem(4, "alive", 7, 9) == ""
     assert problem(100) == "", "nobody listened for 94 of these seconds"
-    assert [problem(second, "alive", 7, 9, False) for second in (101, 101.5, 102)] == [""] * 3
-    assert problem(102.5, "alive", 7, 9, False) == "finished nothing for 4 s, last step 7"
-    assert problem(103, "alive", 7, 9, True) == "", "it waits for another trainer"
-    assert problem(103.5, "alive", 7, 10, False) == ""
+    assert [problem(second, "alive", 7, 9) for second in (101, 101.5, 102)] == [""] * 3
+    assert problem(102.5, "alive", 7, 9) == "finished nothing for 4 s, last step 7"
+    assert problem(103, "alive", 7, 10) == ""
 
 
 def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:

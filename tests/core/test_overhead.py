@@ -96,31 +96,24 @@ def test_a_load_may_be_priced_by_bytes_and_a_save_have_a_fixed_part() -> None:
 @pytest.mark.parametrize(
     ("num_spares", "failures", "expected"),
     [
-        (0, [(0, 1, 0, None), (5, 1, 0, 1.5)], [0.3, 1.5]),
-        (1, [(0, 1, 0, None), (5, 1, 0, 1.5)], [0.02, 0.02]),
-        (2, [(0, 1, 0, 1.5), (0.01, 1, 0, 1.5), (0.01, 1, 0, 1.5), (2, 1, 0, 1.5)], [0.02, 0.02, 1.5, 0.02]),
-        (2, [(0, 3, 0, 1.5), (0.01, 2, 0, 1.5)], [1.5, 0.02]),
-        (
-            1,
-            [(0, 0, 3, 1.5), (0, 1, 3, 1.5), (0, 1, 1, 1.5), (0, 0, 2, 1.5), (0, 0, 1, 1.5)],
-            [1.5, 1.5, 0.02, 1.5, 0.02],
-        ),
+        (0, [(0, 1, None), (5, 1, 1.5)], [0.3, 1.5]),
+        (1, [(0, 1, None), (5, 1, 1.5)], [0.02, 0.02]),
+        (2, [(0, 1, 1.5), (0.01, 1, 1.5), (0.01, 1, 1.5), (2, 1, 1.5)], [0.02, 0.02, 1.5, 0.02]),
+        (2, [(0, 3, 1.5), (0.01, 2, 1.5)], [1.5, 0.02]),
+        (2, [(0, 0, 1.5), (0, 2, 1.5)], [1.5, 0.02]),
     ],
 )
 def test_a_spare_is_rescheduled_at_its_own_price_and_ready_again_when_the_dead_rank_is(
-    num_spares: int, failures: list[tuple[float, int, int, float | None]], expected: list[float]
+    num_spares: int, failures: list[tuple[float, int, float | None]], expected: list[float]
 ) -> None:
     """1.5 h later, by the wall clock. A failure of more ranks than there are ready spares waits, and takes none.
 
-    Failures: hour of computation, PS ranks, trainers, of which there are two spares, and hours of repair by the trace.
+    Failures: hour of computation, ranks that a spare may replace, and hours of repair by the trace.
     """
-    spared = dataclasses.replace(COSTS, spare_o_res_h=0.02, num_spares=num_spares, num_spare_trainers=2)
-    ledger = OverheadLedger(spared)
+    ledger = OverheadLedger(dataclasses.replace(COSTS, spare_o_res_h=0.02, num_spares=num_spares))
     hours = [
-        ledger.charge_failure(
-            0, repair_h, samples=round(at_h * 10_000), num_ranks=ps, num_trainers=trainers
-        ).reschedule_h
-        for at_h, ps, trainers, repair_h in failures
+        ledger.charge_failure(0, repair_h, samples=round(at_h * 10_000), num_ranks=num).reschedule_h
+        for at_h, num, repair_h in failures
     ]
     assert hours == expected
 
@@ -170,7 +163,7 @@ def test_young_s_interval_is_where_full_recovery_costs_least(snapshot_frac: floa
 def test_node_hours_count_every_node_of_the_job() -> None:
     """Overhead hours times ranks and trainers; a spare is occupied for the job besides; unknown without trainers."""
     known = dataclasses.replace(COSTS, num_trainers=6)
-    spared = dataclasses.replace(known, num_spares=1, num_spare_trainers=1)
+    spared = dataclasses.replace(known, num_spares=2)
     for costs, expected in ((COSTS, None), (known, 5.0), (spared, 0.5 * 12 + 200)):
         ledger = OverheadLedger(costs)
         ledger.charge_failure()

@@ -31,7 +31,6 @@ def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
     assert processors_of(changed(config, engine="rpc", cluster__num_ps=4, cluster__spares=2)) == 7
     several = changed(config, engine="rpc", trainer__num_threads=3, cluster__num_ps=4, cluster__num_trainers=2)
     assert processors_of(several) == 10
-    assert processors_of(changed(several, cluster__spare_trainers=1)) == 11
     assert processors_of(changed(config, engine="rpc", jobs__processors=2)) == 2
     assert cell_hash(changed(config, jobs__minutes=5, jobs__cluster="local")) == cell_hash(config), "the same cell"
 

@@ -5,7 +5,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,15 +17,15 @@ from torch import Tensor
 
 from harness.config.model import TrainerConfig
 from harness.core.errors import ConfigError
-from harness.core.trainers import ALONE, TrainerGroup
+from harness.core.shares import Share
 from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import DenseNetwork
 from harness.model.models import SIZES
+from harness.model.network import make_share_trainer
 from tests import started
 from tests.forked import ran, said_by
 from tests.model.batches import BACKENDS, batch_of
-from tests.threads import in_threads
 
 needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
 
@@ -127,6 +128,7 @@ from harness.config.model import TrainerConfig
 from harness.model import backends
 from harness.model.dlrm import BACKENDS, DenseNetwork
 from harness.model.models import SIZES
+from harness.model.network import make_share_trainer
 from tests.model.batches import batch_of
 assert backends.choose_backend(TrainerConfig()) == "torch"
 assert list(BACKENDS) == ["torch"]
@@ -225,16 +227,22 @@ def print_digests() -> None:
 )
 def test_trainers_that_divide_a_batch_have_the_bits_of_one(optimizer: str, num_samples: int, num_trainers: int) -> None:
     """Losses, gradients of rows, parameters: those of one network on whole batches, with any number of threads."""
-    batches = [batch_of(num_samples, seed) for seed in range(3)]
+    make_team = [partial(make_share_trainer, TrainerConfig(num_threads=number)) for number in (1, 2)]
 
-    def train(group: TrainerGroup) -> tuple[list[tuple[float, Tensor]], dict[str, Tensor]]:
-        torch.set_num_threads(1 + (group.index + group.size) % 2)
-        network = tiny(optimizer=optimizer, backend="compiled", is_eager=True, group=group)
-        return [network.train(*batch) for batch in batches], network.state()
+    class Teams:
+        """Compute ranks of this process: the plain twin of those that are asked over RPC."""
 
-    expected, state = train(ALONE)
-    for results, replica in in_threads(num_trainers, train):
-        for (loss, grads_ND), (expected_loss, expected_ND) in zip(results, expected, strict=True):
-            assert loss == expected_loss
-            assert torch.equal(grads_ND.view(torch.int32), expected_ND.view(torch.int32))
-        assert same(replica, state)
+        num_shares = num_trainers
+        teams = tuple(make_team[number % 2]() for number in range(1, num_trainers))
+
+        def begin(self, shares: Sequence[Share]) -> Callable[[], list[Tensor]]:
+            return lambda: [team(share) for team, share in zip(self.teams, shares, strict=True)]
+
+    alone, divided = (tiny(optimizer=optimizer, backend="compiled", is_eager=True) for _ in range(2))
+    for seed in range(3):
+        batch = batch_of(num_samples, seed)
+        expected, expected_ND = alone.train(*batch)
+        loss, grads_ND = divided.train(*batch, helpers=Teams())
+        assert loss == expected
+        assert torch.equal(grads_ND.view(torch.int32), expected_ND.view(torch.int32))
+    assert same(divided.state(), alone.state())

@@ -77,7 +77,7 @@ class MortalRanks(LocalRanks):
 
     def close(self) -> None:
         """Keep the servers."""
-        MortalRanks.last = dict(self.servers)
+        MortalRanks.last = {rank: each for rank, each in self.servers.items() if isinstance(each, RankServer)}
         super().close()
 
 

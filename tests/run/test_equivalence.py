@@ -150,7 +150,6 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         save__mode=row["save"],
         cluster__num_trainers=int(number or 1),
         cluster__spares=int(row["spares"]),
-        cluster__spare_trainers=int(row["spares"]) if number else 0,
         cluster__hosts=("a", "b", "c") if row["hosts"] == "three" else (),
         cluster__place={"ps1": "b", "ps3": "b", "trainer0": "a"} if row["hosts"] == "three" else {},
         cluster__placement=row["placement"],

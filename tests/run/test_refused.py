@@ -18,7 +18,7 @@ from tests.runs import changed
 
 TWO: dict[str, Any] = {"cluster__num_trainers": 2, "trainer__backend": "compiled"}
 REAL: dict[str, Any] = {"trace__inject": "wall", "engine": "rpc"}
-LOST = "trace.csv:2: rank: expected a trainer that lives, got trainer0, one of the 2 that the trace loses at"
+NOT_CHIEF = "trace.csv:2: phase, fault: expected nothing for trainer0, got "
 ALL = "10,trainer0,,\n10,trainer1,,"
 NO_CACHE = "cache.mode: expected none or lookahead with "
 NOTHING = "phase, fault: expected nothing with trace.inject=wall, got "
@@ -29,17 +29,16 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({**REAL, "trace__clock": "wall"}, "", "inject: expected boundary with trace.clock=wall"),
     ({**REAL, "trace__repair": "reschedule"}, "", "inject: expected boundary with trace.repair=reschedule"),
     ({**REAL, "trace__trainers_die": True}, "10,ps1,,", "trace.trainers_die: expected false with trace.inject=wall"),
-    (REAL, "10,trainer0,,", "trace.csv:2: rank: expected a trainer that lives with trace.inject=wall"),
+    (REAL, "10,trainer0,,", "trace.csv:2: rank: expected another rank than trainer0 with trace.inject=wall"),
     (REAL, "10,ps1,save,", f"trace.csv:2: {NOTHING}save"),
     (REAL, "10,ps1,,hang", f"trace.csv:2: {NOTHING}boundary, hang"),
     # trainers
-    (TWO, "10,trainer0,lookup,\n10,trainer1,,", LOST),
-    (TWO, "10,trainer0,,hang\n10,trainer1,,", LOST),
+    (TWO, "10,trainer0,lookup,", f"{NOT_CHIEF}lookup, kill"),
+    (TWO, "10,trainer0,,hang", f"{NOT_CHIEF}boundary, hang"),
     (TWO, "10,trainer2,,", "expected a rank of this run (trainer0 … trainer1), got trainer2; cluster.num_tr"),
     ({**TWO, "cache__mode": "stale"}, ALL, f"{NO_CACHE}a trace that kills all trainers"),
     ({"cache__mode": "stale", "trace__trainers_die": True}, "10,ps1,,", f"{NO_CACHE}trace.trainers_die=true"),
     ({**TWO, "trainer__backend": "torch"}, "", "cluster.num_trainers: expected 1 with backend torch on cpu, got 2"),
-    ({"cluster__spare_trainers": 1}, "", "cluster.spare_trainers: expected 0 with one trainer, got 1; a spare"),
     # ranks and their network
     ({"strategy__name": "buddy", "cluster__num_ps": 1}, "", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
     ({"engine": "rpc", "cluster__interface": "eth9", "cluster__network": "open"}, "", "cluster.interface: unknown"),

@@ -1,13 +1,12 @@
-"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/run/test_equivalence.py``.
+"""Laws of compute ranks and of ``trainer0``; that their number changes no bit is in ``tests/run/test_equivalence.py``.
 
 ``arguments`` of a trainer's job: config, folder of checkpoints, faults, cluster, effects.
 """
 
-import json
+import logging
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -18,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.futures import Future
+from torch import Tensor
 
 import analysis
-from harness.cluster.group import Formation
-from harness.cluster.link import ControlLink
-from harness.cluster.mesh import Mesh, _Peer
-from harness.cluster.rpc import RpcCluster
-from harness.cluster.trainers import SeveralTrainers
+from harness.cluster import rank_process
+from harness.cluster.launcher import RankContext
+from harness.cluster.server import RankSpec
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Started
 from harness.core.plans import is_ps
-from harness.model.dlrm import DenseNetwork
+from harness.core.shares import Share
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, trainer
@@ -42,7 +39,7 @@ from tests.runs import changed, saving_every
 pytestmark = needs_compiled
 NUM_STEPS = 30
 NUM_SEEDS = int(os.environ.get("TEST_SEEDS", "2"))
-"""Of runs in which trainers die: `TEST_SEEDS=200 pytest tests/run/test_trainers.py -k lose_nothing` for more."""
+"""Of runs in which compute ranks die: `TEST_SEEDS=200 pytest tests/run/test_trainers.py -k lose_nothing` for more."""
 
 
 @pytest.fixture
@@ -58,114 +55,9 @@ def several(config: Config) -> Config:
     return changed(config, data__max_train_samples=4 * NUM_STEPS, cluster__num_trainers=3)
 
 
-def run(config: Config, folder: Path, train: Any = trainer.train) -> Finished:
-    """Carry out a run whose trainers do ``train``."""
-    return assemble.run(config, folder, parts=assemble.Parts(train=train))
-
-
-def counting(folder: Path, *arguments: Any) -> None:
-    """The trainer's job, which writes how often this trainer called each PS rank, and for how many steps."""
-    calls: Counter[str] = Counter()
-    real = RpcCluster._call
-
-    def call(self: RpcCluster, rank: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        calls[rank] += 1
-        return real(self, rank, function, *args)
-
-    RpcCluster._call = call
-    trainer.train(*arguments)
-    (folder / f"{arguments[-1].group.index}.json").write_text(json.dumps(calls))
-
-
-def test_each_ps_rank_is_asked_by_one_trainer_and_each_sample_trained_on_by_one(
-    several: Config, tmp_path: Path
-) -> None:
-    """Law: messages to PS ranks are as many as with one trainer; parts of a batch differ by one sample at most."""
-    config = changed(several, trace__path=None, data__max_train_samples=40)
-    totals: dict[int, Counter[str]] = {}
-    for num_trainers in (1, 3):
-        folder = tmp_path / str(num_trainers)
-        folder.mkdir()
-        finished = run(changed(config, cluster__num_trainers=num_trainers), folder / "run", partial(counting, folder))
-        calls = [Counter(json.loads(path.read_text())) for path in sorted(folder.glob("?.json"))]
-        assert len(calls) == num_trainers
-        assert [len(each) for each in calls] == ([4] if num_trainers == 1 else [1, 1, 2])
-        totals[num_trainers] = sum(calls, Counter())
-    assert totals[1] == totals[3]
-    assert finished.machine["samples"] == {"trainer0": 10, "trainer1": 10, "trainer2": 20}
-    assert len({finished.digests[f"trainer{number}"] for number in range(3)}) == 1
-
-
-def flipping(*arguments: Any) -> None:
-    """The trainer's job; in trainer 1 a bit of the dense network is flipped after step 12."""
-    real, steps = DenseNetwork.step, Counter[str]()
-
-    def step(self: DenseNetwork, *, is_alone: bool = False) -> None:
-        real(self, is_alone=is_alone)
-        steps["all"] += 1
-        if steps["all"] == 12 and arguments[-1].group.index == 1:
-            self.state()["top.0.bias"].numpy().view("int32")[0] ^= 1
-
-    DenseNetwork.step = step
-    trainer.train(*arguments)
-
-
-def test_a_bit_that_is_flipped_in_one_replica_is_named_at_the_next_boundary(several: Config, tmp_path: Path) -> None:
-    """Law: one line that names the trainer; no result."""
-    with pytest.raises(
-        RunFailed, match=r"^trainer1: dense network at step \d+: expected that of trainer0, got another"
-    ):
-        run(several, tmp_path / "run", flipping)
-    assert not (tmp_path / "run" / "DONE").exists()
-
-
-def send_self(number: int) -> None:
-    """A signal to this process."""
-    os.kill(os.getpid(), number)
-
-
-def dying(index: int, act: Callable[[], None], *arguments: Any) -> None:
-    """The trainer's job; after 10 steps one trainer, once, meets its end, or stands still, by ``act``."""
-    real, steps = arguments[-1].advanced, Counter[str]()
-
-    def advanced(step: int) -> None:
-        real(step)
-        steps["all"] += 1
-        if steps["all"] == 10 and arguments[-1].group.index == index and once(arguments[1] / "acted"):
-            act()
-
-    arguments[-1].advanced = advanced
-    trainer.train(*arguments)
-
-
-def dying_in_exchange(folder: Path, deaths: Mapping[int, tuple[int, str]], *arguments: Any) -> None:
-    """The trainer's job; trainers kill themselves before, in or after one of their exchanges, by its number.
-
-    Whoever replaces one in ``folder`` does not.
-    """
-    at, moment = deaths.get(arguments[-1].group.index, (0, ""))
-    exchange, begin, counts = Mesh.exchange, _Peer.begin, Counter[str]()
-    if not once(folder / f"{arguments[-1].group.index}"):
-        at = 0
-
-    def dying(self: Mesh, what: str, value: Any, **how: Any) -> dict[int, Any]:
-        counts["exchanges"] += 1
-        counts["begun"] = 0
-        if counts["exchanges"] == at and moment == "before":
-            send_self(signal.SIGKILL)
-        values = exchange(self, what, value, **how)
-        if counts["exchanges"] == at and moment == "after":
-            send_self(signal.SIGKILL)
-        return values
-
-    def sending(self: _Peer, views: list[memoryview]) -> None:
-        begin(self, views)
-        counts["begun"] += 1
-        if counts["exchanges"] == at and moment == "sent to one" and counts["begun"] == 1:
-            send_self(signal.SIGKILL)
-
-    Mesh.exchange, _Peer.begin = dying, sending
-    trainer.train(*arguments)
+def run(config: Config, folder: Path, **parts: Any) -> Finished:
+    """Carry out a run with replaced :class:`harness.run.assemble.Parts`."""
+    return assemble.run(config, folder, parts=assemble.Parts(**parts))
 
 
 def once(path: Path) -> bool:
@@ -205,9 +97,37 @@ def facts(run_dir: Path) -> tuple[list[dict[str, Any]], list[tuple[int, float, b
     return others, losses
 
 
+# --- compute ranks ----------------------------------------------------------------------------------------------------
+
+
+def dying_main(folder: Path, deaths: Mapping[str, tuple[int, str]], spec: RankSpec, context: RankContext) -> None:
+    """Main function of a rank; a compute rank kills itself before or after one of its shares, by its number, once."""
+    at, moment = deaths.get(context.rank, (0, ""))
+    if at and once(folder / context.rank):
+        make, counts = spec.make_share_trainer, Counter[str]()
+        assert make is not None
+
+        def make_dying() -> Callable[[Share], Tensor]:
+            compute = make()
+
+            def computed(share: Share) -> Tensor:
+                counts["shares"] += 1
+                if counts["shares"] == at and moment == "before":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                part_PW = compute(share)
+                if counts["shares"] == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return part_PW
+
+            return computed
+
+        object.__setattr__(spec, "make_share_trainer", make_dying)
+    rank_process.ps_main(spec, context)
+
+
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
-def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_path: Path, seed: int) -> None:
-    """Law: but for their loss the record is that of the undisturbed run, at whatever moment one or two of three die."""
+def test_compute_ranks_that_die_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
+    """Law: but for their loss the record is that of the undisturbed run, at whatever share one or both of two die."""
     chance = random.Random(seed)
     cache = chance.choice(["none", "lookahead", "stale"])
     strategy = chance.choice(["full", "partial", "cpr_mfu", "cpr_ssu", "cpr_mirror", "buddy", "differential"])
@@ -215,69 +135,134 @@ def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_pat
     config = changed(several, cache__mode=cache, save__mode=chance.choice(["sync", "async"]), strategy__name=strategy)
     config = changed(config, trace__allow_unplanned=True, metrics__log_every_steps=7)
     deaths = {
-        index: (chance.randrange(1, 120), chance.choice(["before", "sent to one", "after"]))
-        for index in chance.sample(range(3), chance.choice([1, 2]))
+        f"trainer{index}": (chance.randrange(1, NUM_STEPS), chance.choice(["before", "after"]))
+        for index in chance.sample([1, 2], chance.choice([1, 2]))
     }
-    config = changed(config, cluster__spare_trainers=chance.choice([0, 1]))
+    config = changed(config, cluster__spares=chance.choice([0, 1]))
     run(changed(config, engine="local"), tmp_path / "whole")
-    finished = run(config, tmp_path / "again", partial(dying_in_exchange, tmp_path, deaths))
+    finished = run(config, tmp_path / "again", ps_main=partial(dying_main, tmp_path, deaths))
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
-    assert len({digest for rank, digest in finished.digests.items() if rank.startswith("trainer")}) == 1
     assert finished.num_unplanned == len(deaths)
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
 
 
-def dying_in_admission(folder: Path, index: int, moment: str, *arguments: Any) -> None:
-    """The trainer's job; one trainer dies once, as trainer 1, which had died, is taken in again, or is taken in."""
-    reals = {name: getattr(SeveralTrainers, name) for name in ("admit", "enter")}
-    join, admit, wait = RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers
-    is_in = {"admission": not arguments[3].awaits_trainers and arguments[-1].group.index == 1}
-
-    def die(now: str) -> None:
-        if now == moment and arguments[-1].group.index == index and is_in["admission"] and once(folder / "died"):
-            send_self(signal.SIGKILL)
-
-    def exchanging(name: str, self: SeveralTrainers, *args: Any) -> Any:
-        die("before")
-        result = reals[name](self, *args)
-        die("after")
-        return result
-
-    def joining(self: RpcCluster, formation: Formation) -> None:
-        die("join")
-        join(self, formation)
-
-    def waiting(self: ControlLink) -> Formation:
-        if moment == "wait" and arguments[-1].group.index == index and not (folder / "died").exists():
-            self.send("admit")
-            die("wait")
-        elif moment == "wait":
-            time.sleep(0.5)  # the new one is ready before the heir asks
-        return wait(self)
-
-    def admitting(self: RpcCluster, state: Callable[[], Any]) -> None:
-        is_in["admission"] = True
-        admit(self, state)
-        is_in["admission"] = False
-
-    for name in reals:
-        setattr(SeveralTrainers, name, lambda self, *args, name=name: exchanging(name, self, *args))
-    RpcCluster._join, RpcCluster.admit, ControlLink.await_trainers = joining, admitting, waiting
-    trainer.train(*arguments)
-
-
-@pytest.mark.parametrize(("index", "moment"), [(0, "wait"), (1, "after"), (2, "join")])
-def test_a_trainer_that_dies_while_another_is_taken_in_holds_up_nobody(
-    several: Config, tmp_path: Path, index: int, moment: str
-) -> None:
-    """Law: whether it is the one that gives its state, the one that gets it or a third; all three live at the end."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n20,trainer1\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), trace__allow_unplanned=True)
+@pytest.mark.parametrize("seed", range(1, NUM_SEEDS))
+def test_compute_ranks_that_are_killed_at_any_moment_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
+    """Law: as above, where another process kills both by pid at random microseconds; PS ranks stay."""
+    chance = random.Random(seed)
+    config = changed(several, trace__path=None, trace__allow_unplanned=True, data__max_train_samples=400)
+    config = changed(config, strategy__name="cpr_mfu", save__mode=chance.choice(["sync", "async"]))
     run(changed(config, engine="local"), tmp_path / "whole")
-    finished = run(config, tmp_path / "again", partial(dying_in_admission, tmp_path, index, moment))
-    assert (tmp_path / "died").exists()
+    killed: list[int] = []
+
+    def kill(status: assemble.RunStatus) -> None:
+        if status.phase != "train" or killed:
+            return
+        (started, *_) = read_events(tmp_path / "again" / "events.jsonl")
+        pids = [started.machine["pids"][f"trainer{index}"] for index in (1, 2)]
+        killed.extend(pids)
+        threading.Thread(target=kill_at_times, args=(pids, [chance.uniform(0, 0.3) for _ in pids])).start()
+
+    assemble.run(config, tmp_path / "again", on_status=kill)
+    assert killed
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
-    assert len([rank for rank in finished.digests if not is_ps(rank)]) == 3
+    events = read_events(tmp_path / "again" / "events.jsonl")
+    pids = [event.machine["pids"] for event in events if isinstance(event, Started | Regrouped)]
+    assert len({tuple(pid for rank, pid in each.items() if is_ps(rank)) for each in pids}) == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in killed)
+
+
+def kill_at_times(pids: list[int], pauses_s: list[float]) -> None:
+    """SIGKILL to each, after a pause; a no-op for one that has ended."""
+    for pid, pause_s in zip(pids, pauses_s, strict=True):
+        time.sleep(pause_s)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_compute_rank_that_a_trace_makes_mute_is_found_by_its_deadline(several: Config, tmp_path: Path) -> None:
+    """Law: by a tenth of it, and nobody else is blamed."""
+    lines = "10,trainer1,,hang\n20,trainer2,forward,hang\n30,trainer2,apply,hang\n"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=1.0)
+    runs.run(changed(config, engine="local"), tmp_path / "local")
+    _, events = runs.run(config, tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    mute = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
+    assert [[*each] for each in mute] == [["trainer1"], ["trainer2"], ["trainer2"]]
+    detected_s = [event.machine["seconds"] for event in events if isinstance(event, Lost)]
+    assert min(detected_s) <= 1.1
+
+
+PLAIN, AHEAD = ("none", "cpr_mfu", "sync"), ("lookahead", "full", "async")
+STALE = ("stale", "partial", "async")
+
+
+@pytest.mark.parametrize(
+    ("phases", "settings"),
+    [
+        (("lookup", "apply", "forward"), PLAIN),
+        (("apply", "forward", "lookup"), AHEAD),
+        (("save", "manifest", "eval"), AHEAD),
+        (("restore", "regroup", "boundary"), PLAIN),
+        (("boundary", "forward", "apply"), STALE),
+    ],
+    ids=str,
+)
+def test_a_trace_kills_compute_ranks_in_every_phase(
+    several: Config, tmp_path: Path, phases: tuple[str, str, str], settings: tuple[str, str, str]
+) -> None:
+    """Law: the record of processes that are killed is that of engine ``local``, which has none.
+
+    A compute rank and a PS rank, one compute rank, two at once, and ``trainer0`` between two steps, alone and soon
+    after another died.
+    """
+    first, second, third = phases
+    cache, strategy, mode = settings
+    struck = [(10, "ps1", first), (10, "trainer1", first), (20, "trainer2", second), (22, "trainer0", "boundary")]
+    struck += [(40, "trainer1", third), (40, "trainer2", third), *((hour, "ps3", "boundary") for hour in (12, 24, 44))]
+    lines = [f"{hour},{rank},{when}" for hour, rank, when in sorted(struck)]
+    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank,phase", *lines]))
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), eval__every_steps=10)
+    config = changed(config, cache__mode=cache, strategy__name=strategy, save__mode=mode)
+    for engine in ("local", "rpc"):
+        finished, events = runs.run(changed(config, engine=engine), tmp_path / engine)
+        lost = [{*event.ranks} for event in events if isinstance(event, Lost)]
+        assert finished.num_lost_ranks == sum(map(len, lost))
+        assert any({"ps1", "trainer1"} <= ranks for ranks in lost)
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+
+
+def test_a_spare_takes_over_from_a_compute_rank(several: Config, tmp_path: Path) -> None:
+    """Law: the process was there before; a failure in which each dead rank has a spare waits for nothing."""
+    (tmp_path / "trace.csv").write_text("hour,rank,repair_h\n14,trainer1,6\n40,ps1,6\n40,trainer2,6\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
+    config = changed(config, cluster__spares=1, profile__spare_o_res_h=0.01, trace__repair="reschedule")
+    for engine in ("local", "rpc"):
+        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
+        assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6]
+        assert analysis.check(events, read_config(tmp_path / engine)) == []
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    (started, *_), regrouped = events, [event.machine for event in events if isinstance(event, Regrouped)]
+    assert regrouped[0]["spares"] == {"trainer1": "spare0"}
+    assert regrouped[0]["replaced"]["trainer1"][1] == started.machine["pids"]["spare0"]
+
+
+# --- trainer0 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["none", "lookahead", "stale"])
+def test_nothing_is_lost_with_trainer0_while_another_trainer_lives(several: Config, tmp_path: Path, cache: str) -> None:
+    """Law: the dense network, caches and ledgers are those of the undisturbed run."""
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cache__mode=cache)
+    for name, lines in (("whole", ""), ("again", "10,trainer0\n31,trainer0\n")):
+        (tmp_path / "trace.csv").write_text(f"hour,rank\n{lines}")
+        _, events = runs.run(changed(config, engine="local" if name == "whole" else "rpc"), tmp_path / name)
+    assert [event.dense for event in events if isinstance(event, Recovered)] == ["kept", "kept"]
+    undisturbed, disturbed = facts(tmp_path / "whole"), facts(tmp_path / "again")
+    for others, _ in (undisturbed, disturbed):
+        others[:] = [each for each in others if each["event"] in ("save", "eval")]
+    assert disturbed == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -329,212 +314,51 @@ def test_ranks_may_die_in_a_phase_around_the_death_of_all_trainers(
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
 
 
-@pytest.mark.parametrize(("engine", "fault"), [("local", "kill"), ("rpc", "hang")])
-def test_the_death_of_all_trainers_ends_the_run_in_one_line(
-    several: Config, tmp_path: Path, engine: str, fault: str
-) -> None:
-    """Law: if a trace kills the last one before another is back, the line names that of the trace."""
-    (tmp_path / "trace.csv").write_text(f"hour,rank,fault\n11,trainer0,\n13,trainer1,{fault}\n")
-    config = changed(several, engine=engine, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
-    words = r"^line 3 of the trace: expected a trainer that lives, but trainer0, trainer1 died before another one took"
-    with pytest.raises(RunFailed, match=words):
-        runs.run(config, tmp_path / "run")
-    if engine == "rpc":
-        words = r"^trainer\d \(pid \d+\) ended with exit code -9 before its job was done; no trainer is left$"
-        with pytest.raises(RunFailed, match=words):
-            run(
-                several,
-                tmp_path / "died",
-                partial(dying_in_exchange, tmp_path, dict.fromkeys(range(3), (40, "before"))),
-            )
-
-
-def peers_of_self() -> set[tuple[str, int]]:
-    """The addresses that this process is connected with by TCP."""
-    peers: set[tuple[str, int]] = set()
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
-            if each.family == socket.AF_INET:
-                peers.add(each.getpeername())
-    return peers
-
-
-def connect_and_die(record: Path | None = None) -> None:
-    """Connect anew to all that this process is connected with, and die before the first word; ``record``: with ps0."""
-    opened: list[socket.socket] = []
-    for peer in peers_of_self():
-        with suppress(ConnectionRefusedError):
-            opened.append(socket.create_connection(peer))
-    if record is not None:
-        (started, *_) = read_events(record)
-        os.kill(started.machine["pids"]["ps0"], signal.SIGKILL)
-    send_self(signal.SIGKILL)
-
-
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path, *, is_alone: bool) -> None:
-    """Law: a rank whose caller died as it connected lives, keeps what it holds, and is asked again; also where no
-    generation can be formed, as another rank is dead.
-    """
-    config = changed(several, trace__path=None, trace__allow_unplanned=True)
-    events = tmp_path / "run" / "events.jsonl"
-    act = connect_and_die if is_alone else partial(connect_and_die, events)
-    finished = run(config, tmp_path / "run", partial(dying, 1, act))
-    lost = [rank for event in read_events(events) if isinstance(event, Lost) for rank in event.ranks]
-    assert sorted(lost) == (["trainer1"] if is_alone else ["ps0", "trainer1"])
-    assert finished.num_unplanned == len(lost)
-    if is_alone:
-        run(changed(config, engine="local"), tmp_path / "whole")
-        assert facts(tmp_path / "run") == facts(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(
-    ("index", "act", "progress_s", "why"),
-    [
-        (0, partial(time.sleep, 60), 8.5, "finished nothing for 8.5 s, last step 5 (trainer.progress_timeout_s)"),
-        (1, partial(send_self, signal.SIGSTOP), 600.0, "gave no sign of life for 2 s (cluster.rpc_timeout_s)"),
-    ],
-    ids=["no progress", "stopped"],
-)
-def test_a_trainer_that_stands_still_is_named_and_no_other(  # noqa: PLR0917 - pytest's
-    several: Config, tmp_path: Path, index: int, act: Callable[[], None], progress_s: float, why: str
-) -> None:
-    """Law: those that wait for it are not to blame, whether it is stopped or gets no further; they go on."""
-    config = changed(several, cluster__rpc_timeout_s=2.0, cluster__join_timeout_s=4.0, trace__allow_unplanned=True)
-    run(changed(config, engine="local"), tmp_path / "whole")
-    run(changed(config, trainer__progress_timeout_s=progress_s), tmp_path / "run", partial(dying, index, act))
-    assert facts(tmp_path / "run") == facts(tmp_path / "whole")
-    lost = [event for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Lost)]
-    (words,) = [event.machine["detail"] for event in lost if not event.planned]
-    assert [*words] == [f"trainer{index}"]
-    assert words[f"trainer{index}"].endswith(f"{why}, and was killed")
-
-
-def test_a_trainer_that_a_trace_makes_mute_is_found_by_its_deadline(several: Config, tmp_path: Path) -> None:
-    """Law: by a tenth of it, and nobody else is blamed."""
-    lines = "10,trainer1,,hang\n20,trainer0,lookup,hang\n30,trainer2,apply,hang\n"
-    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=1.0)
-    runs.run(changed(config, engine="local"), tmp_path / "local")
-    _, events = runs.run(config, tmp_path / "rpc")
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
-    mute = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
-    assert [[*each] for each in mute] == [["trainer1"], ["trainer0"], ["trainer2"]]
-    assert min(each["seconds"] for by_rank in mute for each in by_rank.values()) <= 1.1
-
-
-PLAIN, AHEAD = ("none", "cpr_mfu", "sync"), ("lookahead", "full", "async")
-
-
-@pytest.mark.parametrize(
-    ("phases", "settings"),
-    [
-        (("lookup", "apply", "forward"), PLAIN),
-        (("apply", "forward", "lookup"), AHEAD),
-        (("save", "manifest", "eval"), AHEAD),
-        (("restore", "regroup", "boundary"), PLAIN),
-    ],
-    ids=str,
-)
-def test_a_trace_kills_trainers_in_every_phase(
-    several: Config, tmp_path: Path, phases: tuple[str, str, str], settings: tuple[str, str, str]
-) -> None:
-    """Law: the record of three processes that are killed is that of engine ``local``, which has none.
-
-    A trainer and a PS rank, the one that acts, two at once, and one at a boundary soon after another died.
-    """
-    first, second, third = phases
-    cache, strategy, mode = settings
-    struck = [(10, "ps1", first), (10, "trainer0", first), (20, "trainer1", second), (22, "trainer0", "boundary")]
-    struck += [(40, "trainer1", third), (40, "trainer2", third), *((hour, "ps3", "boundary") for hour in (12, 24, 44))]
-    lines = [f"{hour},{rank},{when}" for hour, rank, when in sorted(struck)]
-    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank,phase", *lines]))
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), eval__every_steps=10)
-    config = changed(config, cache__mode=cache, strategy__name=strategy, save__mode=mode)
-    for engine in ("local", "rpc"):
-        finished, events = runs.run(changed(config, engine=engine), tmp_path / engine)
-        lost = [{*event.ranks} for event in events if isinstance(event, Lost)]
-        assert finished.num_lost_ranks == sum(map(len, lost))
-        assert any({"ps1", "trainer0"} <= ranks for ranks in lost)
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
-
-
-def awaiting_spares(folder: Path, *arguments: Any) -> None:
-    """The trainer's job, which begins once a spare trainer has begun, and passes step 12 once a second one has."""
-
-    def wait(num_spares: int) -> None:
-        ends_s = time.monotonic() + 20
-        while len([*folder.glob("spare-*")]) < num_spares and time.monotonic() < ends_s:
-            time.sleep(0.001)
+def dying(steps: tuple[int, ...], *arguments: Any) -> None:
+    """The trainer's job; it kills itself once after each of these numbers of steps."""
+    real = arguments[-1].advanced
 
     def advanced(step: int) -> None:
         real(step)
-        if step == 12:
-            wait(2)
+        if any(step >= each and once(arguments[1] / f"died{number}") for number, each in enumerate(steps)):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    real, arguments[-1].advanced = arguments[-1].advanced, advanced
-    if arguments[-1].group.index < 0:
-        (folder / f"spare-{os.getpid()}").touch()
-    wait(1)
+    arguments[-1].advanced = advanced
     trainer.train(*arguments)
 
 
-def test_a_spare_trainer_takes_over(several: Config, tmp_path: Path) -> None:
-    """Law: the process was there before, another one is started behind it, and the record is that of ``local``.
-
-    A failure waits for nothing where each dead rank has a spare; the second one comes before a repair of 6 h has ended.
-    """
-    lines = "10,trainer0,6\n14,trainer1,6\n30,trainer2,6\n40,ps1,6\n40,trainer0,6\n"
-    (tmp_path / "trace.csv").write_text(f"hour,rank,repair_h\n{lines}")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
-    config = changed(config, cluster__spare_trainers=1, profile__spare_o_res_h=0.01, profile__num_trainers=3)
-    config = changed(config, trace__repair="reschedule")
-    _, events = runs.run(changed(config, engine="local"), tmp_path / "local")
-    assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6, 0.01, 6]
-    run(config, tmp_path / "rpc", partial(awaiting_spares, tmp_path))
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
-    for engine in ("local", "rpc"):
-        folder = tmp_path / engine
-        assert analysis.check(read_events(folder / "events.jsonl"), read_config(folder)) == []
-    events = read_events(tmp_path / "rpc" / "events.jsonl")
-    (started, *_), regrouped = events, [event.machine for event in events if isinstance(event, Regrouped)]
-    assert regrouped[0]["spares"] == {"trainer0": "spare_trainer0"}
-    assert regrouped[0]["replaced"]["trainer0"][1] == started.machine["pids"]["spare_trainer0"]
-    pids = {rank: pid for machine in regrouped for rank, pid in machine["pids"].items()}
-    assert "spare_trainer1" in pids
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
-
-
-@pytest.mark.parametrize("seed", range(1, NUM_SEEDS))
-def test_trainers_that_are_killed_at_any_moment_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
-    """Law: as above, where another process kills two of three by pid at random microseconds; PS ranks stay."""
-    chance = random.Random(seed)
-    config = changed(several, trace__path=None, trace__allow_unplanned=True, data__max_train_samples=400)
-    config = changed(config, strategy__name="cpr_mfu", save__mode=chance.choice(["sync", "async"]))
-    config = changed(config, cluster__spare_trainers=chance.choice([0, 1]))
+@pytest.mark.parametrize("num_trainers", [1, 3])
+def test_the_run_goes_on_by_itself_when_trainer0_has_died(
+    several: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_trainers: int
+) -> None:
+    """Law: the record is that of a run in which it had not died; the next event has the processes of the new start."""
+    config = changed(several, cluster__num_trainers=num_trainers, resume__every_s=0.0)
+    config = changed(config, cluster__max_replacements_in_a_row=2)
+    with caplog.at_level(logging.WARNING):
+        finished = run(config, tmp_path / "again", train=partial(dying, (12, 12, 22)))
     run(changed(config, engine="local"), tmp_path / "whole")
-    killed: list[int] = []
-
-    def kill(status: assemble.RunStatus) -> None:
-        if status.phase != "train" or killed:
-            return
-        (started, *_) = read_events(tmp_path / "again" / "events.jsonl")
-        pids = [started.machine["pids"][f"trainer{index}"] for index in chance.sample(range(3), 2)]
-        killed.extend(pids)
-        threading.Thread(target=kill_at_times, args=(pids, [chance.uniform(0, 0.6) for _ in pids])).start()
-
-    assemble.run(config, tmp_path / "again", on_status=kill)
-    assert killed
-    assert facts(tmp_path / "again") == facts(tmp_path / "whole")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+    assert finished.num_unplanned == 0
+    deaths = [record.message for record in caplog.records if "all ranks start anew" in record.message]
+    assert len(deaths) == 3
+    assert "trainer0 (pid " in deaths[0]
     events = read_events(tmp_path / "again" / "events.jsonl")
-    pids = [event.machine["pids"] for event in events if isinstance(event, Started | Regrouped)]
-    assert len({tuple(pid for rank, pid in each.items() if is_ps(rank)) for each in pids}) == 1
-    assert not any(Path(f"/proc/{pid}").exists() for pid in killed)
+    assert [len(event.machine["resumed"]) for event in events if "resumed" in event.machine]
 
 
-def kill_at_times(pids: list[int], pauses_s: list[float]) -> None:
-    """SIGKILL to each, after a pause; a no-op for one that has ended."""
-    for pid, pause_s in zip(pids, pauses_s, strict=True):
-        time.sleep(pause_s)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("every_s", "words"),
+    [
+        (None, "there is no resume point yet to go on from (resume.every_s)"),
+        (0.0, "so did 2 before it at one resume point (cluster.max_replacements_in_a_row)"),
+    ],
+)
+def test_a_trainer0_that_dies_again_and_again_ends_the_run_in_one_line(
+    several: Config, tmp_path: Path, every_s: float | None, words: str
+) -> None:
+    """Law: so does one that dies where there is no resume point."""
+    config = changed(several, cluster__num_trainers=1, resume__every_s=every_s, cluster__max_replacements_in_a_row=2)
+    with pytest.raises(RunFailed) as failed:
+        run(config, tmp_path / "run", train=partial(dying, (12, 12, 12, 12)))
+    assert str(failed.value).endswith(words)
+    assert not (tmp_path / "run" / "DONE").exists()

@@ -1,0 +1,105 @@
+"""The supervisor's watch over the trainer: its deadlines, and its end."""
+
+from typing import Any
+
+from harness.cluster.deadlines import ListeningClock
+from harness.cluster.link import Connections
+from harness.cluster.processes import REAP_S, Processes
+from harness.config.model import ClusterConfig
+from harness.core.plans import CHIEF
+
+
+class TrainerWatch:
+    """Finds out whether ``trainer0`` has missed a deadline, or has ended.
+
+    Args:
+        progress_timeout_s: seconds within which it must finish something; None: no deadline.
+    """
+
+    def __init__(
+        self,
+        options: ClusterConfig,
+        processes: Processes,
+        connections: Connections,
+        clock: ListeningClock,
+        *,
+        progress_timeout_s: float | None,
+    ) -> None:
+        self._processes, self._connections, self._clock = processes, connections, clock
+        self._has_met = False  # whether it has connected
+        self._progress = TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
+
+    def begins(self) -> None:
+        """Record that a new process is the trainer now."""
+        self._has_met = False
+        self._connections.stuck.discard(CHIEF)
+        self._progress.hear("start")
+
+    def hear(self, kind: str, *args: Any) -> None:
+        """Record a message of the trainer."""
+        self._has_met = self._has_met or kind == "hello"
+        self._progress.hear(kind, *args)
+
+    @property
+    def silent_s(self) -> float:
+        return self._clock.read() - self._progress.heard_s
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended and its connection was read to the end."""
+        return CHIEF not in self._connections and self._processes.has_ended(CHIEF)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None.
+
+        Raises RunFailed if its process can be watched no more.
+        """
+        if CHIEF in self._connections:
+            return self._progress.problem
+        if CHIEF in self._connections.stuck:
+            return self._progress.silence  # in the middle of a message
+        if not self._has_met:
+            return None
+        self._processes[CHIEF].join(REAP_S)
+        self._processes.launcher.check()
+        return None if self.has_ended else "closed its connection"
+
+
+class TrainerProgress:
+    """The deadlines of a trainer: for signs of life, and for progress.
+
+    A heartbeat says what the trainer has finished. Any other message counts as progress.
+
+    Args:
+        mute_s: seconds within which it must send a message (``cluster.rpc_timeout_s``).
+        idle_s: seconds within which it must finish something (``trainer.progress_timeout_s``); None: no deadline.
+
+    Attributes:
+        heard_s: time of its last message, by the clock.
+        silence: the words for a trainer that sent nothing before its deadline.
+    """
+
+    def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
+        self._clock = clock
+        self._mute_s, self._idle_s = mute_s, idle_s
+        self.silence = f"gave no sign of life for {mute_s:g} s (cluster.rpc_timeout_s)"
+        self._finished = (0, 0)  # steps, and all things
+        self.heard_s = self._advanced_s = 0.0
+
+    def hear(self, kind: str, *args: Any) -> None:
+        self.heard_s = self._clock.read()
+        if kind != "alive" or args != self._finished:
+            self._advanced_s = self.heard_s
+        if kind == "alive":
+            self._finished = args[0], args[1]
+
+    @property
+    def problem(self) -> str | None:
+        """The deadline that the trainer has missed, in words; None if there is none."""
+        now_s = self._clock.read()
+        if now_s - self.heard_s > self._mute_s:
+            return self.silence
+        if self._idle_s is None or now_s - self._advanced_s <= self._idle_s:
+            return None
+        return f"finished nothing for {self._idle_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"

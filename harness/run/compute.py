@@ -1,0 +1,55 @@
+"""The division of a batch among the trainer and the compute ranks, in spite of their deaths."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from harness.client.embedding_client import Pulled
+from harness.cluster.protocol import Compute
+from harness.core.plans import Progress
+from harness.core.shares import Helpers, Share
+from harness.model.dlrm import DenseNetwork
+from harness.model.network import Network
+from harness.recovery.failover import FailoverClient
+
+
+@dataclass(kw_only=True, eq=False)
+class ComputeRanks(Helpers):
+    """The compute ranks of a run. A share whose rank dies is sent again to the replacement, which needs nothing else.
+
+    Args:
+        settle: finishes the messages in flight to PS ranks. Called when a compute rank is found dead: the generation in
+            which they were sent ends with it.
+        progress: gives the present progress of the run.
+    """
+
+    failover: FailoverClient
+    settle: Callable[[Progress], None]
+    progress: Callable[[], Progress]
+
+    @property
+    def num_shares(self) -> int:
+        """Number of shares of a batch: one for each trainer."""
+        return 1 + len(self.failover.cluster.compute_ranks)
+
+    def train(self, network: Network, pulled: Pulled) -> tuple[float, Tensor]:
+        """As :meth:`DenseNetwork.train`. Raises as :meth:`FailoverClient.finish`."""
+        batch, plan, cluster = pulled.batch, pulled.plan, self.failover.cluster
+        arguments = batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N
+        if not cluster.compute_ranks:
+            return network.train(*arguments)
+        if cluster.overlaps:
+            assert isinstance(network, DenseNetwork), "a run with compute ranks divides its batches"
+            return network.train(*arguments, self)
+        self._send([Compute()] * len(cluster.compute_ranks))()
+        return network.train(*arguments)
+
+    def begin(self, shares: Sequence[Share]) -> Callable[[], Sequence[Tensor]]:
+        """See :class:`Helpers`."""
+        return self._send([*map(Compute, shares)])
+
+    def _send(self, requests: Sequence[Compute]) -> Callable[[], list[Tensor]]:
+        progress = self.progress()
+        started = self.failover.start(dict(zip(self.failover.cluster.compute_ranks, requests, strict=True)))
+        return lambda: [*self.failover.finish(started, progress, settle=self.settle).values()]
