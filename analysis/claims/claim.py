@@ -45,7 +45,7 @@ PARTS: Mapping[str, Sequence[str]] = {
         "production",
     ),
     "Settings of CPR": ("share", "ssu", "eviction", "mtbf", "hour", "placement", "optimizer", "taper"),
-    "Caches": ("accesses", "embedding_share", "lookahead", "cached_trainers", "wire", "staleness"),
+    "Caches": ("accesses", "embedding_share", "lookahead", "wire", "staleness"),
     "Past the papers": (
         *("mirror", "mirror_size", "pareto", "tracker_part", "models", "breaks", "traces", "seeds", "power"),
     ),
