@@ -1,8 +1,8 @@
 """From SIGKILL to the next finished step on engine rpc, split into what takes the time; and lost hosts.
 
-One run on synthetic clicks: ``--single`` kills of one rank (with ``--trainers`` of one trainer), then ``--multiple`` of
-``--at-once`` PS ranks at the same boundary. Figures are seconds of the run's events, and moments at which its status
-reaches the supervisor, which is this process. The clock starts right before the first ``os.kill``.
+One run on synthetic clicks: ``--single`` kills of one PS rank, or with ``--trainers`` of one compute rank, then
+``--multiple`` of ``--at-once`` PS ranks at the same boundary. Figures are seconds of the run's events, and moments at
+which its status reaches the supervisor, which is this process. The clock starts right before the first ``os.kill``.
 
     detect   the kill, the reaping, the trainer's next request, and its failure
     spawn    the supervisor starts the replacements and calls the survivors
@@ -10,14 +10,13 @@ reaches the supervisor, which is this process. The clock starts right before the
     restore  the replacements read their rows from the newest checkpoint, with ``buddy`` from a replica
     step     the request that had failed is answered, forward, backward, and the step is on record
     total    the sum
-    after    the kill, until the step after that one is on record too: new trainers take part in it
 
 ``--lost-hosts 3``: instead, three rounds of what a lost host of three costs. Hosts are emulated
 (``tests/hosts/emulated.py``): namespaces of this machine, joined by a bridge. Needs to be root.
 
-    killed      all processes of a host get SIGKILL; seconds until the next step is done. Two hosts in turn, of several
-                trainers (--trainers) that of trainer0 too
-    cut         the cable of a host is taken out; the same, less ``cluster.dead_after_s``. Two hosts in turn.
+    killed      all processes of a host get SIGKILL; seconds until the next step is done. Two hosts in turn;
+                ``trainer0`` is on the third.
+    cut         the cable of a host is taken out; the same, less ``cluster.dead_after_s``. The same two hosts.
     orphaned    the supervisor gets SIGKILL; seconds until nothing of the run is left on any host
 """
 
@@ -40,6 +39,7 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Lost, Recovered, Regrouped
+from harness.core.plans import CHIEF, all_ranks, is_compute, is_ps
 from harness.processes.spawn import fork_server
 from harness.record.event_log import read_events
 from harness.run import assemble
@@ -50,7 +50,7 @@ STEPS_PER_KILL = 12
 BATCH_SIZE = 128
 JOB_H = 56.0
 LOST_AT, LOST_STEPS = (30, 60), 90  # steps at which hosts are lost, and of the run
-PARTS = ("detect", "spawn", "join", "restore", "step", "total", "after")
+PARTS = ("detect", "spawn", "join", "restore", "step", "total")
 
 Recovery = dict[str, float]
 """One failure: ``num_ranks``, the number of spares that took over, and the seconds of PARTS."""
@@ -77,15 +77,20 @@ def base_config(options: argparse.Namespace, folder: Path, num_steps: int, inter
 def configure(options: argparse.Namespace, folder: Path) -> Config:
     num_steps = STEPS_PER_KILL * (options.single + options.multiple + 1)
     chance = random.Random(1)
-    of, num = ("ps", options.ps) if options.trainers == 1 else ("trainer", options.trainers)
-    whom = [f"{of}{chance.randrange(num)}" for _ in range(options.single)]
+    ranks = all_ranks(options.ps, options.trainers)
+    named = [*filter(is_compute, ranks)] or [*filter(is_ps, ranks)]
+    whom = [chance.choice(named) for _ in range(options.single)]
     whom += [str(options.at_once)] * options.multiple
     hours = [STEPS_PER_KILL * number / num_steps * JOB_H for number in range(1, len(whom) + 1)]
     write_trace(folder / "trace.csv", zip(hours, whom, strict=True))
-    cluster = {"spares": options.spares, "spare_trainers": options.spare_trainers}
     # A save between every two kills, so that what is restored is never what the ranks started from.
     profile, trace = {"base": "cpr56", "job_h": JOB_H}, {"path": str(folder / "trace.csv")}
-    return base_config(options, folder, num_steps, STEPS_PER_KILL - 0.5, cluster=cluster, profile=profile, trace=trace)
+    return base_config(
+        *(options, folder, num_steps, STEPS_PER_KILL - 0.5),
+        cluster={"spares": options.spares},
+        profile=profile,
+        trace=trace,
+    )
 
 
 def measure(config: Config, run_dir: Path) -> list[Recovery]:
@@ -107,10 +112,7 @@ def _split(
 ) -> Recovery:
     """``moments[i]``: the failure was found. The status before it precedes the kill in the supervisor's queue."""
     killed_s, found_s = moments[i - 1][2], moments[i][2]
-    stepped_s, after_s = (
-        next(at_s for phase, step, at_s in moments[i:] if phase == "train" and step > recovered.step + later)
-        for later in (0, 1)
-    )
+    stepped_s = next(at_s for phase, step, at_s in moments[i:] if phase == "train" and step > recovered.step)
     lost = next(event for event in events if isinstance(event, Lost) and event.step == recovered.step)
     regrouped = next(event for event in events if isinstance(event, Regrouped) and event.step == recovered.step)
     spawn = regrouped.machine["seconds"]
@@ -118,7 +120,7 @@ def _split(
     restore, total = recovered.machine["seconds"], stepped_s - killed_s
     parts = {"detect": found_s - killed_s, "spawn": spawn, "join": join, "restore": restore}
     counts = {"num_ranks": len(recovered.ranks), "num_spares": len(regrouped.machine.get("spares", ()))}
-    return {**counts, **parts, "step": total - sum(parts.values()), "total": total, "after": after_s - killed_s}
+    return {**counts, **parts, "step": total - sum(parts.values()), "total": total}
 
 
 def rows_of(recoveries: Sequence[Recovery]) -> list[list[str]]:
@@ -168,10 +170,10 @@ def kill_host(host: str) -> None:
 
 
 def lose_two(hosts: Emulation, config: Config, folder: Path, lose: Callable[[str], None]) -> list[float]:
-    """Seconds from the loss of each of two hosts to the next step."""
-    lost = hosts.hosts[:2] if config.cluster.num_trainers > 1 else hosts.hosts[1:]
-    watch = Watch([(step, lambda host=host: lose(host)) for step, host in zip(LOST_AT, lost, strict=True)])
-    assemble.run(hosts.config(config), folder, on_status=watch)
+    """Seconds from the loss of each of two hosts to the next step. ``trainer0`` is on the third."""
+    acts = [(step, lambda host=host: lose(host)) for step, host in zip(LOST_AT, hosts.hosts[1:], strict=True)]
+    watch = Watch(acts)
+    assemble.run(hosts.config(config, place={CHIEF: hosts.hosts[0]}), folder, on_status=watch)
     return watch.seconds
 
 
@@ -209,9 +211,8 @@ def main() -> None:
     made.add_argument("--at-once", type=int, default=4, help="ranks that such a kill takes")
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
     made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "buddy"), default="partial")
-    made.add_argument("--trainers", type=int, default=1, help="with several, single kills are of one of them")
+    made.add_argument("--trainers", type=int, default=1, help="with several, single kills are of a compute rank")
     made.add_argument("--spares", type=int, default=0, help="cluster.spares")
-    made.add_argument("--spare-trainers", type=int, default=0, help="cluster.spare_trainers")
     made.add_argument("--lost-hosts", type=int, metavar="ROUNDS", help="measure lost hosts of three, in so many rounds")
     made.add_argument("--dead-after", type=float, default=2.0, help="cluster.dead_after_s of lost hosts")
     options = made.parse_args()

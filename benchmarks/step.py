@@ -72,8 +72,8 @@ class TimedCluster(Cluster):
 
     def __init__(self, cluster: Cluster, spent_s: _turns.Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
-        self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
-        self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
+        self.overlaps, self.ranks, self.compute_ranks = cluster.overlaps, cluster.ranks, cluster.compute_ranks
+        self.expect_losses, self.replace, self.take_over = cluster.expect_losses, cluster.replace, cluster.take_over
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
         return self._timed("start", partial(self._cluster.start, requests))
@@ -93,7 +93,7 @@ class TimedEffects(Effects):
     """Effects that write what was spent up to each event of finished steps."""
 
     def __init__(self, effects: Effects, spent_s: _turns.Parts, folder: Path) -> None:
-        super().__init__(effects.channel, group=effects.group)
+        super().__init__(effects.channel)
         self._spent_s, self._folder = spent_s, folder
 
     def record(self, event: Any) -> None:

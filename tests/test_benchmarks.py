@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import scale
 from benchmarks._common import Spread, config_of, make_data
 from benchmarks._plain import num_flops, products
 from benchmarks._turns import Worker, ratio
@@ -127,8 +126,8 @@ def test_the_store_is_measured_against_plain_files(tmp_path: Path) -> None:
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
-    """One entry per failure, moments in order, and the parts are the whole."""
-    sizes = ("--ps", "3", "--single", "2", "--multiple", "1", "--at-once", "2", "--rows", "3000")
+    """One entry per failure, of a compute rank or of PS ranks; moments in order, and the parts are the whole."""
+    sizes = ("--ps", "3", "--trainers", "2", "--single", "2", "--multiple", "1", "--at-once", "2", "--rows", "3000")
     recoveries = start(tmp_path, "recovery.py", *sizes)["recoveries"]
     assert [each["num_ranks"] for each in recoveries] == [1, 1, 2]
     for each in recoveries:
@@ -155,16 +154,6 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
         assert found["longest_ms"] >= found["regroup_ms"] > 0
         assert min(found["supervisor_ms"], found["trainer_us"], found["memory_mb"]) > 0
     assert ["survivor_ms" in found for found in results] == [False, True, True]
-
-
-def test_the_processor_time_of_a_trainer_is_taken_apart() -> None:
-    """Units that made the times are found again, and other jobs follow from them."""
-    units = [0.1, 0.07, -0.52, 0.05, 3.0]
-    shapes = [(num, ps) for num in (1, 2, 4) for ps in (2, 8)]
-    found = {s: {"trainer": float(np.dot(units, scale.terms(s))), "PS rank": 0.3 + 0.4 / s[1]} for s in shapes}
-    assert scale.fit(found) == pytest.approx(units, rel=1e-6)
-    *_, row = scale.at_sizes(found, [(20, 10)], 128)
-    assert row.startswith("| 20 + 10 | 0.05 | 0.70 | -0.03 | 0.95 | 3.00 | 4.67 | 0.34 |")
 
 
 # --- what claims are judged by ----------------------------------------------------------------------------------------

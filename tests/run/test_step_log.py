@@ -1,14 +1,12 @@
 """The log of losses: reruns marked, and compared. That each step is on record once is checked of every run."""
 
 from typing import cast
-from unittest.mock import Mock
 
 import pytest
 
 from harness.cluster.effects import Effects
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
-from harness.run.resume_points import ResumePoints
 from harness.run.step_log import StepLog
 
 
@@ -23,10 +21,8 @@ class Record:
 
     def advanced(self, step: int) -> None: ...
 
-    now_s = 0.0
-
     def clock(self) -> float:
-        return self.now_s
+        return 0.0
 
 
 def log_of(*losses: float, **keys: bool) -> tuple[StepLog, Record]:
@@ -76,30 +72,3 @@ def test_the_mean_of_the_last_tenth_has_one_step_at_least() -> None:
     assert log.mean_of_last_tenth() == 1.0
     finish(log, *[1.0] * 13, 2.0, 4.0)
     assert log.mean_of_last_tenth() == 3.0
-
-
-def test_the_time_before_a_trainer_takes_part_is_none_of_the_run() -> None:
-    """A spare trainer may wait for hours before it gets the state of the others, who have measured this time."""
-    state = log_of(0.1, 0.2)[0].state()
-    log, record = log_of()
-    record.now_s = 3600.0
-    log.load(state)
-    record.now_s += 2.0
-    finish(log, 0.3)
-    assert record.events[-1].machine == {"seconds": 2.0}
-
-    effects = Mock(clock=record.clock)
-    points = ResumePoints(
-        parts={},
-        effects=effects,
-        failover=Mock(),
-        checkpointer=Mock(),
-        client=Mock(),
-        every_s=None,
-        fsync=False,
-    )
-    record.now_s += 3600.0
-    points.failover.cluster.enter = lambda: ({"measured_s": {"seconds": 7000.0, "resume_seconds": 3.0}}, 1, None)
-    assert points.enter()
-    record.now_s += 2.0
-    assert points.measured_s() == {"seconds": 7002.0, "resume_seconds": 3.0}
