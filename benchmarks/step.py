@@ -73,7 +73,7 @@ class TimedCluster(Cluster):
     def __init__(self, cluster: Cluster, spent_s: _turns.Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks, self.compute_ranks = cluster.overlaps, cluster.ranks, cluster.compute_ranks
-        self.expect_losses, self.replace, self.take_over = cluster.expect_losses, cluster.replace, cluster.take_over
+        self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
         return self._timed("start", partial(self._cluster.start, requests))

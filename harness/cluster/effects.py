@@ -15,12 +15,11 @@ from harness.store import FileRecord, Manifest, ResumePoint
 class Succession:
     """The state from which a new trainer starts after a planned fault has killed the former one.
 
-    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``lost``: the dead ranks, the
-    trainer among them, and how each died, in words. ``struck``: the facts of the failure that its charge depends on.
+    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``struck``: the facts of the
+    failure that its charge depends on.
     """
 
     state: Any
-    lost: Mapping[Rank, str]
     struck: Struck
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.effects import Channel
+from harness.cluster.members import Members
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Ranks, Supervisor
@@ -25,23 +26,19 @@ class ComputeName:
 
 
 class LocalRanks(Ranks):
-    """The ranks of engine ``local``: the server of each PS rank is an object in this process.
-
-    Attributes:
-        has_lost_chief: whether ``trainer0`` was killed and not replaced. This process then plays the new one.
-    """
+    """The ranks of engine ``local``: the server of each PS rank is an object in this process."""
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
         self._make_server = make_server
-        self.has_lost_chief = False
+        self.members = Members()
         self.names = tuple(rank for rank in all_ranks(num_ps, num_trainers) if rank != CHIEF)
         self.servers: dict[Rank, RankServer | ComputeName] = {}
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Drop the server of each rank and abandon its pending save."""
-        self.has_lost_chief = self.has_lost_chief or CHIEF in ranks
         for rank in ranks:
+            self.members.lose(rank, "dropped")
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
         return {rank: {"engine": "local"} for rank in ranks}
@@ -49,14 +46,13 @@ class LocalRanks(Ranks):
     hang = kill  # a rank that answers nothing differs in no result from a dead one
 
     def replace_chief(self, ranks: Sequence[Rank]) -> None:
-        """Do nothing: this process goes on. The next request raises RankLost for ``ranks``."""
+        """Do nothing: this process goes on as the new trainer, and the next request finds ``ranks``."""
 
     def close(self) -> None:
-        self.kill(self.names)
+        self.kill([*self.servers])
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Make new servers for ``ranks``, those of PS ranks with empty shards."""
-        self.has_lost_chief = self.has_lost_chief and CHIEF not in ranks
         for rank in ranks:
             if is_compute(rank):
                 self.servers[rank] = ComputeName()
@@ -100,7 +96,7 @@ class LocalCluster(Cluster):
         self._ranks = ranks
         self.ranks = tuple(filter(is_ps, ranks.names))
         self.compute_ranks = tuple(filter(is_compute, ranks.names))
-        self._seeks_dead = False  # whether a fault has killed ranks, so that all are checked
+        self._expects_losses = False
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
         servers = self._ranks.servers
@@ -110,24 +106,16 @@ class LocalCluster(Cluster):
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
         requests, replies = underway
         raise_failures(replies.values())
-        asked = [*requests]
-        if self._seeks_dead and (self._ranks.has_lost_chief or not any(map(is_compute, requests))):
-            asked, self._seeks_dead = [*self._ranks.names], False
-        self._raise_lost(asked, replies)
+        finds_all = self._expects_losses and not any(map(is_compute, requests))
+        self._expects_losses = self._expects_losses and not finds_all
+        lost = self._ranks.members.lost
+        if lost and (finds_all or not lost.keys().isdisjoint(requests)):
+            raise RankLost(lost, replies, lost)
         return replies
 
-    def _raise_lost(self, ranks: Collection[Rank], replies: Mapping[Rank, Reply]) -> None:
-        """Raise RankLost if some of ``ranks`` were dropped, or ``trainer0`` was killed and not replaced."""
-        lost = [rank for rank in ranks if rank not in self._ranks.servers]
-        lost += [CHIEF] if self._ranks.has_lost_chief else []
-        if lost:
-            raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
-
     def expect_losses(self) -> None:
-        self._seeks_dead = True
-
-    def take_over(self, lost: Mapping[Rank, str]) -> None:
-        self.expect_losses()
+        self._expects_losses = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        self._raise_lost(self._ranks.names, {})
+        if again := self._ranks.members.lost:
+            raise RankLost(again, {}, again)

@@ -319,18 +319,19 @@ class Cluster(Protocol):
         """Wait for requests that were started; the replies are sorted by rank.
 
         Raises:
-            RankLost: ranks are dead. It is raised after all living ranks have answered, and carries their replies,
-                except if a living rank reports that it could not reach a dead one.
+            RankLost: ranks that were asked are dead. It names all ranks that are dead, is raised after all living ranks
+                have answered, and carries their replies, except if a living rank reports that it could not reach a dead
+                one.
             HarnessError: a rank's code raised an exception.
         """
         ...
 
     def expect_losses(self) -> None:
-        """Announce that a planned fault is about to kill ranks.
+        """Announce that a planned fault is about to kill ranks, or has killed the former trainer.
 
-        The requests to PS ranks in flight, or else the next ones, raise RankLost with all dead ranks, also those that
-        had answered or were not asked. A :class:`Compute` request names a dead rank only if it was sent there: the
-        number of compute ranks does not change when the death of a PS rank is found.
+        The requests to PS ranks in flight, or else the next ones, raise RankLost even if all of them are answered. A
+        :class:`Compute` request does not: the number of compute ranks does not change when the death of a PS rank is
+        found.
         """
         ...
 
@@ -340,9 +341,6 @@ class Cluster(Protocol):
         Their shards hold nothing until they are restored or initialised. Raises RankLost if more ranks have died.
         """
         ...
-
-    def take_over(self, lost: Mapping[Rank, str]) -> None:
-        """Have the next request raise RankLost for ``lost``: the dead ranks, the former trainer among them, and how."""
 
 
 Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]

@@ -1,7 +1,9 @@
 """The trainer's cluster on engine ``rpc``, which asks PS ranks and compute ranks over torch RPC."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch.distributed import rpc
@@ -31,7 +33,7 @@ Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
 
 @dataclass(frozen=True)
 class Underway:
-    """Requests in flight. ``finds_all``: whether these, after a planned fault, must find all dead ranks."""
+    """Requests in flight. ``finds_all``: whether they find the ranks that a planned fault has struck, asked or not."""
 
     calls: Calls
     finds_all: bool
@@ -51,11 +53,9 @@ class RpcCluster(Cluster):
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
-        self._num_losses = self._num_found = 0  # planned faults that killed ranks, now and at the last search
-        self._was_in_flight = False  # whether requests were in flight at the last kill
+        self._expects_losses = False
         self._answered: set[Rank] = set()  # in this generation
-        self._known_lost: Mapping[Rank, str] = {}  # ranks that died between two requests, found before the next one
-        formation: Formation = link.ask("formation")
+        formation = self._membership()[0]
         self.ranks = tuple(filter(is_ps, formation.members))
         self.compute_ranks = tuple(filter(is_compute, formation.members))
         try:
@@ -76,15 +76,14 @@ class RpcCluster(Cluster):
         """
         is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
         if self._options.spares and self._num_in_flight == 0 and is_step and self._effects.take_spares():
-            try:
+            with suppress(RankLost):  # these requests are then not sent, and raise it
                 self._form(self._link.ask("regroup"))
-            except RankLost as lost:
-                self._known_lost = lost.detail
-        calls: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._known_lost.items()}
         self._num_in_flight += 1
-        if not calls:
-            calls = {rank: self._send(rank, requests[rank]) for rank in self._all_ranks if rank in requests}
-        return Underway(calls, finds_all=not any(map(is_compute, requests)))
+        asked = [rank for rank in self._all_ranks if rank in requests and self._generation >= 0]
+        return Underway(
+            {rank: self._send(rank, requests[rank]) for rank in asked},
+            finds_all=not any(map(is_compute, requests)),
+        )
 
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
         if isinstance(request, Several):
@@ -103,66 +102,41 @@ class RpcCluster(Cluster):
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         self._num_in_flight -= 1
-        replies, detail = self._outcome(underway)
-        if detail:  # a rank that read from one of the dead is served again
+        replies, detail = _wait(underway.calls)
+        lost: Mapping[Rank, str] = detail
+        if detail or self._generation < 0 or (self._expects_losses and underway.finds_all):
+            self._expects_losses = self._expects_losses and not underway.finds_all
+            lost = self._membership(detail)[1]
+        if lost:  # a rank that read from one of the dead is served again
             replies = {
                 rank: reply
                 for rank, reply in replies.items()
                 if not (isinstance(reply, Failure) and isinstance(reply.error, RankLost))
             }
         raise_failures(replies.values())
-        if detail:
-            raise self._lost(detail, replies)
+        if lost:
+            raise RankLost(lost, replies, lost)
         if not replies.keys() <= self._answered:
             give_up_silent_hosts(self._link.rank_context)
             self._answered |= replies.keys()
         return replies
 
-    def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
-        """The RankLost for the ranks in ``detail`` and, if hosts of these were lost, all other ranks there."""
-        lost = {**detail, **self._link.ask("lost_with", [*detail])}
-        return RankLost(lost, replies, lost)
-
-    def _outcome(self, underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-        """Wait for the calls: the replies, and the transport's error texts for dead ranks.
-
-        The first time after a planned fault, each rank gets a no-op call as well, so that all dead ranks are found; if
-        no request was in flight at the fault, only the ranks that were not asked do. A process that is in no generation
-        (none can be formed while ranks are dead) sends no such call. All deadlines run at once: several hanging ranks
-        take no longer than one. Ranks killed by plan count as dead even if they answer: a stopped rank may be continued
-        from outside.
-        """
-        seeks, probes = underway.finds_all and self._num_losses > self._num_found, dict[Rank, Future[Any]]()
-        if seeks and self._generation >= 0:
-            asked = [rank for rank in self._all_ranks if self._was_in_flight or rank not in underway.calls]
-            probes = {rank: self._call(rank, no_op) for rank in asked}
-        replies, detail = _wait(underway.calls)
-        detail = {**_wait(probes)[1], **detail}
-        if seeks:
-            self._num_found, self._was_in_flight = self._num_losses, False
-            if self._generation >= 0:
-                survivors = self._link.call("survivors", [*detail])
-                detail |= dict.fromkeys(survivors, _CONTINUED)
-        return replies, detail
+    def _membership(self, found: Mapping[Rank, str] = MappingProxyType({})) -> tuple[Formation, dict[Rank, str]]:
+        """The present generation, and all lost ranks with the reasons. ``found``: those that did not answer."""
+        return self._link.ask("membership", dict(found))
 
     def expect_losses(self) -> None:
-        self._num_losses += 1
-        self._was_in_flight = self._was_in_flight or self._num_in_flight > 0
-
-    def take_over(self, lost: Mapping[Rank, str]) -> None:
-        self._known_lost = lost
+        self._expects_losses = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Have spares take over the ranks, if the generation stays; else join the one with the replacements."""
-        self._known_lost = {}
-        lost = [rank for rank in lost if rank != CHIEF]
-        formation: Formation = self._link.ask("formation")
-        taken = {rank: spare for rank, spare in formation.takeovers.items() if rank in lost}
+        formation = self._membership()[0]
+        taken = {rank: spare for rank, spare in formation.takeovers.items() if rank in [*lost]}
         self._form(formation)  # no-op if the generation stays
         self._workers |= {rank: group.worker_name(spare, self._generation) for rank, spare in taken.items()}
-        adopted = {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in taken}
-        if detail := self._outcome(Underway(adopted, finds_all=True))[1]:
-            raise self._lost(detail, {})
+        detail = _wait({rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in taken})[1]
+        if again := self._membership(detail)[1]:
+            raise RankLost(again, {}, again)
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of its successor if a spare dies before all have joined.
@@ -173,8 +147,8 @@ class RpcCluster(Cluster):
             try:
                 self._join(formation)
             except group.WorldBroken as error:
-                if dead := self._link.ask("dead"):
-                    raise RankLost(dead, {}, dead) from error
+                if lost := self._membership()[1]:
+                    raise RankLost(lost, {}, lost) from error
                 broken, formation = formation, self._link.ask("regroup")
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error
@@ -183,14 +157,11 @@ class RpcCluster(Cluster):
         self._generation = -1
         self._answered = set()
         self._link.join(CHIEF, formation)
-        self._generation, self._known_lost = formation.generation, {}
+        self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._all_ranks}
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
-
-
-_CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
 
 
 def _message(exchange: Exchange) -> tuple[Any, ...]:

@@ -5,27 +5,33 @@ One class serves both engines, which differ in :class:`Ranks`.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.cluster.effects import Resumption, Succession
+from harness.cluster.members import Members
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Hit, PlannedFault, Powers, Struck, Victims, merge_faults
-from harness.core.plans import CHIEF, Rank, host_name, rank_order
+from harness.core.plans import Rank, host_name, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 
 
 class Ranks(Victims, Protocol):
-    """The interface by which the supervisor injects faults into ranks and replaces dead ones."""
+    """The interface by which the supervisor injects faults into ranks and replaces dead ones.
+
+    ``members``: the table of lost ranks. A method that kills or stops ranks counts them as lost there.
+    """
+
+    members: Members
 
     def reached(self, step: int) -> None:
         """Called when the run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Replace dead ranks, PS ranks by ones with empty shards.
+        """Replace dead ranks, PS ranks by ones with empty shards. The caller then counts them as living.
 
         A replacement has the name of the dead rank. ``step`` steps are finished. Returns the ``machine`` part of the
         regroup event. Raises RunFailed.
@@ -35,6 +41,13 @@ class Ranks(Victims, Protocol):
     def replace_chief(self, ranks: Sequence[Rank]) -> None:
         """Replace ``ranks`` at once: ``trainer0``, and ranks lost with it. No trainer is left to ask for it."""
         ...
+
+
+_STRUCK = {
+    "dead": "killed by the trace",
+    "mute": "stopped by the trace; if it answered, something else continued it (SIGCONT, a shell's `fg`)",
+}
+"""Why a rank is lost, by how a planned fault loses it."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,7 +72,7 @@ class Supervisor(Resumable):
         num_unplanned: number of ranks that died without a planned kill.
     """
 
-    _state = ("_carried_out", "_past_s", "_killed", "_resumed", "generation", "num_unplanned")
+    _state = ("_carried_out", "_past_s", "_resumed", "generation", "num_unplanned")
 
     ranks: Ranks
     sink: Callable[[Event], None]
@@ -76,7 +89,6 @@ class Supervisor(Resumable):
     _carried_out: list[int] = field(default_factory=list, init=False)
     _began_s: float | None = field(default=None, init=False)  # when the first step began
     _newest: Event | None = field(default=None, init=False)
-    _killed: set[Rank] = field(default_factory=set, init=False)
     _succession: Succession | None = field(default=None, init=False)
     _resumed: list[Machine] = field(default_factory=list, init=False)  # of resumed runs, since the last event
 
@@ -168,17 +180,15 @@ class Supervisor(Resumable):
                     f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
         if planned.time.takes_chief:
-            ranks = sorted(self._killed, key=rank_order)  # and those that were struck before, and were not found
-            lost = dict.fromkeys(ranks, f"killed with {CHIEF}, or before it")
-            self._succession = Succession(state=state, lost=lost, struck=planned.struck)
-            self.ranks.replace_chief(ranks)
+            self._succession = Succession(state=state, struck=planned.struck)
+            self.ranks.replace_chief(self.ranks.members.planned)  # and ranks struck before, which were not found
         return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
         """Record the fault of one rank."""
         hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
-            self._killed.add(rank)
+            self.ranks.members.lose(rank, _STRUCK[fault.loss], is_planned=True)
         self.record(
             Injected(
                 step=planned.step,
@@ -196,19 +206,12 @@ class Supervisor(Resumable):
             )
         )
 
-    def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
-        """The ranks lost by planned faults, and not replaced yet, that are not in ``dead``, the ranks found dead.
-
-        Empty with ``trace.inject: wall``, where a kill may come after the search for dead ranks.
-        """
-        return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
-
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""
         ranks = sorted(lost, key=rank_order)
-        unplanned = [rank for rank in ranks if rank not in self._killed]
+        planned = {*self.ranks.members.planned}
+        unplanned = [rank for rank in ranks if rank not in planned]
         self.num_unplanned += len(unplanned)
-        self._killed -= set(ranks)
         self.record(
             Lost(
                 step=step,
@@ -222,6 +225,7 @@ class Supervisor(Resumable):
         started_s = self.clock()
         self.generation += 1
         machine = self.ranks.replace(ranks, step)
+        self.ranks.members.replaced(ranks)
         machine = {**machine, "seconds": self.clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
 

@@ -8,7 +8,7 @@ asks, between two requests, for a generation that has them as members.
 import math
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -17,6 +17,7 @@ from harness.cluster.deadlines import ListeningClock
 from harness.cluster.group import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
 from harness.cluster.link import Connections
+from harness.cluster.members import Members
 from harness.cluster.processes import Processes
 from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
@@ -77,12 +78,12 @@ class World:
         self._num_spares = options.spares  # number ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
-        self._replaced_at_once: dict[Rank, int] = {}  # ranks that died with the trainer: pids before
+        self.members = Members()
         self._is_halting = False  # the trainer has been told to stop
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
-        self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
+        self._mute: dict[Rank, Machine] = {}  # for the record: who was killed at a deadline since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._watch = TrainerWatch(
             options,
@@ -136,9 +137,6 @@ class World:
         self._connections.drop(ranks)
         return machines
 
-    def formation(self) -> Formation:
-        return self._formation
-
     def reached(self, step: int) -> None:
         """Start new spares in place of used ones, at a step later than the one that used them."""
         if self._refill_after is not None and step > self._refill_after:
@@ -167,9 +165,13 @@ class World:
         A rank that counts as lost but still runs, since it did not answer in time, is killed first: two processes must
         never serve one shard.
         """
-        lost, (at_once, self._replaced_at_once) = [*ranks], (self._replaced_at_once, {})
-        old = {rank: at_once.get(rank) or self._processes[rank].pid for rank in lost}
-        dead = [rank for rank in lost if rank not in at_once]
+        old: dict[Rank, int] = {}
+        dead: list[Rank] = []
+        for rank in ranks:
+            loss, process = self.members.loss(rank), self._processes[rank]
+            old[rank] = (loss and loss.old_pid) or process.pid
+            if old[rank] == process.pid or self._processes.has_ended(rank):
+                dead.append(rank)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
@@ -184,7 +186,7 @@ class World:
         else:
             self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
         self._refill_after = step
-        replaced = {rank: [old[rank], self._processes[rank].pid] for rank in lost}
+        replaced = {rank: [old[rank], self._processes[rank].pid] for rank in ranks}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
@@ -197,7 +199,8 @@ class World:
         """
         self._processes.end(ranks)
         self._connections.drop(ranks)
-        self._replaced_at_once = {rank: self.pids[rank] for rank in ranks}
+        for rank in ranks:
+            self.members.lose(rank, f"died with {CHIEF}, or before it", old_pid=self.pids[rank])
         self._watch.begins()
         self._begin_generation(self._ready_spares(), fresh=ranks)
 
@@ -237,18 +240,20 @@ class World:
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
-    def dead(self) -> dict[Rank, str]:
-        """The ranks whose processes have ended, and how, in words."""
-        ended = [rank for rank in self.names if self._processes.has_ended(rank)]
-        hosts = self._processes.lost_with([rank for rank in ended if rank not in self._mute])
-        return {
-            rank: hosts.get(rank) or f"pid {self.pids[rank]} {self._end_of(rank, 'while a generation was formed')}"
-            for rank in ended
-        }
+    def membership(self, found: Mapping[Rank, str]) -> tuple[Formation, dict[Rank, str]]:
+        """The present generation, and all lost ranks with the reasons, spares left out.
 
-    def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """As :meth:`Processes.lost_with`, but without spares."""
-        return {rank: why for rank, why in self._processes.lost_with(ranks).items() if not is_spare(rank)}
+        ``found``: ranks that did not answer, and the error texts. If one is on a silent host, this waits until the host
+        answers or counts as lost, and with it all ranks there.
+        """
+        ended = [rank for rank in self.names if self._processes.has_ended(rank)]
+        with_hosts = self._processes.lost_with({*found, *ended})
+        for rank, why in with_hosts.items():
+            self.members.lose(rank, why)
+        for rank in ended:
+            self.members.lose(rank, f"pid {self.pids[rank]} {self._end_of(rank, 'while it was not asked')}")
+        lost = {**self.members.lost, **found, **with_hosts}
+        return self._formation, {rank: lost[rank] for rank in self.names if rank in lost}
 
     def _overdue(self) -> dict[Rank, str]:
         """The ranks that missed a deadline, and which one, in words; the trainer alone if it is among them."""

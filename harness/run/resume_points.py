@@ -113,7 +113,7 @@ class ResumePoints:
         state, self._number = succession.state
         self._load(state)
         self.failover.injections.take_over(succession.struck)
-        self.failover.cluster.take_over(succession.lost)
+        self.failover.cluster.expect_losses()
         return True
 
     def at_boundary(self, progress: Progress, *, saves: bool) -> None:

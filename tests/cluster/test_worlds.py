@@ -50,11 +50,10 @@ def test_an_error_of_the_transport_may_have_no_text() -> None:
 def test_a_lost_host_is_one_loss() -> None:
     """Law: a rank of the host that had answered before is lost with the one that does not answer."""
     formation = Formation(generation=0, members=("ps0", "ps1", "trainer0", "trainer1"), takeovers={})
-    told = {"formation": formation, "lost_with": {"ps1": "its host a was lost", "trainer1": "its host a was lost"}}
-    link = Mock(**{"ask.side_effect": lambda name, *_: told[name]})
+    on_host = dict.fromkeys(("ps0", "ps1", "trainer1"), "its host a was lost")
+    link = Mock(**{"ask.side_effect": lambda name, *_: {"membership": (formation, on_host)}[name]})
     link.rank_context = Mock(options=ClusterConfig())
     cluster = RpcCluster(link, Mock())
-    cluster.take_over({"ps0": "its host a was lost"})
     with pytest.raises(RankLost) as lost:
         cluster.finish(cluster.start({"ps0": Exchange()}))
     assert lost.value.detail.keys() == {"ps0", "ps1", "trainer1"}
@@ -131,7 +130,7 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
     world._greet(trainer, "trainer0", world.pids["trainer0"], 0)
     world._greet(Mock(), "spare0", world.pids["spare0"], 0)
     world.regroup()
-    assert "spare1" not in world.formation().members
+    assert "spare1" not in world.membership({})[0].members
     world._greet(late, "spare1", world.pids["spare1"], 0)
     late.send.assert_not_called()
     trainer.send.assert_called_once_with(("spares",))

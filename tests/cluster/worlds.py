@@ -167,6 +167,7 @@ def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
     dead = pid_of("spare3")
     os.kill(dead, signal.SIGKILL)
     assert ends(dead)
+    time.sleep(0.3)  # until the supervisor has seen it
     lose(3)
     admit(12)
     lose(4)
