@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -204,11 +205,17 @@ def _counted(nums: Sequence[int], word: str) -> str:
 
 
 def _svgs(kind: Kind, data: Data) -> dict[int, str]:
-    """The figures of a kind as SVG, by the index of their block in ``data.blocks``."""
-    place_of = {id(block): place for place, block in enumerate(data.blocks)}
+    """The figures of a kind as SVG, by the index of their block in ``data.blocks``.
+
+    A setting that differs from one before in its engine alone has none: engines agree to the bit.
+    """
+    others = [{key: value for key, value in block.setting.items() if key != "engine"} for block in data.blocks]
+    places = [place for place, other in enumerate(others) if other not in others[:place]]
+    drawn = figures(kind, replace(data, blocks=[data.blocks[place] for place in places]))
+    place_of = {id(data.blocks[place]): place for place in places}
     return {
         place_of[id(block)]: to_svg(figure, f"{kind.name}{place_of[id(block)]}", f"{kind.title}: {block.title}")
-        for block, figure in figures(kind, data)
+        for block, figure in drawn
     }
 
 
