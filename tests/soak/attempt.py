@@ -21,6 +21,7 @@ import run as command_line
 from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
+from harness.core.plans import CHIEF, is_compute, is_ps
 from harness.processes.leash import end_with_parent
 from harness.record.event_log import read_events
 
@@ -28,6 +29,7 @@ POLL_S = 0.002
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 1 << 14
 _SET_CHILD_SUBREAPER = 36  # of prctl, linux/prctl.h
+_RANKS = {"ps": is_ps, "compute rank": is_compute, "trainer": CHIEF.__eq__}
 _LISTENING = "0A"  # state in /proc/net/tcp
 _ACCEPTS = 1 << 16  # flag in /proc/net/unix
 
@@ -73,9 +75,9 @@ class Attempt:
         return self.code is not None
 
     def processes(self, whom: str) -> list[int]:
-        """Its living processes of a kind: ``run``, ``fork server``, ``ps`` or ``trainer``.
+        """Its living processes of a kind: ``run``, ``fork server``, ``ps``, ``compute rank`` or ``trainer``.
 
-        Ranks are those of the record, which does not have the ranks of a run that goes on.
+        Ranks are those of the record, which has the ranks of a run that goes on from its next event on.
         """
         if whom == "run":
             return [self.pid]
@@ -84,12 +86,14 @@ class Attempt:
             return self._servers
         pids: dict[str, int] = {}
         for event in self.events():
+            for machine in event.machine.get("resumed", ()):
+                pids |= machine.get("pids", {})
             if isinstance(event, Started | Regrouped):
                 pids |= event.machine.get("pids", {})
         return [
             pid
             for rank, pid in sorted(pids.items())
-            if rank.startswith(whom) and (seen := _parent_and_session(pid)) and seen[1] == self.pid
+            if _RANKS[whom](rank) and (seen := _parent_and_session(pid)) and seen[1] == self.pid
         ]
 
     def events(self) -> list[Event]:
@@ -150,7 +154,11 @@ class Attempt:
 
     def last_line(self) -> str:
         """Of what it printed."""
-        return (self.output.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1][:200]
+        return (self.text().strip().splitlines() or ["nothing"])[-1][:200]
+
+    def text(self) -> str:
+        """All that it printed."""
+        return self.output.read_text(errors="replace")
 
 
 def _command(arguments: list[str], output: Path, temporary: Path) -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,16 @@ import numpy as np
 import analysis
 from benchmarks._common import table
 from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
-from harness.core.plans import buddy_of, is_ps, is_trainer, owner_of
+from harness.core.plans import buddy_of, is_ps, owner_of
 from harness.record.rundir import read_config
+from harness.run.verify import compare_records
 from tests.soak.attempt import POLL_S, Attempt, in_session
 from tests.soak.chaos_draws import (
     CELLS,
     FAULT_TURNS,
     HARMLESS,
     JOIN_TIMEOUT_S,
-    LOSES_A_RANK,
-    LOSES_A_TRAINER,
+    LOSES_THE_TRAINER,
     RPC_TIMEOUT_S,
     SIGNALS,
     Fault,
@@ -155,14 +155,18 @@ class Striker:
 # --- judges: each returns what is wrong, one line each --------------------------------------------------------------
 
 CHARGES = ("reschedule_h", "overhead_frac", "node_h", "num_failures", "num_lost_ranks")
-"""Figures that the death of a trainer changes."""
+"""Figures that the death of a compute rank changes."""
 
 MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
 """Figures that depend on the trained model alone."""
 
+HAS_NO_POINT = "there is no resume point yet to go on from (resume.every_s)"
+"""Why a run fails whose trainer has died."""
+
 _CLEAN_UP_S = 2.0
 _SLACK = 1.1  # of a deadline
 _LOSES_NOTHING = ("none", "full", "buddy")
+_STARTS_ANEW = "all ranks start anew"
 _SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
 
 
@@ -172,7 +176,7 @@ def judged_end(attempt: Attempt) -> list[str]:
     if not attempt.wait(attempt.began_s + DEADLINE_S):
         wrong.append(f"hung for {DEADLINE_S:.0f} s: {attempt.last_line()}")
         attempt.end()
-    text = attempt.output.read_text(errors="replace")
+    text = attempt.text()
     if "Traceback" in text:
         wrong.append(f"a traceback: {attempt.last_line()}\n{text[text.index('Traceback') :]}")
     if attempt.code is not None and attempt.code > 0 and not text.strip():
@@ -188,23 +192,36 @@ def judged_end(attempt: Attempt) -> list[str]:
     return wrong + late_detections(attempt.events(), attempt.paused_s)
 
 
-def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None) -> list[str]:
-    """Of a run that has to have ended well; of its figures, those of ``names`` must be as expected, None: all."""
+def judged_result(attempt: Attempt, calm: Attempt, names: Sequence[str] | None) -> list[str]:
+    """Of a run that has to have ended well. Its figures of these names are those of the calm run; None: every event."""
     events, is_done = attempt.events(), (attempt.out / "DONE").exists()
     wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))] if is_done else []
     if attempt.code or not is_done:
         return [f"exit code {attempt.code} without a result: {attempt.last_line()}", *wrong]
     if left := unfinished_files(attempt.out):
         wrong.append(f"left in the run's folder: {', '.join(left[:4])}")
-    found = figures(events)
-    differ = [name for name in (expected if names is None else names) if found.get(name) != expected[name]]
-    lost = [
-        f"{event.unplanned_ranks} at {event.step}"
-        for event in events
-        if isinstance(event, Lost) and event.unplanned_ranks
-    ]
-    unasked = f" (lost without a line of the trace: {', '.join(lost) or 'none'})"
+    if names is None:
+        return wrong + compare_records(calm.out, attempt.out)
+    found, expected = figures(events), figures(calm.events())
+    differ = [name for name in names if found.get(name) != expected[name]]
+    lost = [f"{event.unplanned_ranks} at {event.step}" for event in unplanned(events)]
+    unasked = f" (lost without a line of the trace: {', '.join(lost)})"
     return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] + unasked for name in differ[:2]]
+
+
+def judged_failure(attempt: Attempt, struck: Set[str]) -> list[str]:
+    """What is wrong with the failure of a run that these signals struck: no signal ends it, or a point was there."""
+    if struck - {*HARMLESS, *LOSES_THE_TRAINER}:
+        return []
+    if not struck & {*LOSES_THE_TRAINER} or HAS_NO_POINT not in attempt.text():
+        return [f"failed without a cause: {attempt.last_line()}"]
+    points = sorted(path.name for path in attempt.out.glob("resume/point-*.json"))
+    return [f"did not go on from {points[-1]}: {attempt.last_line()}"] if points else []
+
+
+def unplanned(events: Sequence[Event]) -> list[Lost]:
+    """The losses of ranks that no trace named."""
+    return [event for event in events if isinstance(event, Lost) and event.unplanned_ranks]
 
 
 def unfinished_files(out: Path) -> list[str]:
@@ -217,27 +234,27 @@ def unfinished_files(out: Path) -> list[str]:
 def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
     """Ranks that were stopped, and found later than their deadline and a tenth of it.
 
-    A PS rank and a trainer that are mute at once have two deadlines: if no other trainer asks the PS rank, its deadline
-    begins when another one asks for the dead trainer. ``paused_s``: seconds in which a process of the run was stopped
+    A rank that is mute while a world is formed has the deadline for that. So has a PS rank that is mute together with a
+    compute rank, whose share is waited for first. ``paused_s``: seconds in which a process of the run was stopped
     besides.
     """
     mute: dict[str, Injected] = {}
+    joining: set[str] = set()  # mute ranks that were not found before a world was formed
     found: list[tuple[str, float, float]] = []
     for event in events:
         if isinstance(event, Injected) and event.loss == "mute":
             mute[event.rank] = event
         elif isinstance(event, Lost):
             kills = [kill for rank in event.ranks if (kill := mute.pop(rank, None))]
-            # A rank that is mute while a world is formed has the other deadline, below.
-            if event.unplanned_ranks or not kills or any(kill.phase == "regroup" for kill in kills):
+            has_joining = any(kill.phase == "regroup" or kill.rank in joining for kill in kills)
+            joining = {*mute}
+            if event.unplanned_ranks or not kills or has_joining:
                 continue
             names = ", ".join(f"{kill.rank} ({kill.fault} in {kill.phase})" for kill in kills)
-            deadline_s = RPC_TIMEOUT_S * len({is_ps(kill.rank) for kill in kills})
-            found.append((f"step {event.step}: {names}", event.machine["seconds"], deadline_s))
+            found.append((f"step {event.step}: {names}", event.machine["seconds"], RPC_TIMEOUT_S))
         elif isinstance(event, Regrouped):
             for rank, machine in event.machine.get("mute", {}).items():
-                missed, deadline_s = ("to join", JOIN_TIMEOUT_S) if is_ps(rank) else ("a sign of life", RPC_TIMEOUT_S)
-                found.append((f"step {event.step}: {rank}, {missed}", machine.get("seconds", 0.0), deadline_s))
+                found.append((f"step {event.step}: {rank}, to join", machine.get("seconds", 0.0), JOIN_TIMEOUT_S))
     return [
         f"{words}: found after {seconds:.2f} s, the deadline is {deadline_s:g} s (and {paused_s:.2f} s of pauses)"
         for words, seconds, deadline_s in found
@@ -259,9 +276,9 @@ def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
 
 def _lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
     """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
-    unplanned = {rank for event in events if isinstance(event, Lost) for rank in filter(is_ps, event.unplanned_ranks)}
-    pairs = [{rank, other(rank, num_ps)} for rank in unplanned for other in (buddy_of, owner_of)]
-    together = [{*event.ranks} for event in events if isinstance(event, Recovered) and unplanned & {*event.ranks}]
+    lost = {rank for event in unplanned(events) for rank in filter(is_ps, event.unplanned_ranks)}
+    pairs = [{rank, other(rank, num_ps)} for rank in lost for other in (buddy_of, owner_of)]
+    together = [{*event.ranks} for event in events if isinstance(event, Recovered) and lost & {*event.ranks}]
     return any(pair <= ranks for pair in pairs for ranks in together)
 
 
@@ -272,14 +289,11 @@ def shared_memory_left() -> list[str]:
 
 
 def figures(events: Sequence[Event]) -> dict[str, Any]:
-    """What the last event says, this machine's part aside; digests of trainers, which must be equal, as one."""
+    """What the last event says, this machine's part aside."""
     if not events or not isinstance(finished := events[-1], Finished):
         return {}
-    values = finished.to_json()
-    replicas = {digest for rank, digest in finished.digests.items() if is_trainer(rank)}
-    shards = {rank: digest for rank, digest in finished.digests.items() if is_ps(rank)}
-    values["digests"] = {**shards, "trainers": sorted(replicas)}
-    return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
+    left_out = ("machine", "num_unplanned", "generation")
+    return {name: value for name, value in finished.to_json().items() if name not in left_out}
 
 
 def too_rare(counts: Counter[tuple[str, ...]], least: int) -> list[str]:
@@ -304,12 +318,13 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
     trace = {"path": str(folder / "trace.csv"), "allow_unplanned": True, **each.settings.get("trace", {})}
     config = write_config(folder, settings, each.settings, {"trace": trace})
     (folder / "calm").mkdir()
-    calm = Attempt(config, folder / "calm", "engine=local", "trace.inject=boundary", "wandb.mode=disabled")
+    words = ("engine=local", "trace.inject=boundary", "wandb.mode=disabled", "resume.every_s=null")
+    calm = Attempt(config, folder / "calm", *words)
     if (wrong := judged_end(calm)) or (calm.code and not met_a_flip(calm)):
         return Verdict(wrong=[f"calm run: exit code {calm.code}: {calm.last_line()}", *wrong])
     attempt = _attempt(Attempt(config, folder), each.faults[0], rng if each.pauses else None, verdict)
     if not verdict.wrong and not calm.code:
-        attempt = _to_its_end(each, config, attempt, figures(calm.events()), verdict)
+        attempt = _to_its_end(each, config, attempt, calm, verdict)
     elif not verdict.wrong and not met_a_flip(attempt):
         ends = f"exit code {attempt.code}: {attempt.last_line()}; the calm run ended with {calm.last_line()}"
         verdict.wrong.append(ends)
@@ -327,45 +342,47 @@ def _attempt(attempt: Attempt, faults: Sequence[Fault], rng: np.random.Generator
     striker.strike(faults)
     verdict.counts += striker.counts
     verdict.wrong += judged_end(attempt)
+    verdict.counts["anew", "all ranks", ""] += attempt.text().count(_STARTS_ANEW)
+    if attempt.code and not met_a_flip(attempt):
+        verdict.wrong += judged_failure(attempt, {name for kind, name, _ in striker.counts if kind == "signal"})
     return attempt
 
 
-def _to_its_end(each: Round, config: Path, attempt: Attempt, expected: Mapping[str, Any], verdict: Verdict) -> Attempt:
+def _to_its_end(each: Round, config: Path, attempt: Attempt, calm: Attempt, verdict: Verdict) -> Attempt:
     """The attempt that ended well, the first or one after it; what is wrong with its result is added to the verdict."""
-    struck = {name for kind, name, _ in verdict.counts if kind == "signal"}
-    if attempt.code and struck <= {*HARMLESS}:
-        verdict.wrong.append(f"failed without a fault: {attempt.last_line()}")
+    if attempt.code == 0:
+        verdict.wrong += judged_result(attempt, calm, _names(each, attempt.events(), calm))
         return attempt
-    lost_ranks = bool(struck & {*LOSES_A_RANK})
-    lost_trainers = bool(struck & {*LOSES_A_TRAINER}) and each.settings["cluster"]["num_trainers"] > 1
-    if attempt.code == 0 or (lost_ranks and (attempt.out / "DONE").exists()):  # the signal may have come after it
-        names = _names(each, attempt, expected, lost_ranks=lost_ranks, lost_trainers=lost_trainers)
-        verdict.wrong += judged_result(attempt, expected, names)
-        return attempt
-    # What a run lost with a rank that no trace named it has lost in its resume points too.
-    options = ["--afresh"] if lost_ranks else []
     found = Verdict()
     for faults in (each.faults[1], ()):
         if attempt.code:
-            attempt = _attempt(Attempt(config, attempt.out.parent, *options), faults, None, found)
-    names = _names(each, attempt, expected, lost_ranks=False, lost_trainers=lost_trainers)
+            attempt = _attempt(Attempt(config, attempt.out.parent, *_options(attempt)), faults, None, found)
+    names = _names(each, attempt.events(), calm)
     verdict.counts += found.counts
-    verdict.wrong += [f"again: {line}" for line in [*found.wrong, *judged_result(attempt, expected, names)]]
+    verdict.wrong += [f"again: {line}" for line in [*found.wrong, *judged_result(attempt, calm, names)]]
     return attempt
 
 
-def _names(
-    each: Round, attempt: Attempt, expected: Mapping[str, Any], *, lost_ranks: bool, lost_trainers: bool
-) -> Sequence[str]:
-    """Names of the figures that must be those of the calm run."""
+def _options(attempt: Attempt) -> list[str]:
+    """Those of the command after an attempt."""
+    # What a run lost with a PS rank that no trace named it has lost in its resume points too.
+    lost = {rank for event in unplanned(attempt.events()) for rank in event.unplanned_ranks}
+    is_done = (attempt.out / "DONE").exists()  # the signal came after it
+    return ["--afresh"] if any(map(is_ps, lost)) and not is_done else []
+
+
+def _names(each: Round, events: Sequence[Event], calm: Attempt) -> Sequence[str] | None:
+    """Names of the figures that must be those of the calm run; None: every event must."""
     trace = each.settings.get("trace", {})
-    if trace.get("inject") == "wall":  # deaths between other steps than those of the calm run
+    lost = {rank for event in unplanned(events) for rank in event.unplanned_ranks}
+    # Deaths between other steps than those of the calm run; their hours come before failures of the trace.
+    if trace.get("inject") == "wall" or (lost and trace.get("clock") == "wall"):
         return MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
-    if lost_trainers and trace.get("clock") == "wall":  # their hours come before failures of the trace
-        return ()
-    if lost_ranks:
-        return MODEL if loses_nothing(each, attempt.events()) else ()
-    return [name for name in expected if name not in CHARGES or not lost_trainers]
+    if not lost:
+        return None
+    if any(map(is_ps, lost)):
+        return MODEL if loses_nothing(each, events) else ()
+    return [name for name in figures(calm.events()) if name not in CHARGES]
 
 
 def _counted(found: Counter[tuple[str, ...]], kind: str) -> list[str]:
@@ -384,12 +401,13 @@ def main() -> None:
         options.at_least = _LEAST if options.rounds >= _LONG else 0
     total = carried_out(options, "chaos", tried)
     rare = too_rare(total.counts, options.at_least)
-    signals, faults, pauses = (
-        sum(count for key, count in total.counts.items() if key[0] == kind) for kind in ("signal", "trace", "pause")
+    signals, faults, pauses, anew = (
+        sum(count for key, count in total.counts.items() if key[0] == kind)
+        for kind in ("signal", "trace", "pause", "anew")
     )
     summary = (
         f"{options.rounds:,} rounds of seed {options.seed}: {signals:,} signals, {faults:,} faults of traces, "
-        f"{pauses:,} pauses, {len(total.wrong)} wrong, {len(rare)} too rare"
+        f"{pauses:,} pauses, {anew:,} restarts of all ranks, {len(total.wrong)} wrong, {len(rare)} too rare"
     )
     lines = [*_counted(total.counts, "signal"), *_counted(total.counts, "trace"), summary, *total.wrong, *rare]
     sys.stdout.write("\n".join([*lines, ""]))

@@ -30,7 +30,8 @@ class Signal:
 
     Attributes:
         whom: see Attempt.processes.
-        shares: how often it comes in each of ``PHASES``, among those that end an attempt; () if it ends none.
+        shares: how often it comes in each of ``PHASES``, among those that end an attempt, or have all ranks start anew;
+            () if it does neither.
         held_s: the least and the greatest number of seconds until a stopped process goes on; None: it does not.
     """
 
@@ -40,16 +41,18 @@ class Signal:
     held_s: tuple[float, float] | None = None
 
 
-_OF_A_TRAINER = (6, 5, 7, 6, 7)  # a short phase is missed more often
+_OF_THE_TRAINER = (6, 5, 7, 6, 7)  # a short phase is missed more often
 _OF_THE_RUN = (3, 3, 4, 3, 4)  # the attempt after the first has them too
 
 SIGNALS: Mapping[str, Signal] = {
     "kill a PS rank": Signal("ps", signal.SIGKILL),
     "stop a PS rank": Signal("ps", signal.SIGSTOP),
+    "kill a compute rank": Signal("compute rank", signal.SIGKILL),
+    "stop a compute rank": Signal("compute rank", signal.SIGSTOP),
     "pause the run": Signal("run", signal.SIGSTOP, held_s=(0.4, 2.2)),
     "pause the fork server": Signal("fork server", signal.SIGSTOP, held_s=(0.3, 1.5)),
-    "kill the trainer": Signal("trainer", signal.SIGKILL, _OF_A_TRAINER),
-    "stop the trainer": Signal("trainer", signal.SIGSTOP, _OF_A_TRAINER),
+    "kill the trainer": Signal("trainer", signal.SIGKILL, _OF_THE_TRAINER),
+    "stop the trainer": Signal("trainer", signal.SIGSTOP, _OF_THE_TRAINER),
     "kill the fork server": Signal("fork server", signal.SIGKILL, _OF_THE_RUN),
     "stop the fork server": Signal("fork server", signal.SIGSTOP, _OF_THE_RUN),
     "kill the run": Signal("run", signal.SIGKILL, _OF_THE_RUN),
@@ -61,14 +64,16 @@ SIGNALS: Mapping[str, Signal] = {
 HARMLESS = tuple(name for name, each in SIGNALS.items() if each.held_s)
 """Signals that no run may fail from."""
 
-LOSES_A_TRAINER = tuple(name for name, each in SIGNALS.items() if each.whom == "trainer")
-"""Signals that end a run with one trainer. One of several is replaced, and nothing is lost with it."""
+LOSES_THE_TRAINER = tuple(name for name, each in SIGNALS.items() if each.whom == "trainer")
+"""Signals after which all ranks start anew from the newest resume point; without one the run fails."""
 
-LOSES_A_RANK = tuple(name for name, each in SIGNALS.items() if each.whom == "ps")
-"""Signals after which a run may go on without what a rank had not saved."""
+_MAY_HAVE_SEVERAL = choose_backend(TrainerConfig()) == "compiled"
 
 CELLS = tuple(
-    (name, phase) for name in SIGNALS for phase in PHASES if (name, phase) != ("stop the fork server", "start")
+    (name, phase)
+    for name, each in SIGNALS.items()
+    for phase in PHASES
+    if (name, phase) != ("stop the fork server", "start") and (_MAY_HAVE_SEVERAL or each.whom != "compute rank")
 )
 """Signals and phases that are drawn. A fork server has 300 s for its first answer: it is not stopped at the start."""
 
@@ -98,17 +103,19 @@ _SAVES_ONCE = ("none", "never_save", "buddy")
 _NEEDS_SAVES = ("save", "manifest")  # phases of faults that come only if the strategy saves after the start
 _MAY_END_A_PAIR = ("restore", "regroup")  # phases of faults in which a rank may die together with its replica
 
-_RANK_SHARES: Mapping[str, float] = dict(zip(PHASES, (7, 4, 8, 16, 9), strict=True))  # the run has often ended
+_RANK_SHARES: Mapping[str, float] = dict(zip(PHASES, (8, 10, 8, 17, 9), strict=True))  # the run has often ended
 _PAUSE_SHARES: Mapping[str, float] = dict(zip(PHASES, (4, 4, 5, 8, 6), strict=True))
 _DELAY_S = {"save": 0.01, "recover": 0.01, "eval": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CALM_EVERY = 25  # rounds
-_RANK_SIGNALS, _PAUSED_LONGER = 1.0, 0.45  # of the attempts that get signals
+_PAUSED_LONGER = 0.45  # of the attempts that get signals
+_PS_SIGNALS, _COMPUTE_SIGNALS = (1.0, 0.5), (0.8, 0.5)  # of the first attempts, and of those after them
+_PS_SIGNALS_TOO = 0.5  # of the attempts that lose the trainer
 _ONE_PROCESS = 0.15  # of the rounds whose first attempt ends by a signal to the run
 _PAUSED = 0.1  # of the rounds
-_NUM_TRAINERS = (1, 1, 2, 3)  # of the rounds on engine rpc
-_MAY_HAVE_SEVERAL = choose_backend(TrainerConfig()) == "compiled"
-_ALL_TRAINERS = 0.1  # of the rounds in which failures know boundaries
+_NUM_TRAINERS, _SEVERAL = (1, 1, 2, 3), (2, 2, 3)
+_EVERY_S = (0.0, 0.0, 0.05, 0.05, 0.2, 300.0)  # seconds between resume points; the last: there are none
+_TRAINER_DIES, _TRAINERS_DIE = 0.2, 0.05  # of the rounds whose trace has no kills at real seconds; with any kill
 _VIEWED = 0.02  # of the rounds: wandb's import takes seconds
 _CLOCKS: Mapping[str, Mapping[str, Any]] = {
     "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
@@ -122,14 +129,14 @@ _PHASE_WEIGHTS = {
 }  # fmt: skip
 _MAX_OTHERS = 3
 _OF_ANY = tuple(fault for fault, kind in FAULTS.items() if kind.takes_trainers)
-_OF_TRAINERS = 0.5  # of such faults, where there are several trainers
+_OF_COMPUTE_RANKS = 0.5  # of such faults, where there are compute ranks
 
 
 def _in_turn(*whom: str) -> list[tuple[str, str]]:
-    """Signals to these processes that end a run, and their phases, each as often as its share says."""
+    """Signals to these processes that have shares, and their phases, each as often as its share says."""
     return [
         (name, phase)
-        for turn in range(max(_OF_A_TRAINER))
+        for turn in range(max(_OF_THE_TRAINER))
         for at, phase in enumerate(PHASES)
         for name, each in SIGNALS.items()
         if each.whom in whom and each.shares and turn < each.shares[at] and (name, phase) in CELLS
@@ -137,7 +144,7 @@ def _in_turn(*whom: str) -> list[tuple[str, str]]:
 
 
 _SIGNAL_TURNS = (_in_turn("trainer", "run", "fork server"), _in_turn("run", "fork server"))
-"""Of the first attempt, and of the one after it, whose ranks the record may not have."""
+"""Of the first attempt, and of the one after it."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,8 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     turn = FAULT_TURNS[(number - number // _CALM_EVERY) % len(FAULT_TURNS)]
     strategy = _strategy(rng, turn, {phase for each in cells for _, phase in each}, flips=flips)
     name, num_ps = strategy["name"], int(rng.integers(2, 5))
-    num_trainers = 1 if is_local or not _MAY_HAVE_SEVERAL else int(rng.choice(_NUM_TRAINERS))
+    has_compute = any(SIGNALS[signal_name].whom == "compute rank" for each in cells for signal_name, _ in each)
+    num_trainers = int(rng.choice(_SEVERAL if has_compute else _NUM_TRAINERS)) if _MAY_HAVE_SEVERAL else 1
     settings = {
         "engine": "local" if is_local else "rpc",
         "seed": int(rng.integers(1000)),
@@ -195,20 +203,34 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
             "join_timeout_s": JOIN_TIMEOUT_S,
         },
         "store": {"fsync": bool(rng.random() < 0.2)},
+        "resume": {"every_s": float(rng.choice(_EVERY_S))},
         "eval": {"points": 8},
         "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
     }
     clock = "samples" if flips else _clock(rng, turn, settings["engine"])
+    settings |= _CLOCKS.get(clock, {})
+    may_end_all = settings["cache"]["mode"] != "stale"  # whose workers hold updates that no rank has
+    trainers = _dying_trainers(rng, num_trainers, may_end_all=may_end_all) if clock != "seconds" else ()
+    # Compute ranks that die beside trainer0 might be all that there are.
+    num_named = num_trainers if may_end_all or not trainers else 1
     if clock == "samples":
-        ends_all = settings["cache"]["mode"] != "stale" and rng.random() < _ALL_TRAINERS
-        trace = _trace(rng, turn, num_ps, num_trainers, name, flips=flips, ends_all=ends_all)
+        trace = _trace(rng, turn, num_ps, num_named, name, flips=flips, trainers=trainers)
+        if may_end_all and rng.random() < _TRAINERS_DIE:
+            settings["trace"] = {"trainers_die": True}
     else:
-        settings |= _CLOCKS[clock]
-        trace = _plain_trace(rng, num_ps, turn[0] if clock == "wall" else None)
+        deaths = _DEATHS if clock == "wall" else {"kill": 1.0}
+        trace = _plain_trace(rng, num_ps, num_named, deaths, last=turn[0], trainers=trainers)
     faults = tuple(tuple(_fault(rng, name, phase) for name, phase in each) for each in cells)
     pauses = bool(rng.random() < _PAUSED)
-    settings["cluster"]["spare_trainers"] = int(num_trainers > 1 and rng.integers(2))
     return Round(settings, trace, faults, pauses=pauses)
+
+
+def _dying_trainers(rng: np.random.Generator, num_trainers: int, *, may_end_all: bool) -> Sequence[str]:
+    """The trainers that a trace kills at one boundary: none, ``trainer0`` alone or, if ``may_end_all``, all."""
+    if rng.random() >= _TRAINER_DIES:
+        return ()
+    num_dead = int(rng.choice((1, num_trainers)))
+    return [f"trainer{index}" for index in range(num_dead)] if may_end_all or num_dead < num_trainers else ()
 
 
 def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
@@ -234,18 +256,23 @@ def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str],
 
 
 def _cells(rng: np.random.Generator, number: int, attempt: int) -> Iterator[tuple[str, str]]:
-    """Signals and the phases they come in: some that a run survives, and one that ends it, each in its turn.
+    """Signals and the phases they come in: some that a run survives, and one that has shares, each in its turn.
 
     In every second round the attempt after the first has signals too.
     """
     if number % _CALM_EVERY == 0 or (attempt and number % 2):
         return
-    if not attempt and rng.random() < _RANK_SIGNALS:
-        yield str(rng.choice(LOSES_A_RANK)), _one_of(rng, _RANK_SHARES)
+    turns, turn = _SIGNAL_TURNS[attempt], number // 2 if attempt else number - number // _CALM_EVERY - 1
+    last = turns[turn % len(turns)]
+    ps_signals = _PS_SIGNALS_TOO if last[0] in LOSES_THE_TRAINER else _PS_SIGNALS[attempt]
+    compute_signals = _COMPUTE_SIGNALS[attempt] if _MAY_HAVE_SEVERAL else 0.0
+    for whom, share in (("ps", ps_signals), ("compute rank", compute_signals)):
+        if rng.random() < share:
+            names = [name for name, each in SIGNALS.items() if each.whom == whom]
+            yield str(rng.choice(names)), _one_of(rng, _RANK_SHARES)
     if rng.random() < _PAUSED_LONGER:
         yield str(rng.choice(HARMLESS)), _one_of(rng, _PAUSE_SHARES)
-    turns, turn = _SIGNAL_TURNS[attempt], number // 2 if attempt else number - number // _CALM_EVERY - 1
-    yield turns[turn % len(turns)]
+    yield last
 
 
 def _fault(rng: np.random.Generator, name: str, phase: str) -> Fault:
@@ -270,11 +297,11 @@ def _trace(
     strategy: str,
     *,
     flips: bool,
-    ends_all: bool,
+    trainers: Sequence[str],
 ) -> str:
     """A trace with the fault ``turn``. Each of its phases is sure to come: the last death is one at a boundary.
 
-    ``flips``: a bit of a file flips late in the job. ``ends_all``: all trainers are killed at one boundary.
+    ``flips``: a bit of a file flips late in the job. ``trainers``: are killed at one boundary.
     """
     fault, phase = turn
     is_last = phase == "boundary" and FAULTS[fault].loss is not None
@@ -285,20 +312,25 @@ def _trace(
     lines += _others(rng, strategy)
     if flips:
         lines.append((_hour(rng, 0.5, 1), ",bitflip,"))
-    rows = _rows(rng, lines, num_ps, num_trainers)
-    if ends_all:
-        hour = _hour(rng, 0.02, 0.58)
-        rows += [(hour, f"trainer{index}", "boundary,kill,") for index in range(num_trainers)]
-    return _text(rows, "hour,rank,phase,fault,repair_h")
+    hour = _hour(rng, 0.02, 0.58)
+    rows = [(hour, trainer, "boundary,kill,") for trainer in trainers]
+    return _text([*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,phase,fault,repair_h")
 
 
-def _plain_trace(rng: np.random.Generator, num_ps: int, fault: str | None) -> str:
-    """A trace of deaths without phases. ``fault``: of the last one; None: all are kills, without a column for it."""
+def _plain_trace(
+    rng: np.random.Generator,
+    num_ps: int,
+    num_trainers: int,
+    deaths: Mapping[str, float],
+    *,
+    last: str,
+    trainers: Sequence[str],
+) -> str:
+    """A trace of ``deaths`` without phases; the last one is ``last``. ``trainers``: are killed with the first one."""
     hours = [*sorted(_hour(rng, 0.02, 0.6) for _ in range(int(rng.integers(_MAX_OTHERS)))), _hour(rng, 0.6, 1)]
-    if fault is None:
-        return _text(_rows(rng, [(hour, "") for hour in hours], num_ps), "hour,rank,note")
-    lines = [(hour, f"{_one_of(rng, _DEATHS)},") for hour in hours[:-1]] + [(hours[-1], f"{fault},")]
-    return _text(_rows(rng, lines, num_ps), "hour,rank,fault,note")
+    lines = [(hour, f"{_one_of(rng, deaths)},") for hour in hours[:-1]] + [(hours[-1], f"{last},")]
+    rows = [(hours[0], trainer, "kill,") for trainer in trainers]
+    return _text([*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,fault,note")
 
 
 def _others(rng: np.random.Generator, strategy: str) -> Iterator[tuple[float, str]]:
@@ -313,16 +345,15 @@ def _others(rng: np.random.Generator, strategy: str) -> Iterator[tuple[float, st
 
 
 def _rows(
-    rng: np.random.Generator, lines: Sequence[tuple[float, str]], num_ps: int, num_trainers: int = 1
+    rng: np.random.Generator, lines: Sequence[tuple[float, str]], num_ps: int, num_trainers: int
 ) -> list[tuple[float, str, str]]:
-    """The lines with ranks: PS ranks, in all lines but the last also trainers, all but one of which strike once."""
-    trainers = [f"trainer{index}" for index in rng.permutation(num_trainers)[1:]]
+    """The lines with ranks: PS ranks, in all lines but the last also compute ranks."""
     rows: list[tuple[float, str, str]] = []
     for hour, words in sorted(lines):
         rank = f"ps{rng.integers(num_ps)}"
         is_of_any = (hour, words) != max(lines) and any(f",{fault}," in f",{words}" for fault in _OF_ANY)
-        if is_of_any and trainers and rng.random() < _OF_TRAINERS:
-            rank = trainers.pop()
+        if is_of_any and num_trainers > 1 and rng.random() < _OF_COMPUTE_RANKS:
+            rank = f"trainer{rng.integers(1, num_trainers)}"
         rows.append((hour, rank, words))
     return rows
 

@@ -143,7 +143,7 @@ def _ended_and_run_again(
         attempt = Attempt(config, folder)
     if not attempt.wait(time.monotonic() + rounds.DEADLINE_S) or attempt.code:
         return attempt, [*wrong, f"exit code {attempt.code}: {attempt.last_line()}"]
-    said = attempt.output.read_text(errors="replace")
+    said = attempt.text()
     if last is not None:
         went_on = bool(_GOES_ON.search(said))
         counts["went on", "from a resume point" if went_on else "afresh"] += 1

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,12 +16,20 @@ from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.events import Event, Injected, Lost, Recovered, Regrouped, Trained
+from harness.core.plans import CHIEF
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, make_strategy
 from tests.forked import ran, said_by
 from tests.soak import chaos
 from tests.soak.attempt import listening_sockets, sockets_of
-from tests.soak.chaos import late_detections, loses_nothing, too_rare, unfinished_files
+from tests.soak.chaos import (
+    HAS_NO_POINT,
+    judged_failure,
+    late_detections,
+    loses_nothing,
+    too_rare,
+    unfinished_files,
+)
 from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round, drawn
 from tests.soak.resume import judged_stop
 from tests.started import left_by_a_stray
@@ -30,9 +39,10 @@ AT: dict[str, Any] = {"step": 9, "samples": 72}
 
 def test_a_round_of_chaos_leaves_nothing_wrong() -> None:
     """A short version of the long run: failures of a trace, signals to processes, and processes that stand still."""
-    done = ran(_chaos, "--rounds", "1", "--first", "271")
+    done = ran(_chaos, "--rounds", "1", "--first", "2177")
     assert done.returncode == 0, done.stdout
-    assert re.search(r" [1-9]\d* signals, [1-9]\d* faults of traces, [1-9]\d* pauses, 0 wrong", done.stdout)
+    counts = ("signals", "faults of traces", "pauses", "restarts of all ranks")
+    assert re.search(", ".join(rf"[1-9]\d* {what}" for what in counts) + ", 0 wrong", done.stdout), done.stdout
 
 
 def _chaos(*arguments: str) -> None:
@@ -43,7 +53,7 @@ def _chaos(*arguments: str) -> None:
 def test_a_thousand_rounds_of_chaos_draw_everything_and_no_run_that_cannot_be() -> None:
     """Each strategy, clock and view; each signal and each fault of a trace in each phase, with a margin over 20.
 
-    No settings of a round exclude each other.
+    Traces kill trainer0 between two steps, alone and with all others. No settings of a round exclude each other.
     """
     rounds = [drawn(generator(1, "chaos", number), number) for number in range(1000)]
     assert {each.settings["strategy"]["name"] for each in rounds} == STRATEGIES.keys()
@@ -56,6 +66,11 @@ def test_a_thousand_rounds_of_chaos_draw_everything_and_no_run_that_cannot_be() 
     lines = [line.split(",") for each in rounds for line in each.trace.splitlines() if line.count(",") == 4]
     faults = Counter((fault, phase or "boundary") for _, _, phase, fault, *_ in lines)
     assert min(faults[cell] for cell in (*FAULT_TURNS, ("bitflip", "boundary"))) >= 28
+    assert {(fault, phase) for _, rank, phase, fault, *_ in lines if rank == CHIEF} == {("kill", "boundary")}
+    several = [each for each in rounds if CHIEF in each.trace and each.settings["cluster"]["num_trainers"] > 1]
+    last = [f"trainer{each.settings['cluster']['num_trainers'] - 1}" for each in several]
+    num_alone = sum(rank not in each.trace for each, rank in zip(several, last, strict=True))
+    assert min(num_alone, len(several) - num_alone) >= 20
     for each in rounds:
         config = Config.model_validate(each.settings)
         refuse_combinations(config, make_strategy(config.strategy, job_costs(config, 1000)))
@@ -73,6 +88,27 @@ def test_a_fault_that_came_too_rarely_is_named() -> None:
     assert too_rare(counts, 0) == []
 
 
+@pytest.mark.parametrize(
+    ("struck", "line", "has_point", "is_wrong"),
+    [
+        ("kill the trainer", f"trainer0 ended; {HAS_NO_POINT}", False, False),
+        ("kill the trainer", f"trainer0 ended; {HAS_NO_POINT}", True, True),
+        ("kill the trainer", "disk full", False, True),
+        ("pause the run", f"trainer0 ended; {HAS_NO_POINT}", False, True),
+        ("kill the fork server", "no process can be started", True, False),
+    ],
+)
+def test_a_failure_that_no_signal_explains_is_named(
+    tmp_path: Path, struck: str, line: str, has_point: bool, is_wrong: bool
+) -> None:
+    """Law: the death of the trainer ends a run only if there is no resume point, and a pause ends none."""
+    (tmp_path / "resume").mkdir()
+    if has_point:
+        (tmp_path / "resume" / "point-1.json").write_text("")
+    attempt = Mock(out=tmp_path, text=Mock(return_value=line), last_line=Mock(return_value=line))
+    assert bool(judged_failure(attempt, {struck})) == is_wrong
+
+
 @pytest.mark.parametrize(("frac", "paused_s", "is_late"), [(1.09, 0.0, False), (1.15, 0.0, True), (1.15, 0.2, False)])
 def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_late: bool) -> None:
     """Law: a rank that a trace stops is found within its deadline and a tenth, pauses by chaos aside."""
@@ -83,10 +119,10 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
     regrouped = Regrouped(**AT, generation=1, replaced=["ps1"], machine={"mute": mute})
     assert bool(late_detections([regrouped], paused_s)) == is_late
     assert not late_detections([lost], 0.0), "a rank that no trace stopped"
-    for other, num_deadlines in (("ps2", 1), ("trainer0", 2)):
-        machine = {"seconds": frac * num_deadlines * RPC_TIMEOUT_S}
-        both = [hang, replace(hang, rank=other), replace(lost, ranks=["ps1", other], machine=machine)]
-        assert bool(late_detections(both, num_deadlines * paused_s)) == is_late, other
+    both = [hang, replace(hang, rank="trainer1")]
+    assert bool(late_detections([*both, replace(lost, ranks=["ps1", "trainer1"])], paused_s)) == is_late
+    joins = replace(lost, machine={"seconds": JOIN_TIMEOUT_S})
+    assert bool(late_detections([*both, replace(lost, ranks=["trainer1"]), joins], paused_s)) == is_late
 
 
 @pytest.mark.parametrize(
