@@ -31,9 +31,9 @@ import torch
 
 from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
 from benchmarks._processes import processor_s, pss_bytes
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Initialise, Push
 from harness.cluster.supervisor import Supervisor
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.faults import PlannedFault, Strike
@@ -46,7 +46,7 @@ _WARM_UP = 50  # rounds that are not timed
 _DIM = 16
 
 
-def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster, effects: Effects) -> None:
+def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """The trainer's job: messages, then kills; what it measured is recorded as one mapping.
 
     Other mappings are recorded when the timed messages begin, when they end, and after each regroup.
@@ -69,28 +69,28 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
     for step in range(_WARM_UP):
         send(step + 1)
     rounds_s, regroups_s = list[float](), list[float]()
-    effects.record({})
+    supervisor.record({})
     own_s = time.process_time()
     for step in range(num_messages):
         began_s = time.monotonic()
         send(_WARM_UP + step + 1)
         rounds_s.append(time.monotonic() - began_s)
     trainer_s = (time.process_time() - own_s) / num_messages / len(ranks)
-    effects.record({})
+    supervisor.record({})
     for number in range(num_kills):
         step = _WARM_UP + num_messages + number + 1
         cluster.expect_losses()
-        effects.inject(step, step, [number])
+        supervisor.inject(step, step, [number])
         try:
             send(step)
         except RankLost as lost:
             began_s = time.monotonic()
-            effects.replace(lost.detail, step, step, 0.0)
+            supervisor.replace(lost.detail, step, step, 0.0)
             cluster.replace(lost.ranks)
             regroups_s.append(time.monotonic() - began_s)
             cluster.call({rank: Initialise(step=step) for rank in lost.ranks})
-        effects.record({})
-    effects.record(
+        supervisor.record({})
+    supervisor.record(
         {
             "round_ms": 1e3 * float(np.median(rounds_s)),
             "trainer_us": 1e6 * trainer_s,

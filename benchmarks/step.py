@@ -45,8 +45,8 @@ from benchmarks import _turns
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._plain import floor, num_flops, plain, products
 from harness.client.embedding_client import Batches
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.choices import CHOICES
 from harness.core.events import Trained
@@ -89,11 +89,11 @@ class TimedCluster(Cluster):
             self._spent_s[part] += time.perf_counter() - began_s
 
 
-class TimedEffects(Effects):
-    """Effects that write what was spent up to each event of finished steps."""
+class TimedEffects(SupervisorClient):
+    """SupervisorClient that write what was spent up to each event of finished steps."""
 
-    def __init__(self, effects: Effects, spent_s: _turns.Parts, folder: Path) -> None:
-        super().__init__(effects.channel)
+    def __init__(self, supervisor: SupervisorClient, spent_s: _turns.Parts, folder: Path) -> None:
+        super().__init__(supervisor.channel)
         self._spent_s, self._folder = spent_s, folder
 
     def record(self, event: Any) -> None:
@@ -106,11 +106,11 @@ class TimedEffects(Effects):
 
 
 def timed_train(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
-    """The job of the trainer rank, with a cluster and effects that measure."""
+    """The job of the trainer rank, with a cluster and a client of the supervisor that measure."""
     spent_s: _turns.Parts = defaultdict(float)
-    timed = TimedEffects(effects, spent_s, checkpoints.parent)
+    timed = TimedEffects(supervisor, spent_s, checkpoints.parent)
     trainer.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 

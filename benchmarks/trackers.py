@@ -164,7 +164,7 @@ def _save(tracked: Tracked, step: int) -> Parts:
     chosen = {number: tracked.tracker.choose(number, step) for number in tracked.tables}
     chose_s = time.perf_counter()
     for number, rows_K in chosen.items():
-        tracked.shard.take_pending(rows_K)
+        tracked.shard.reset_pending(rows_K)
         tracked.tracker.saved(number, rows_K)
     cleared_s = time.perf_counter()
     num_rows = sum(len(rows_K) for rows_K in chosen.values())

@@ -76,7 +76,7 @@ class DirectClient(EmbeddingClient):
             self._early_NX = self._receive(progress)
         return super().look_up(plan, progress)
 
-    def settle(self, progress: Progress) -> None:
+    def drain(self, progress: Progress) -> None:
         self._receive(progress)
         self._next_NX = None
 

@@ -115,7 +115,7 @@ class EmbeddingClient(Resumable, ABC):
         """Counts of the cache's traffic, for the Finished event; None without a cache."""
         return None
 
-    def settle(self, progress: Progress) -> None:
+    def drain(self, progress: Progress) -> None:
         """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
 
         Called before :meth:`state`.

@@ -282,7 +282,7 @@ class LookaheadClient(EmbeddingClient):
         fetched, written = window.least
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
-    def settle(self, progress: Progress) -> None:
+    def drain(self, progress: Progress) -> None:
         """Wait for the rows in flight, and insert them. No cached row is overwritten: each row has its own slot."""
         self._receive(progress)
 

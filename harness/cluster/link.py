@@ -24,7 +24,7 @@ class Stopped(Exception):
 
 
 class ControlLink:
-    """A rank's end of the control channel. For a trainer it is the :class:`harness.cluster.effects.Channel`.
+    """A rank's end of the control channel. For a trainer it is the :class:`harness.cluster.supervisor_client.Channel`.
 
     Used by the rank's main thread; a thread of its own sends heartbeats. It has no deadline for the supervisor, which
     may be stopped and continued. Every method that waits for a message raises Stopped at the order to end, and EOFError

@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.cluster.effects import Channel
 from harness.cluster.members import Members
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Ranks, Supervisor
+from harness.cluster.supervisor_client import Channel
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, all_ranks, is_compute, is_ps

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.core.errors import HarnessError
 from harness.core.plans import Progress, Rank, SavePlan
-from harness.core.shard import Taken
+from harness.core.shard import SavedCounts
 from harness.core.shares import Share
 from harness.store import FileRecord
 
@@ -154,14 +154,14 @@ class ReadShard:
 class ShardRows:
     """Reply to ReadShard: the rows (float32, (N, X)), and the facts of the whole shard that a copy needs.
 
-    ``pending_N``: the rows' counts of unsaved updates (int32); None if the shard does not count them. ``taken``: the
-    updates that its last save counted as saved.
+    ``pending_N``: the rows' counts of unsaved updates (int32); None if the shard does not count them. ``saved_counts``:
+    the updates that its last save counted as saved.
     """
 
     rows_NX: Tensor
     pending_N: Tensor | None
     applied_step: int
-    taken: Taken
+    saved_counts: SavedCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +336,7 @@ class Cluster(Protocol):
         ...
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        """Connect with the replacements of ``lost``, which the supervisor has started (``Effects.replace``).
+        """Connect with the replacements of ``lost``, which the supervisor has started (``SupervisorClient.replace``).
 
         Their shards hold nothing until they are restored or initialised. Raises RankLost if more ranks have died.
         """

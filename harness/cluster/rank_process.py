@@ -15,12 +15,12 @@ from torch.distributed import rpc
 from harness import sources
 from harness.cluster import group, wire
 from harness.cluster.compute import ComputeServer
-from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
 from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare
 from harness.files import hold_also
@@ -132,7 +132,7 @@ def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
     process.close()
 
 
-def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankContext) -> None:
+def trainer_main(job: Callable[[Cluster, SupervisorClient], None], rank_context: RankContext) -> None:
     """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
 
     def work(link: ControlLink) -> None:
@@ -143,11 +143,11 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
     _run_rank(rank_context, work)
 
 
-def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> control.Message:
+def _carry_out(job: Callable[[Cluster, SupervisorClient], None], link: ControlLink) -> control.Message:
     """Run ``job``; returns the message that reports its end. Raises Stopped, EOFError, ConnectionError."""
     try:
-        effects = Effects(link)
-        job(RpcCluster(link, effects), effects)
+        supervisor = SupervisorClient(link)
+        job(RpcCluster(link, supervisor), supervisor)
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):

@@ -10,7 +10,6 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import group, wire
-from harness.cluster.effects import Effects
 from harness.cluster.group import Formation
 from harness.cluster.link import ControlLink, give_up_silent_hosts
 from harness.cluster.protocol import (
@@ -24,6 +23,7 @@ from harness.cluster.protocol import (
     no_op,
     raise_failures,
 )
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, is_compute, is_ps, is_spare
 
@@ -47,8 +47,8 @@ class RpcCluster(Cluster):
 
     overlaps = True
 
-    def __init__(self, link: ControlLink, effects: Effects) -> None:
-        self._link, self._effects = link, effects
+    def __init__(self, link: ControlLink, supervisor: SupervisorClient) -> None:
+        self._link, self._supervisor = link, supervisor
         self._options = link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
@@ -75,7 +75,7 @@ class RpcCluster(Cluster):
         in flight.
         """
         is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
-        if self._options.spares and self._num_in_flight == 0 and is_step and self._effects.take_spares():
+        if self._options.spares and self._num_in_flight == 0 and is_step and self._supervisor.take_spares():
             with suppress(RankLost):  # these requests are then not sent, and raise it
                 self._form(self._link.ask("regroup"))
         self._num_in_flight += 1

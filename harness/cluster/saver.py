@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from harness.cluster.protocol import Save, Written
 from harness.core.errors import StoreError
-from harness.core.shard import Shard, Taken
+from harness.core.shard import SavedCounts, Shard
 from harness.core.trackers import Tracker
 from harness.store import (
     FileRecord,
@@ -27,13 +27,13 @@ class _Contents(NamedTuple):
     """The contents of a save.
 
     ``parts``: of the shard; None for all of it. ``builds_on``: older files, which a restore reads before the new one.
-    ``taken``: the updates that the save persists.
+    ``saved_counts``: the updates that the save persists.
     """
 
     request: Save
     parts: tuple[Part, ...] | None
     builds_on: tuple[FileRecord, ...]
-    taken: Taken
+    saved_counts: SavedCounts
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,10 +115,10 @@ class Saver:
         kind = save_kind(request.plan.kind)
         rows = kind.rows(self.shard, self.tracker, self.tracked, request.step)
         builds_on = tuple(kind.builds_on(self.shard, self.tracker, request.records))
-        self.shard.take_saved(request.sequence, rows, self.tracked)
+        self.shard.mark_saved(request.sequence, rows, self.tracked)
         for table, chosen in rows.items():
             self.tracker.saved(table, chosen)
-        return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self.shard.taken)
+        return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self.shard.saved_counts)
 
     def _write(self, contents: _Contents, rows: RowSource) -> Written:
         """Write the files. A planned disk fault makes the first attempt fail; the same contents are then written again.
@@ -139,7 +139,7 @@ class Saver:
         return replace(self._write_files(contents, rows), struck=struck, failed_s=failed_s)
 
     def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
-        request, parts, builds_on, taken = contents
+        request, parts, builds_on, saved_counts = contents
         sequence, step, encoding = request.sequence, request.step, save_kind(request.plan.kind).encoding
         compacted = False
         if parts is None:
@@ -154,7 +154,7 @@ class Saver:
             records=(*builds_on, newest),
             payload_bytes=newest.payload_bytes,
             num_rows=newest.num_rows,
-            persisted_updates=taken.updates if counts else None,
-            persisted_tracked=taken.tracked if counts else None,
+            persisted_updates=saved_counts.updates if counts else None,
+            persisted_tracked=saved_counts.tracked if counts else None,
             compacted=compacted,
         )

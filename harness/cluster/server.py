@@ -100,7 +100,7 @@ class Replica(Resumable):
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
         rows = save_kind(kind).rows(self.shard, Tracker(self.shard, TrackerSpec(None, ())), (), save.step)
-        self.shard.take_saved(save.sequence, rows, self._tracked)
+        self.shard.mark_saved(save.sequence, rows, self._tracked)
 
 
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
@@ -120,7 +120,7 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
         if shard.pending_M is not None:
             assert read.pending_N is not None, "all ranks count updates, or none"
             shard.pending_M[part] = read.pending_N
-        shard.taken, shard.applied_step = read.taken, read.applied_step
+        shard.saved_counts, shard.applied_step = read.saved_counts, read.applied_step
 
 
 def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
@@ -130,7 +130,7 @@ def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
         rows_NX=shard.rows_MD[part].clone(),  # of a slice, torch's rpc might send the whole shard
         pending_N=None if shard.pending_M is None else shard.pending_M[part].clone(),
         applied_step=shard.applied_step,
-        taken=shard.taken,
+        saved_counts=shard.saved_counts,
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from harness.cluster.effects import Resumption, Succession
 from harness.cluster.members import Members
+from harness.cluster.supervisor_client import Resumption, Succession
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Hit, PlannedFault, Powers, Struck, Victims, merge_faults
@@ -159,7 +159,7 @@ class Supervisor(Resumable):
         *,
         phase: str | None = None,
     ) -> Struck:
-        """Carry out and record planned faults; see :meth:`harness.cluster.effects.Effects.inject`.
+        """Carry out and record planned faults; see :meth:`SupervisorClient.inject`.
 
         ``phase``: the phase that the events name; None: the planned one.
         """
@@ -207,7 +207,7 @@ class Supervisor(Resumable):
         )
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""
+        """Record that ranks were lost, and replace them; see :meth:`SupervisorClient.replace`."""
         ranks = sorted(lost, key=rank_order)
         planned = {*self.ranks.members.planned}
         unplanned = [rank for rank in ranks if rank not in planned]

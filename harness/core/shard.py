@@ -21,7 +21,7 @@ _LINE = 16  # values of a cache line
 
 
 @dataclass(frozen=True)
-class Taken:
+class SavedCounts:
     """The updates that save number ``sequence`` counted as saved on a shard: of all tables, and of tracked tables."""
 
     sequence: int = -1
@@ -41,15 +41,15 @@ class Shard(Resumable):
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
-        taken: how many updates the last save counted as saved.
+        saved_counts: how many updates the last save counted as saved.
         applied_step: number of the last step whose gradients the rows hold, counted from 1; 0 before the first.
         mirrored_N: int64, ascending: rows whose newest values the trainer's mirror holds, by the last save request.
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
         rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
 
-    _state = ("applied_step", "mirrored_N", "taken")
-    _state_types = (Taken,)
+    _state = ("applied_step", "mirrored_N", "saved_counts")
+    _state_types = (SavedCounts,)
     _state_in_place = ("rows_MD", "pending_M")
 
     placement: Placement
@@ -68,7 +68,7 @@ class Shard(Resumable):
         first = -memory.ctypes.data // memory.itemsize % _LINE
         self.rows_MD = torch.from_numpy(memory[first : first + num_rows * width].reshape(num_rows, width))
         self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if self.count_updates else None
-        self.taken = Taken()
+        self.saved_counts = SavedCounts()
         self.applied_step = 0
         self.mirrored_N = torch.empty(0, dtype=torch.int64)
         self.before_change: Callable[[Tensor], None] = lambda rows_N: None
@@ -112,7 +112,7 @@ class Shard(Resumable):
         """Set all counts of unsaved updates to 0, and forget the last save; step ``applied_step`` counts as applied."""
         if self.pending_M is not None:
             self.pending_M.zero_()
-        self.taken = Taken()
+        self.saved_counts = SavedCounts()
         self.applied_step = applied_step
 
     def gather(self, rows_N: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Shard(Resumable):
         assert self.pending_M is not None, "this shard was built without count_updates"
         return self.pending_M.index_select(0, rows_N)
 
-    def take_pending(self, rows: Tensor | slice) -> int:
+    def reset_pending(self, rows: Tensor | slice) -> int:
         """Set the counts of unsaved updates of ``rows`` to 0 and return their sum; 0 if updates are not counted."""
         if self.pending_M is None:
             return 0
@@ -177,12 +177,12 @@ class Shard(Resumable):
             pending_M[chosen] = 0
         return total
 
-    def take_saved(self, sequence: int, rows: Mapping[int, Tensor | slice], tracked: Collection[int]) -> None:
-        """Count ``rows`` (by table) as saved by save ``sequence``, and note their updates in ``taken``.
+    def mark_saved(self, sequence: int, rows: Mapping[int, Tensor | slice], tracked: Collection[int]) -> None:
+        """Count ``rows`` (by table) as saved by save ``sequence``, and note their updates in ``saved_counts``.
 
         A second call for the same save, after a death in the middle of it, adds to what the first call has noted.
         """
-        before = self.taken if self.taken.sequence == sequence else Taken()
-        updates = {table: self.take_pending(chosen) for table, chosen in rows.items()}
+        before = self.saved_counts if self.saved_counts.sequence == sequence else SavedCounts()
+        updates = {table: self.reset_pending(chosen) for table, chosen in rows.items()}
         num_tracked = sum(updates.get(table, 0) for table in tracked)
-        self.taken = Taken(sequence, before.updates + sum(updates.values()), before.tracked + num_tracked)
+        self.saved_counts = SavedCounts(sequence, before.updates + sum(updates.values()), before.tracked + num_tracked)

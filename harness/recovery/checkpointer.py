@@ -12,8 +12,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
@@ -77,7 +77,7 @@ class Checkpointer:
 
     ask: Ask
     ranks: tuple[Rank, ...]
-    effects: Effects
+    supervisor: SupervisorClient
     checkpoints: Checkpoints
     accounting: Accounting
     recoveries: Recoveries
@@ -98,8 +98,8 @@ class Checkpointer:
         Raises StoreError if the disk failed, and what ``ask`` raises: RolledBack if a full recovery came instead.
         """
         assert self.checkpoints.saving is None, "one save at a time"
-        began_s = self.effects.clock()
-        self.effects.status(phase="save")
+        began_s = self.supervisor.clock()
+        self.supervisor.status(phase="save")
         mirrored = self.recoveries.prepare_save(self.ask, progress)
         newest = self.checkpoints.newest
         files = newest.shards if newest else {}
@@ -120,24 +120,24 @@ class Checkpointer:
         for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
         self.checkpoints.begin(progress, in_background("save", self._dense_writer(progress)))
-        self._stall_s = self.effects.clock() - began_s
+        self._stall_s = self.supervisor.clock() - began_s
         if not self.in_background:
             self._commit(written, began_s)
-        self.effects.status(phase="train")
+        self.supervisor.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if any, and commit it. Raises as :meth:`save`."""
         if self.checkpoints.saving is None:
             return
-        began_s = self.effects.clock() - self._stall_s
-        self.effects.status(phase="save")
+        began_s = self.supervisor.clock() - self._stall_s
+        self.supervisor.status(phase="save")
         requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
         written: dict[Rank, Written] = self.ask(requests, progress)
         self._commit(written, began_s)
         if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
             for kind in self.recoveries:
                 kind.wrote_late(late, self.ask, progress)
-        self.effects.status(phase="train")
+        self.supervisor.status(phase="train")
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
         """Have the manifest of the save under way written, and charge the save.
@@ -157,12 +157,12 @@ class Checkpointer:
         )
         self.injections.wrote(written)
         self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
-        self.effects.commit(manifest)
+        self.supervisor.commit(manifest)
         self.checkpoints.commit(manifest)
         for kind in self.recoveries:
             kind.committed()
-        stall_s = self.effects.clock() - began_s + sum(reply.waited_s for reply in written.values())
-        self.effects.record(self.accounting.committed(plan, manifest, written, stall_s))
+        stall_s = self.supervisor.clock() - began_s + sum(reply.waited_s for reply in written.values())
+        self.supervisor.record(self.accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network's file, for a save in the background from a copy made now."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_compute, is_ps
 from harness.core.strategies import Strategy
@@ -58,7 +58,7 @@ class FailoverClient:
     """
 
     cluster: Cluster
-    effects: Effects
+    supervisor: SupervisorClient
     strategy: Strategy
     checkpoints: Checkpoints
     accounting: Accounting
@@ -70,7 +70,7 @@ class FailoverClient:
     max_replacements_in_a_row: int
 
     def __post_init__(self) -> None:
-        self._waits_since_s = self.effects.clock()  # of a recovery: since when it has waited for ranks
+        self._waits_since_s = self.supervisor.clock()  # of a recovery: since when it has waited for ranks
         self._num_recoveries = 0
 
     @property
@@ -103,12 +103,12 @@ class FailoverClient:
         self,
         started: StartedRequests,
         progress: Progress,
-        settle: Callable[[Progress], None] = lambda _: None,
+        drain: Callable[[Progress], None] = lambda _: None,
     ) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
 
         After a recovery without rollback, exactly the requests to the dead ranks are sent again, unchanged, to the
-        replacements. A reply does not count if its rank died later, while other ranks were recovered. ``settle``:
+        replacements. A reply does not count if its rank died later, while other ranks were recovered. ``drain``:
         called with ``progress`` before a recovery, to finish other requests in flight; it may make the recovery
         itself.
 
@@ -121,14 +121,14 @@ class FailoverClient:
         replies: dict[Rank, Reply] = {}
         call = partial(self.cluster.finish, started.token)
         for _ in range(self.max_replacements_in_a_row):
-            asked_s = self.effects.clock()
+            asked_s = self.supervisor.clock()
             try:
                 replies.update(call())
                 return {rank: replies[rank] for rank in started.requests}
             except RankLost as lost:
                 replies.update(lost.replies)
-                detect_s, num_before = self.effects.clock() - asked_s, self._num_recoveries
-                settle(progress)
+                detect_s, num_before = self.supervisor.clock() - asked_s, self._num_recoveries
+                drain(progress)
                 if self._num_recoveries == num_before:
                     dead = self._recover(lost, progress, detect_s)
                     replies = {rank: reply for rank, reply in replies.items() if rank not in dead}
@@ -147,18 +147,18 @@ class FailoverClient:
         """
         self._num_recoveries += 1
         self.before_recovery()
-        self.effects.status(phase="recover")
+        self.supervisor.status(phase="recover")
         dead: frozenset[Rank] = frozenset()
         reschedule_s, load_s = 0.0, 0.0
         for _ in range(self.max_replacements_in_a_row):
             dead |= lost.ranks
             reschedule_s += detect_s
-            since_s = self._waits_since_s = self.effects.clock()
+            since_s = self._waits_since_s = self.supervisor.clock()
             try:
-                self.effects.replace(lost.detail, progress.step, progress.samples, detect_s)
+                self.supervisor.replace(lost.detail, progress.step, progress.samples, detect_s)
                 self.injections.strike("regroup")
                 self.cluster.replace(lost.ranks)
-                began_s, since_s = since_s, self.effects.clock()
+                began_s, since_s = since_s, self.supervisor.clock()
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
                 loss = self._loss(dead, progress)
@@ -167,17 +167,17 @@ class FailoverClient:
                 if rolls_back(plan):
                     self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
-                load_s += self.effects.clock() - since_s
+                load_s += self.supervisor.clock() - since_s
                 break
             except RankLost as again:
-                lost, detect_s = again, self.effects.clock() - self._waits_since_s
+                lost, detect_s = again, self.supervisor.clock() - self._waits_since_s
                 load_s += self._waits_since_s - since_s
         else:
             raise RunFailed(
                 f"step {progress.step}: ranks kept dying during {self.max_replacements_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        self.effects.record(
+        self.supervisor.record(
             self.accounting.recovered(
                 plan,
                 loss,
@@ -189,7 +189,7 @@ class FailoverClient:
                 reschedule_s=reschedule_s,
             )
         )
-        self.effects.status(phase="train")
+        self.supervisor.status(phase="train")
         if rolls_back(plan):
             assert loss.checkpoint is not None
             state = read_state(self.checkpoints.root, loss.checkpoint.trainer)
@@ -224,5 +224,5 @@ class FailoverClient:
         """
         sent = self.cluster.start(requests)
         meanwhile()
-        self._waits_since_s = self.effects.clock()
+        self._waits_since_s = self.supervisor.clock()
         return self.cluster.finish(sent)

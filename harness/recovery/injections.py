@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime, Phase, Struck
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank
@@ -42,7 +42,7 @@ class Injections(Resumable):
 
     faults: Sequence[FaultTime]
     cluster: Cluster
-    effects: Effects
+    supervisor: SupervisorClient
     recoveries: Recoveries
     overhead: OverheadLedger
     progress: Callable[[], Progress]
@@ -109,7 +109,7 @@ class Injections(Resumable):
     def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: Any = None) -> Struck:
         self.before_fault()
         progress = self.progress()
-        return self.effects.inject(progress.step, progress.samples, numbers, seconds, state)
+        return self.supervisor.inject(progress.step, progress.samples, numbers, seconds, state)
 
     @property
     def write_faults(self) -> tuple[int, ...]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import sources
-from harness.cluster.effects import Effects, Resumption
 from harness.cluster.launcher import ForkLauncher, Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster
 from harness.cluster.rank_process import ps_main, trainer_main
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor import Ranks, Supervisor
+from harness.cluster.supervisor_client import Resumption, SupervisorClient
 from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
@@ -72,7 +72,7 @@ class RunStatus:
     generation: int = 0
 
 
-TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, Effects], None]
+TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, SupervisorClient], None]
 """The job of a trainer rank: :func:`harness.run.trainer.train`, or a test's replacement. It can be pickled."""
 
 
@@ -235,7 +235,7 @@ class _Run:
         ranks = self.parts.make_ranks(config.num_ps, make_server, config.cluster.num_trainers)
         supervisor = self._supervisor_of(ranks)
         try:
-            self._train()(LocalCluster(ranks), Effects(LocalChannel(supervisor, self.stop)))
+            self._train()(LocalCluster(ranks), SupervisorClient(LocalChannel(supervisor, self.stop)))
         finally:
             ranks.close()
         return supervisor
@@ -256,7 +256,7 @@ class _Run:
             world.close()
         return supervisor
 
-    def _train(self) -> Callable[[Cluster, Effects], None]:
+    def _train(self) -> Callable[[Cluster, SupervisorClient], None]:
         """The job of the trainer rank: a function that trains to the end.
 
         With ``trace.inject: boundary`` the job gets the times of the planned faults, and asks the supervisor at each
@@ -351,7 +351,7 @@ def _check_interface(cluster: ClusterConfig) -> None:
 def make_world(
     config: Config,
     spec: RankSpec,
-    job: Callable[[Cluster, Effects], None],
+    job: Callable[[Cluster, SupervisorClient], None],
     parts: Parts = DEFAULT,
     hosts: HostMap | None = None,
 ) -> World:

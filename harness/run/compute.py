@@ -19,13 +19,13 @@ class ComputeRanks(Helpers):
     """The compute ranks of a run. A share whose rank dies is sent again to the replacement, which needs nothing else.
 
     Args:
-        settle: finishes the messages in flight to PS ranks. Called when a compute rank is found dead: the generation in
+        drain: finishes the messages in flight to PS ranks. Called when a compute rank is found dead: the generation in
             which they were sent ends with it.
         progress: gives the present progress of the run.
     """
 
     failover: FailoverClient
-    settle: Callable[[Progress], None]
+    drain: Callable[[Progress], None]
     progress: Callable[[], Progress]
 
     @property
@@ -52,4 +52,4 @@ class ComputeRanks(Helpers):
     def _send(self, requests: Sequence[Compute]) -> Callable[[], list[Tensor]]:
         progress = self.progress()
         started = self.failover.start(dict(zip(self.failover.cluster.compute_ranks, requests, strict=True)))
-        return lambda: [*self.failover.finish(started, progress, settle=self.settle).values()]
+        return lambda: [*self.failover.finish(started, progress, drain=self.drain).values()]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from harness.cluster.effects import Effects
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.events import Dropped, error_of
 from harness.core.plans import Progress
 from harness.core.resumable import Resumable
@@ -43,7 +43,7 @@ class Drops(Resumable):
     score: Callable[[int], tuple[Tensor, Tensor]]
     accounting: Accounting
     injections: Injections
-    effects: Effects
+    supervisor: SupervisorClient
     progress: Callable[[], Progress]
     repeats_exactly: bool
 
@@ -82,10 +82,10 @@ class Drops(Resumable):
             self._record(0.0 if self.repeats_exactly else None)
 
     def _measure(self) -> _Quality:
-        began_s = self.effects.clock()
+        began_s = self.supervisor.clock()
         scores, labels = self._score()
         auc, deviations = exact_auc(scores, labels), auc_deviations(scores, labels)
-        return _Quality(self.progress().step, auc, deviations, len(scores), self.effects.clock() - began_s)
+        return _Quality(self.progress().step, auc, deviations, len(scores), self.supervisor.clock() - began_s)
 
     def _score(self) -> tuple[Tensor, Tensor]:
         """Logits and labels by one model: anew if a rank was found dead, and recovered, in the middle."""
@@ -103,7 +103,7 @@ class Drops(Resumable):
             drop = before.auc - after.auc
             deviations = [first - second for first, second in zip(before.deviations, after.deviations, strict=True)]
         progress = self.progress()
-        self.effects.record(
+        self.supervisor.record(
             Dropped(
                 step=progress.step,
                 samples=progress.samples,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from harness.client.clients import CLIENTS
 from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.overhead import OverheadLedger
@@ -86,15 +86,15 @@ class Job:
         checkpoints: Path,
         faults: tuple[FaultTime, ...],
         cluster: Cluster,
-        effects: Effects,
+        supervisor: SupervisorClient,
     ) -> None:
         config = run_spec.config
         self.run_spec = run_spec
         self.overlaps = cluster.overlaps
-        self.effects = effects
+        self.supervisor = supervisor
         self.checkpoints = Checkpoints(checkpoints)
         self.steps = StepLog(
-            effects,
+            supervisor,
             num_steps=run_spec.num_steps,
             batch_size=config.trainer.batch_size,
             every_steps=config.metrics.log_every_steps,
@@ -105,7 +105,7 @@ class Job:
         self.injections = Injections(
             faults=faults,
             cluster=cluster,
-            effects=effects,
+            supervisor=supervisor,
             recoveries=self.recoveries,
             overhead=self.accounting.overhead,
             progress=self.progress,
@@ -115,7 +115,7 @@ class Job:
         self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
         self.failover = FailoverClient(
             cluster=cluster,
-            effects=effects,
+            supervisor=supervisor,
             strategy=run_spec.strategy,
             checkpoints=self.checkpoints,
             accounting=self.accounting,
@@ -128,14 +128,14 @@ class Job:
         )
         self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
-        self.compute = ComputeRanks(failover=self.failover, settle=self.client.settle, progress=self.progress)
-        self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
+        self.compute = ComputeRanks(failover=self.failover, drain=self.client.drain, progress=self.progress)
+        self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: supervisor.advanced(self.steps.step))
         self.drops = Drops(
             num_samples=run_spec.num_recovery_samples,
             score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
             accounting=self.accounting,
             injections=self.injections,
-            effects=effects,
+            supervisor=supervisor,
             progress=self.progress,
             repeats_exactly=run_spec.strategy.restores_exactly,
         )
@@ -178,7 +178,7 @@ class Job:
         return Checkpointer(
             ask=self.failover.ask,
             ranks=self.failover.ranks,
-            effects=self.effects,
+            supervisor=self.supervisor,
             checkpoints=self.checkpoints,
             accounting=self.accounting,
             recoveries=self.recoveries,
@@ -198,7 +198,7 @@ class Job:
             client=self.client,
             failover=self.failover,
             checkpointer=self.checkpointer,
-            effects=self.effects,
+            supervisor=self.supervisor,
             every_s=self.run_spec.config.resume.every_s,
             fsync=self.run_spec.config.store.fsync,
         )

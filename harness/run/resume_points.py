@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import LoadState, WriteState
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError, shown
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
@@ -49,14 +49,14 @@ class ResumePoints:
     client: EmbeddingClient
     failover: FailoverClient
     checkpointer: Checkpointer
-    effects: Effects
+    supervisor: SupervisorClient
     every_s: float | None
     fsync: bool
 
     def __post_init__(self) -> None:
-        self._resumption = self.effects.resumption()
+        self._resumption = self.supervisor.resumption()
         self._number = self._resumption.next_number
-        self._began_s = self._last_s = self.effects.clock()
+        self._began_s = self._last_s = self.supervisor.clock()
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
@@ -64,7 +64,7 @@ class ResumePoints:
 
         They cover all starts of the run, each up to the resume point from which the next one went on.
         """
-        return {"seconds": self.effects.clock() - self._began_s, "resume_seconds": self._written_s}
+        return {"seconds": self.supervisor.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:
         """Load the resume point into trainer and PS ranks; False if there is none.
@@ -126,7 +126,7 @@ class ResumePoints:
             RunStopped: the run is asked to stop, and the point was written, or could not be.
             RolledBack: a full recovery took place meanwhile.
         """
-        is_stopping = self.effects.is_stopping()
+        is_stopping = self.supervisor.is_stopping()
         if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
@@ -142,22 +142,22 @@ class ResumePoints:
     def _is_due(self, *, saves: bool) -> bool:
         if not self.every_s:
             return saves and self.every_s is not None
-        return self.effects.has_passed(self.every_s, self._last_s)
+        return self.supervisor.clock() - self._last_s >= self.every_s
 
     def _write(self, progress: Progress) -> bool:
         """Write and commit a point; False if a rank is dead, which the next step detects. Raises StoreError."""
-        began_s = self._last_s = self.effects.clock()
+        began_s = self._last_s = self.supervisor.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
-        self.client.settle(progress)
+        self.client.drain(progress)
         request = WriteState(root=root, number=number)
         files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))
         if files is None:
             return False
         own = write_state(root, CHIEF, number, progress.step, self._state(), fsync=self.fsync)
         newest = self.checkpointer.checkpoints.newest
-        self.effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
-        self._last_s = self.effects.clock()
+        self.supervisor.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
+        self._last_s = self.supervisor.clock()
         self._written_s += self._last_s - began_s
         return True
 

@@ -3,7 +3,7 @@
 import struct
 from dataclasses import KW_ONLY, dataclass
 
-from harness.cluster.effects import Effects
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
 from harness.core.resumable import Resumable
@@ -21,7 +21,7 @@ class StepLog(Resumable):
 
     _state = ("step", "losses", "_recorded", "_rerun_until")
 
-    effects: Effects
+    supervisor: SupervisorClient
     _: KW_ONLY
     num_steps: int
     batch_size: int
@@ -29,7 +29,7 @@ class StepLog(Resumable):
     repeats_exactly: bool = True
 
     def __post_init__(self) -> None:
-        self._began_s = self.effects.clock()
+        self._began_s = self.supervisor.clock()
         self._recorded = 0  # finished steps that are on record
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
@@ -37,7 +37,7 @@ class StepLog(Resumable):
 
     def _loaded(self) -> None:
         """Leave out the time before, in which a new trainer waited."""
-        self._began_s = self.effects.clock()
+        self._began_s = self.supervisor.clock()
 
     def finish_step(self, loss: float) -> bool:
         """Count one more finished step; returns whether the step is a repetition after a rollback.
@@ -45,7 +45,7 @@ class StepLog(Resumable):
         Raises RunFailed if its loss differs from that of the first run although ``repeats_exactly``.
         """
         self.step += 1
-        self.effects.advanced(self.step)
+        self.supervisor.advanced(self.step)
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)
@@ -67,8 +67,8 @@ class StepLog(Resumable):
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]
-        now_s = self.effects.clock()
-        self.effects.record(
+        now_s = self.supervisor.clock()
+        self.supervisor.record(
             Trained(
                 step=self.step,
                 samples=self.step * self.batch_size,
@@ -78,7 +78,7 @@ class StepLog(Resumable):
                 machine={"seconds": now_s - self._began_s},
             )
         )
-        self.effects.status(phase="train", step=self.step, num_steps=self.num_steps, loss=losses[-1])
+        self.supervisor.status(phase="train", step=self.step, num_steps=self.num_steps, loss=losses[-1])
         self._recorded, self._began_s = self.step, now_s
 
     def roll_back(self, step: int) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import xxhash
 
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Initialise, OnShard, no_op
 from harness.cluster.server import digest_of_rows
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError, DataError
 from harness.core.events import Evaluated, Finished
@@ -34,7 +34,9 @@ from harness.run.spec import RunSpec
 from harness.store.format import bytes_of
 
 
-def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
+def train(
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last.
 
     On engine ``local``, this process goes on as the new trainer if a planned fault kills it. Torch's number
@@ -58,9 +60,9 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
     has_ended = False
     try:
         while not has_ended:
-            job = Job(run_spec, checkpoints, faults, cluster, effects)
+            job = Job(run_spec, checkpoints, faults, cluster, supervisor)
             try:
-                effects.record(Trainer(job).run())
+                supervisor.record(Trainer(job).run())
                 has_ended = True
             except ChiefDied:
                 pass  # a new one begins
@@ -72,22 +74,28 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             torch.use_deterministic_algorithms(before[1])
 
 
-def with_code(code: Code, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects) -> None:
-    """Run ``job(cluster, effects)`` if this process has the supervisor's ``code``; else raise ConfigError."""
+def with_code(
+    code: Code, job: Callable[[Cluster, SupervisorClient], None], cluster: Cluster, supervisor: SupervisorClient
+) -> None:
+    """Run ``job(cluster, supervisor)`` if this process has the supervisor's ``code``; else raise ConfigError."""
     refuse_other_code(code, CHIEF)
-    job(cluster, effects)
+    job(cluster, supervisor)
 
 
 def with_data(
-    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
+    path: str,
+    digest: str,
+    job: Callable[[Cluster, SupervisorClient], None],
+    cluster: Cluster,
+    supervisor: SupervisorClient,
 ) -> None:
-    """Run ``job(cluster, effects)`` after a check that ``path`` on this host holds the data with this digest.
+    """Run ``job(cluster, supervisor)`` after a check that ``path`` on this host holds the data with this digest.
 
     The supervisor has checked its own copy, which may be on another host. The check reads all records, as
     :func:`harness.data.records.verify` does. Raises DataError.
     """
     refuse_other_data(Path(path), digest, CHIEF)
-    job(cluster, effects)
+    job(cluster, supervisor)
 
 
 def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
@@ -109,7 +117,7 @@ class Trainer:
     """The step loop: trains one model over one epoch, and recovers from the deaths of ranks."""
 
     def __init__(self, job: Job) -> None:
-        self._run_spec, self._effects = job.run_spec, job.effects
+        self._run_spec, self._supervisor = job.run_spec, job.supervisor
         self._steps, self._progress = job.steps, job.progress
         self._boundaries, self._injections = job.boundaries, job.injections
         self._accounting, self._recoveries = job.accounting, job.recoveries
@@ -131,8 +139,8 @@ class Trainer:
     def _prepare(self) -> Callable[[], None]:
         """Set the ranks' rows to initial values, or load the resume point. Returns what to do before the next step."""
         is_resumed = self._resume_points.resume()
-        self._effects.advanced(self._steps.step)
-        self._effects.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
+        self._supervisor.advanced(self._steps.step)
+        self._supervisor.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         return partial(self._act, announced=True) if is_resumed else self._begin
@@ -157,18 +165,18 @@ class Trainer:
             self._save(SavePlan(kind="full"))
             self._finish_pending()
         self._inject_if_due()
-        self._effects.status(phase="train")
+        self._supervisor.status(phase="train")
 
     def _advance(self) -> None:
         """Run one step and the actions due at the boundary after it."""
         if self._client.sends_at(self._steps.step):
             self._drops.expect(is_lost=self._injections.awaits_loss("lookup", "forward", "apply"))
-        began_s = self._effects.clock()
+        began_s = self._supervisor.clock()
         pulled = self._client.pull(self._progress())
         self._drops.measure()
         self._drops.expect(is_lost=self._injections.awaits_loss("forward", "apply"))
         if self._injections.waits_for("forward"):
-            self._client.settle(self._progress())  # else it would matter how long ago the last message was sent
+            self._client.drain(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
         plan = pulled.plan
         loss, grads_ND = self._compute.train(self._network, pulled)
@@ -186,7 +194,7 @@ class Trainer:
         self._act(announced=saves)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
-        seconds = self._effects.clock() - began_s
+        seconds = self._supervisor.clock() - began_s
         if self._steps.finish_step(loss):
             self._accounting.rerun(seconds)
         for kind in self._recoveries:
@@ -228,26 +236,26 @@ class Trainer:
             self._finish_pending()
             due = self._boundaries.due_faults()
             if self._injections.takes_chief(due):
-                self._client.settle(self._progress())
+                self._client.drain(self._progress())
             self._drops.expect(is_lost=self._injections.lose_ranks(due))
             self._injections.carry_out(self._boundaries.take_faults())
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
         self._drops.expect(is_lost=self._injections.awaits_loss("eval", "lookup"))
-        began_s = self._effects.clock()
-        self._effects.status(phase="evaluate")
+        began_s = self._supervisor.clock()
+        self._supervisor.status(phase="evaluate")
         num_samples = self._run_spec.num_eval_samples if final else self._run_spec.num_curve_samples
         with self._injections.evaluation():
             quality = measure(*self._evaluator.score(self._progress(), num_samples), has_groups=final)
         self._boundaries.evaluated(self._steps.step)
-        self._effects.record(
+        self._supervisor.record(
             Evaluated(
                 step=self._steps.step,
                 samples=self._progress().samples,
                 **vars(quality),
                 final=final,
-                machine={"seconds": self._effects.clock() - began_s},
+                machine={"seconds": self._supervisor.clock() - began_s},
             )
         )
         return quality

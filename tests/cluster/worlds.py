@@ -16,12 +16,12 @@ import torch
 from torch.distributed import rpc
 
 from harness.cluster import group, launcher, processes, rank_process
-from harness.cluster.effects import Effects
 from harness.cluster.launcher import ForkLauncher, RankContext
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
 from harness.cluster.supervisor import Supervisor
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
 from harness.core.faults import Hang, PlannedFault, Strike
@@ -39,7 +39,7 @@ JOIN_S = 2.5  # for whole worlds, on a busy machine
 PAUSE_S = 1.2 * DEADLINE_S
 TELL_S = 2.0
 
-Job = Callable[[Cluster, Effects], None]
+Job = Callable[[Cluster, SupervisorClient], None]
 
 
 def run_job(
@@ -90,17 +90,17 @@ def ask(cluster: Cluster) -> dict[str, Any]:
     return cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
 
 
-def mend(cluster: Cluster, effects: Effects, lost: RankLost, step: int, *others: str) -> None:
+def mend(cluster: Cluster, supervisor: SupervisorClient, lost: RankLost, step: int, *others: str) -> None:
     """Replace dead ranks, and make the rows of the new ones, and of ``others``."""
-    effects.replace(lost.detail, step, 4 * step, 0.0)
+    supervisor.replace(lost.detail, step, 4 * step, 0.0)
     cluster.replace(lost.ranks)
     cluster.call({rank: Initialise(step=step) for rank in (*lost.ranks, *others)})
 
 
-def loss_at(cluster: Cluster, effects: Effects, step: int, number: int = 0) -> RankLost:
+def loss_at(cluster: Cluster, supervisor: SupervisorClient, step: int, number: int = 0) -> RankLost:
     """Carry out a planned fault, and find the dead ranks by a request."""
     cluster.expect_losses()
-    effects.inject(step, 4 * step, (number,))
+    supervisor.inject(step, 4 * step, (number,))
     try:
         ask(cluster)
     except RankLost as lost:
@@ -113,42 +113,42 @@ def loss_at(cluster: Cluster, effects: Effects, step: int, number: int = 0) -> R
 KILL_AND_HANG = PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2), "ps3": Strike(1.0, 3, Hang(name="hang"))})
 
 
-def lose_two(cluster: Cluster, effects: Effects) -> None:
+def lose_two(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A request that a rank cannot serve; then one is killed, and one hangs; both are replaced."""
     begin(cluster)
     before = ask(cluster)
     try:
         cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
     except RankFailed as error:
-        effects.record(str(error))
-    effects.record(pids_of(cluster))
-    lost = loss_at(cluster, effects, 5)
-    effects.record(lost)
-    mend(cluster, effects, lost, 5)
+        supervisor.record(str(error))
+    supervisor.record(pids_of(cluster))
+    lost = loss_at(cluster, supervisor, 5)
+    supervisor.record(lost)
+    mend(cluster, supervisor, lost, 5)
     after = ask(cluster)
-    effects.record(pids_of(cluster))
-    effects.record(all(torch.equal(before[rank], after[rank]) for rank in before))
+    supervisor.record(pids_of(cluster))
+    supervisor.record(all(torch.equal(before[rank], after[rank]) for rank in before))
 
 
 SPARE_LOSSES = (kill(5, "ps1"), kill(7, "ps0", "ps2"), kill(9, "ps3"), kill(11, "ps0", "ps1"), kill(13, "ps3"))
 
 
-def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
+def lose_to_spares(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """Deaths with enough spares, none and too few; one spare has died, and one is suspended before new ones come."""
     assert isinstance(cluster, RpcCluster)
 
     def note() -> None:
-        effects.record((cluster._generation, pids_of(cluster)))
+        supervisor.record((cluster._generation, pids_of(cluster)))
 
     def lose(number: int) -> None:
         step = SPARE_LOSSES[number].step
-        mend(cluster, effects, loss_at(cluster, effects, step, number), step)
+        mend(cluster, supervisor, loss_at(cluster, supervisor, step, number), step)
         ask(cluster)
         note()
 
     def admit(step: int) -> None:
         generation, ends_s = cluster._generation, time.monotonic() + 60.0
-        effects.status(step=step)
+        supervisor.status(step=step)
         while cluster._generation == generation:
             time.sleep(0.01)
             ask(cluster)
@@ -181,14 +181,14 @@ def lose_to_spares(cluster: Cluster, effects: Effects) -> None:
 ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)}, takes_trainers=True)
 
 
-def die_when_asked_to_stop(cluster: Cluster, effects: Effects) -> None:
+def die_when_asked_to_stop(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """The only trainer knows that the run is to stop when it is killed; its replacement says whether it knows too."""
     ends_s = time.monotonic() + 10.0
-    while not effects.is_stopping() and time.monotonic() < ends_s:
+    while not supervisor.is_stopping() and time.monotonic() < ends_s:
         time.sleep(0.01)
     if link_of(cluster).rank_context.formation.generation == 0:
-        effects.inject(5, 20, (0,))
-    effects.record(effects.is_stopping())
+        supervisor.inject(5, 20, (0,))
+    supervisor.record(supervisor.is_stopping())
 
 
 # --- the mute ---------------------------------------------------------------------------------------------------------
@@ -216,27 +216,27 @@ def newborn(note: Path, spec: RankSpec, context: RankContext) -> None:
     rank_process.ps_main(spec, context)
 
 
-def replace_the_mute(cluster: Cluster, effects: Effects) -> None:
+def replace_the_mute(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A kill whose replacement is mute, as is a survivor; then another replacement is mute."""
     begin(cluster)
     survivor = pids_of(cluster)["ps2"]
-    lost = loss_at(cluster, effects, 5)
+    lost = loss_at(cluster, supervisor, 5)
     stop(survivor)
     for others in ((), ("ps0",), ("ps2",)):
         try:
-            mend(cluster, effects, lost, 5, *others)
+            mend(cluster, supervisor, lost, 5, *others)
         except RankLost as mute:
             lost = mute
     ask(cluster)
-    effects.record(survivor)
+    supervisor.record(survivor)
 
 
-def stop_at_work(note: Path, cluster: Cluster, effects: Effects) -> None:
+def stop_at_work(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
     begin(cluster)
     stop_self(note)
 
 
-def stop_in_a_message(note: Path, cluster: Cluster, effects: Effects) -> None:
+def stop_in_a_message(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """In the middle of a message to the supervisor, which is too long for one write."""
     link = link_of(cluster)
     with link._sending:
@@ -244,17 +244,17 @@ def stop_in_a_message(note: Path, cluster: Cluster, effects: Effects) -> None:
         stop_self(note)
 
 
-def loop(note: Path, cluster: Cluster, effects: Effects) -> None:
+def loop(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A loop without an end, after 7 steps: it asks the ranks, and finishes nothing."""
     note.write_text(str(os.getpid()))
     begin(cluster)
-    effects.advanced(7)
+    supervisor.advanced(7)
     while True:
         ask(cluster)
         time.sleep(0.05)
 
 
-def take_time(cluster: Cluster, effects: Effects) -> None:
+def take_time(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """The supervisor is stopped and continued, as Ctrl-Z and ``fg`` do; then a long step; then a long evaluation.
 
     The first two take longer than the deadline of a sign of life, the third than that of progress.
@@ -270,14 +270,14 @@ def take_time(cluster: Cluster, effects: Effects) -> None:
         ask(cluster)
         time.sleep(0.05)
     os.kill(owner, signal.SIGCONT)
-    effects.advanced(1)
+    supervisor.advanced(1)
     ends_s = time.monotonic() + PAUSE_S
     while time.monotonic() < ends_s:
         pass
     for _ in range(10):
-        effects.advanced(2)
+        supervisor.advanced(2)
         time.sleep(0.3 * DEADLINE_S)
-    effects.record([os.getpid(), *pids_of(cluster).values()] == ranks)
+    supervisor.record([os.getpid(), *pids_of(cluster).values()] == ranks)
 
 
 def run_and_say(config: Config, root: Path) -> None:
@@ -285,7 +285,7 @@ def run_and_say(config: Config, root: Path) -> None:
     sys.stdout.write(str(run_job(config, root, take_time)))
 
 
-def kill_the_supervisor(note: Path, cluster: Cluster, effects: Effects) -> None:
+def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """While the fork server and a rank are stopped."""
     begin(cluster)
     pids = pids_of(cluster)
@@ -303,7 +303,7 @@ def run_until_killed(config: Config, root: Path, note: Path) -> None:
 # --- the fork server --------------------------------------------------------------------------------------------------
 
 
-def signal_the_server(note: Path, number: int, cluster: Cluster, effects: Effects) -> None:
+def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """Send a signal to the fork server, then go on with a planned kill."""
     begin(cluster)
     note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids_of(cluster).values()])))
@@ -311,7 +311,7 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, effects: Effect
         stop(os.getppid())  # and wait: a thread of it could still tell how ps1 ended
     else:
         os.kill(os.getppid(), number)
-    loss_at(cluster, effects, 5)
+    loss_at(cluster, supervisor, 5)
 
 
 def lose_the_server(number: int, config: Config, root: Path, note: Path) -> None:

@@ -63,8 +63,8 @@ def test_a_shard_that_is_initialised_anew_is_one_that_was_never_trained() -> Non
     assert shard.apply(1, none, torch.empty(0, DIM), none.int(), 0.5)
     assert shard.apply(2, *rows, 0.5)
     assert not shard.apply(2, *rows, 0.5), "a step that is sent again is applied once"
-    assert shard.take_pending(torch.tensor([4])) == 2
+    assert shard.reset_pending(torch.tensor([4])) == 2
     shard.initialise(applied_step=7)
     assert torch.equal(shard.rows_MD, fresh.rows_MD)
     assert shard.applied_step == 7
-    assert shard.take_pending(slice(None)) == 0
+    assert shard.reset_pending(slice(None)) == 0

@@ -78,7 +78,7 @@ class Rank:
     def save(self, table: int) -> list[int]:
         """Choose, and count it as written."""
         rows = self.choose(table)
-        self.shard.take_pending(torch.tensor(rows, dtype=torch.int64))
+        self.shard.reset_pending(torch.tensor(rows, dtype=torch.int64))
         self.tracker.saved(table, torch.tensor(rows, dtype=torch.int64))
         return rows
 
@@ -229,7 +229,7 @@ def test_the_choice_is_a_brute_force_sort(kind: str) -> None:
                 num_differing += set(expected) != set(other)
             assert rank.save(table) == sorted(expected)
             if step == 35:
-                rank.shard.take_pending(rank.shard.span(table))
+                rank.shard.reset_pending(rank.shard.span(table))
                 rank.tracker.saved(table, rank.shard.span(table))
                 expected = [*rank.rows_of(table)]
             saved_MD[expected], mass_M[expected], accesses_M[expected] = rank.shard.rows_MD[expected], 0, 0

@@ -113,4 +113,4 @@ def assert_replicas_are_whole() -> None:
         assert replica.pending_M is not None
         assert owner.pending_M is not None
         assert torch.equal(replica.pending_M, owner.pending_M)
-        assert (replica.applied_step, replica.taken) == (owner.applied_step, owner.taken)
+        assert (replica.applied_step, replica.saved_counts) == (owner.applied_step, owner.saved_counts)

@@ -44,7 +44,7 @@ def test_the_seconds_of_a_failure_are_those_of_waiting_regrouping_or_loading(
     monkeypatch.setattr(Injections, "strike", striking)
 
     def train(*arguments: Any) -> None:
-        arguments[-1].clock = lambda: now_s[0]  # the effects
+        arguments[-1].clock = lambda: now_s[0]  # the supervisor
         trainer.train(*arguments)
 
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n29,ps0,regroup\n30,ps1,\n")

@@ -1,6 +1,6 @@
 """Runs that are asked to stop, or changed, at a step.
 
-``arguments`` of the trainer's job: config, folder of checkpoints, faults, cluster, effects.
+``arguments`` of the trainer's job: config, folder of checkpoints, faults, cluster, supervisor.
 """
 
 from collections.abc import Callable

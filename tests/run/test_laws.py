@@ -158,7 +158,7 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     def train(*arguments: Any) -> None:
         counts = Counter[int]()
         found.append(counts)
-        arguments[-1].advanced = lambda step: counts.update([step])  # the effects
+        arguments[-1].advanced = lambda step: counts.update([step])  # the supervisor
         trainer.train(*arguments)
 
     (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8

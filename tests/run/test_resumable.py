@@ -30,10 +30,10 @@ REBUILT: dict[str, set[str]] = {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
         *("rows_NX", "next_NX", "early_NX", "started", "is_void"),  # looked up again
     },
-    "Drops": {*("num_samples", "score", "accounting", "injections", "effects", "progress", "repeats_exactly")},
+    "Drops": {*("num_samples", "score", "accounting", "injections", "supervisor", "progress", "repeats_exactly")},
     "Initial": {"run", "uploaded"},
     "Injections": {
-        *("faults", "cluster", "effects", "recoveries", "overhead", "progress", "before_fault"),
+        *("faults", "cluster", "supervisor", "recoveries", "overhead", "progress", "before_fault"),
         "hand_over",
         *("is_evaluation", "is_suspended", "is_hidden"),  # false where a point is written
     },
@@ -66,7 +66,7 @@ REBUILT: dict[str, set[str]] = {
         *("pulled", "pushing"),  # of a step that is over
     },
     "StepLog": {
-        *("effects", "num_steps", "batch_size", "every_steps", "repeats_exactly"),
+        *("supervisor", "num_steps", "batch_size", "every_steps", "repeats_exactly"),
         "began_s",  # of the machine's part of an event
     },
     "Supervisor": {

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from harness.cluster.effects import Effects
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
 from harness.run.step_log import StepLog
@@ -28,7 +28,7 @@ class Record:
 def log_of(*losses: float, **keys: bool) -> tuple[StepLog, Record]:
     """A log of ten steps of four samples, on record every three steps, that has begun with these losses."""
     record = Record()
-    log = StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3, **keys)
+    log = StepLog(cast(SupervisorClient, record), num_steps=10, batch_size=4, every_steps=3, **keys)
     finish(log, *losses)
     return log, record
 

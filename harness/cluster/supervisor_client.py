@@ -1,4 +1,4 @@
-"""The effects of a trainer outside its own process, except its requests to PS ranks."""
+"""The trainer's end of the channel to the supervisor."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +61,8 @@ class Channel(Protocol):
         return False
 
 
-class Effects:
-    """The effects of a trainer outside its own process: calls of the supervisor, files, notices, its clock.
+class SupervisorClient:
+    """What a trainer tells and asks the supervisor, and the trainer's clock.
 
     Each call of the supervisor is a method here and a method of the same name of
     :class:`harness.cluster.supervisor.Supervisor`.
@@ -140,7 +140,3 @@ class Effects:
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last yes, that all spares are connected."""
         return self.channel.take_spares()
-
-    def has_passed(self, seconds: float, since_s: float) -> bool:
-        """Whether ``seconds`` have passed since the clock read ``since_s``."""
-        return self.clock() - since_s >= seconds
