@@ -42,7 +42,8 @@ class Underway:
 class RpcCluster(Cluster):
     """The cluster of engine ``rpc``: calls ranks over torch RPC.
 
-    The constructor joins the present generation, and raises RunFailed if that cannot be formed.
+    The constructor joins the present generation. If that cannot be formed, as a rank has died, no request is sent, and
+    the first one raises RankLost.
     """
 
     overlaps = True
@@ -58,11 +59,8 @@ class RpcCluster(Cluster):
         formation = self._membership()[0]
         self.ranks = tuple(filter(is_ps, formation.members))
         self.compute_ranks = tuple(filter(is_compute, formation.members))
-        try:
+        with suppress(RankLost):
             self._form(formation)
-        except RankLost as lost:
-            words = "; ".join(f"{rank}: {how}" for rank, how in lost.detail.items())
-            raise RunFailed(f"the first RPC world was not formed: {words}") from lost
 
     @property
     def _all_ranks(self) -> tuple[Rank, ...]:

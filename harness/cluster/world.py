@@ -21,7 +21,7 @@ from harness.cluster.members import Members
 from harness.cluster.processes import Processes
 from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
-from harness.core.errors import HELD, ChiefLost, ConfigError, HarnessError
+from harness.core.errors import HELD, ConfigError, HarnessError, MustStartAnew
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, all_ranks, is_spare, spare_name
 from harness.processes import control
@@ -229,14 +229,14 @@ class World:
         The generation being formed is abandoned if one of its members has ended. In a formed generation the death of a
         rank is detected by the trainer, whose request fails.
 
-        Raises ChiefLost if the trainer has ended, RunFailed if a process cannot be killed or watched any more.
+        Raises MustStartAnew if the trainer has ended, RunFailed if a process cannot be killed or watched any more.
         """
         if not self._watch.has_ended:
             self._give_up(self._overdue())
         if self._watch.has_ended:
             why = self._processes.lost_with([CHIEF]).get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
-            raise ChiefLost(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
+            raise MustStartAnew(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
@@ -295,7 +295,7 @@ class World:
 
         Raises:
             HarnessError: the error that the trainer reported, that a call without a result raised, or ``on_tick``.
-            ChiefLost: the trainer has died, which was not planned.
+            MustStartAnew: the trainer has died, which was not planned.
             RunFailed: processes cannot be started or watched any more.
         """
         while True:

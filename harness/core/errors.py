@@ -12,7 +12,7 @@
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     ├── RunStopped           a run was asked to stop, and did: exit code 128 + the signal's number
     └── RunFailed            a run ended without a result: exit code 1
-        └── ChiefLost        the trainer that holds the state of the run died, which was not planned
+        └── MustStartAnew    ranks died, and the run can go on from a resume point alone
 
 Other modules derive a few more, of use to them alone. A message states what is wrong, where (``file:line`` or a dotted
 key), and what was expected. A message of a ``UserError`` may quote input, so it is made printable.
@@ -127,5 +127,5 @@ class RunFailed(HarnessError):
     """A run ended without a valid result."""
 
 
-class ChiefLost(RunFailed):
-    """The trainer that holds the state of the run has died, which was not planned."""
+class MustStartAnew(RunFailed):
+    """All ranks must start anew from a resume point: ``trainer0`` died, or a rank while it loaded its state."""

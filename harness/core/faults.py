@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
-from harness.core.plans import CHIEF, Rank, rank_order
+from harness.core.plans import CHIEF, Rank, is_trainer, rank_order
 
 Phase = Literal["boundary", "lookup", "forward", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """When a fault strikes: at a boundary between steps, or in a phase that a run passes through."""
@@ -256,7 +256,7 @@ class PlannedFault:
 
     ``strikes``: by rank, in rank order; all of these ranks are lost, or none. ``repair_h``: the longest repair time of
     lost ranks, in hours; None if no entry has one. ``hosts``: indices of hosts lost as a whole, in this order.
-    ``takes_trainers``: all trainers die.
+    ``num_trainers``: of the run.
     """
 
     step: int
@@ -264,7 +264,12 @@ class PlannedFault:
     repair_h: float | None = None
     phase: Phase = "boundary"
     hosts: tuple[int, ...] = ()
-    takes_trainers: bool = False
+    num_trainers: int = 1
+
+    @property
+    def takes_trainers(self) -> bool:
+        """Whether all trainers die."""
+        return self.fault.loss is not None and sum(map(is_trainer, self.strikes)) == self.num_trainers
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -319,7 +324,7 @@ def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
         repair_h=longest(each.repair_h for each in planned),
         phase=planned[0].phase,
         hosts=tuple(dict.fromkeys(host for each in planned for host in each.hosts)),
-        takes_trainers=any(each.takes_trainers for each in planned),
+        num_trainers=planned[0].num_trainers,
     )
 
 

@@ -83,6 +83,7 @@ class _Auditor:
         self._step = 0
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
+        self._with_chief: set[str] = set()  # trainers killed between two steps since the last recovery
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
@@ -225,6 +226,8 @@ class _Auditor:
         elif is_at_boundary and event.hour < self._checked_h - slack_h:
             self._problem(f"{event.rank} was killed late: at the boundary before, the clock read {self._checked_h} h")
         self._num_kills[event.rank] += 1
+        if is_at_boundary and is_trainer(event.rank):
+            self._with_chief.add(event.rank)
         self._over_step = event.step + 1 if is_at_boundary else self._over_step
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
@@ -298,11 +301,12 @@ class _Auditor:
         self._expect("drop", event.drop, known[0] - known[1] if len(known) == 2 else exact)
 
     def _check_dense(self, event: Recovered) -> None:
-        """The dense network is kept unless all trainers died. What it has lost then depends on where it goes on.
+        """The dense network is kept unless all trainers died between two steps. Where it goes on says what it has lost.
 
         From a checkpoint: the samples since that; from initial values: all; with a rollback of all ranks: none.
         """
-        has_died = len(event.ranks) - len(_ps_of(event)) == self._num_trainers
+        has_died = CHIEF in self._with_chief and len(self._with_chief) == self._num_trainers
+        self._with_chief = set()
         if has_died == (event.dense == "kept"):
             self._problem(f"dense is {event.dense}, but {'all' if has_died else 'not all'} trainers died")
         saved = 0 if self._saved is None else self._saved.samples

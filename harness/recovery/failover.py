@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, is_compute, is_ps
+from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpoints
@@ -83,14 +83,14 @@ class FailoverClient:
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Send requests to PS ranks once, and wait for the replies; None if one is dead.
+        """Send requests to PS ranks once, and wait for the replies; None if one of them is missing.
 
         Dead ranks are not replaced here: the next request of a step detects them.
         """
         try:
             return self.cluster.call(requests)
         except RankLost as lost:
-            return lost.replies if all(map(is_compute, lost.ranks)) else None
+            return lost.replies if requests.keys() <= lost.replies.keys() else None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting."""

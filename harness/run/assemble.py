@@ -25,7 +25,7 @@ from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.choices import LAUNCHER_NAMES, PartTable
-from harness.core.errors import ChiefLost, ConfigError, RunFailed, StoreError
+from harness.core.errors import ConfigError, MustStartAnew, RunFailed, StoreError
 from harness.core.events import Finished, Injected
 from harness.core.faults import FAULTS, FaultTime, PlannedFault
 from harness.core.plans import HostMap, Rank
@@ -142,7 +142,7 @@ def run(
             try:
                 finished = one.carry_out()
                 break
-            except ChiefLost as error:
+            except MustStartAnew as error:
                 num_deaths = num_deaths + 1 if one.point is point else 1
                 point = _point_after(error, one, num_deaths)
         for left in (folder.root, *([] if config.store.keep_finished else [run.checkpoints])):
@@ -151,14 +151,14 @@ def run(
     return finished
 
 
-def _point_after(error: ChiefLost, one: "_Run", num_deaths: int) -> ResumePoint | None:
+def _point_after(error: MustStartAnew, one: "_Run", num_deaths: int) -> ResumePoint | None:
     """The resume point from which a run goes on whose ``trainer0`` has died; None if the points are all damaged.
 
     ``num_deaths``: from the same point, this one included. Raises RunFailed if there is no point, or after too many.
     """
     most = one.spec.config.cluster.max_replacements_in_a_row
     if one.point is None:
-        raise RunFailed(f"{error}; there is no resume point yet to go on from (resume.every_s)") from error
+        raise RunFailed(f"{error}; there is no resume point to go on from (resume.every_s)") from error
     if num_deaths > most:
         raise RunFailed(f"{error}; so did {most} before it at one resume point (cluster.max_replacements_in_a_row)")
     _log.warning("note: %s; all ranks start anew", error)
@@ -187,7 +187,7 @@ class _Run:
         )
 
     def carry_out(self) -> Finished:
-        """Carry out the run and end its record; returns its last event. Raises as :func:`run`, and ChiefLost.
+        """Carry out the run and end its record; returns its last event. Raises as :func:`run`, and MustStartAnew.
 
         If the result is invalid, the run's resume points are removed.
         """

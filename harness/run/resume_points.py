@@ -12,7 +12,7 @@ from typing import Any
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.protocol import LoadState, WriteState
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError, shown
+from harness.core.errors import Damaged, MustStartAnew, PointKept, RunStopped, StoreError, shown
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
 from harness.record.code import current_code, difference_of
@@ -69,7 +69,7 @@ class ResumePoints:
     def resume(self) -> bool:
         """Load the resume point into trainer and PS ranks; False if there is none.
 
-        Raises StoreError if a file cannot be read or used, RunFailed if a rank died meanwhile.
+        Raises StoreError if a file cannot be read or used, MustStartAnew if a rank died meanwhile.
         """
         root, point = self._resumption.root, self._resumption.point
         if point is None:
@@ -77,7 +77,7 @@ class ResumePoints:
         self._load(read_state(root, point.files[CHIEF]))
         requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
         if self.failover.ask_once(requests) is None:
-            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again")
+            raise MustStartAnew(f"step {point.step}: a rank died while it loaded its state")
         return True
 
     def _state(self) -> State:

@@ -112,7 +112,7 @@ def verify(
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
     trace = config.trace.model_copy(update={"path": str(trace_path), "law": None, "window": None, "stretch": False})
     differences: list[str] = []
-    variants = variants_of(config)
+    variants = variants_of(config.model_copy(update={"trace": trace}))
     runs = _runs_of(variants)
     for number, (variant, engine) in enumerate(runs, start=1):
         run_dir = _run_dir(config, work_dir, variant, engine)

@@ -1,7 +1,7 @@
 """Converts a failure trace to the planned faults of one run."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,10 +150,6 @@ def schedule(
     )
 
 
-def _trainers_of(named: Iterable[tuple[Rank, Entry]]) -> set[Rank]:
-    return {rank for rank, _ in named if is_trainer(rank)}
-
-
 def _refuse_for_config(entry: Entry, where: str, config: Config) -> None:
     """Raise TraceError for an entry that ``trace.inject`` rules out."""
     if config.trace.inject == "wall" and (entry.phase, entry.fault) != ("boundary", KILL):
@@ -197,7 +193,7 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
-def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 0) -> PlannedFault:
+def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 1) -> PlannedFault:
     """One planned fault of all entries that strike together; ``named``: each struck rank with its entry."""
     strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
@@ -207,5 +203,5 @@ def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int =
         repair_h=longest(entry.repair_h for rank, entry in losses if strikes[rank].line == entry.line),
         phase=named[0][1].phase,
         hosts=tuple(dict.fromkeys(entry.host for _, entry in named if entry.host is not None)),
-        takes_trainers=0 < num_trainers == len(_trainers_of(named)),
+        num_trainers=num_trainers,
     )

@@ -22,7 +22,7 @@ from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.trainer_watch import TrainerProgress, TrainerWatch
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ChiefLost, ConfigError, RankLost, RunFailed
+from harness.core.errors import ConfigError, MustStartAnew, RankLost, RunFailed
 from harness.core.events import Lost, Regrouped
 from harness.processes.leash import ORPHANED
 from harness.processes.stop import StopRequest
@@ -218,7 +218,7 @@ def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
 
     monkeypatch.setattr(TrainerWatch, "problem", property(timed))
     config = short(config, trainer__progress_timeout_s=DEADLINE_S if why == IDLE else 600.0)
-    with pytest.raises(ChiefLost, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
+    with pytest.raises(MustStartAnew, match=rf"^trainer0 \(pid \d+\) {why}, and was killed$"):
         worlds.run_job(config, tmp_path, partial(job, tmp_path / "note"))
     assert DEADLINE_S < late_s[0] <= (10 if job is worlds.stop_in_a_message else 2) * DEADLINE_S
     assert not alive(int((tmp_path / "note").read_text()))

@@ -178,7 +178,7 @@ def lose_to_spares(cluster: Cluster, supervisor: SupervisorClient) -> None:
     assert not alive(suspended)
 
 
-ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)}, takes_trainers=True)
+ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)})
 
 
 def die_when_asked_to_stop(cluster: Cluster, supervisor: SupervisorClient) -> None:

@@ -87,7 +87,7 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
 def test_a_spare_is_ready_again_by_the_hours_of_the_saves_before() -> None:
     """Two deaths of a rank 0.14 h apart, and a spare, ready again after 1 h, which a save between them takes."""
     costs = replace(COSTS, o_save_h=1.0, o_res_h=1.0, spare_o_res_h=0.25, num_spares=1)
-    deaths = [PlannedFault(step=step, strikes={trainer_rank(1): Strike(0.0, 1)}) for step in (10, 11)]
+    deaths = [PlannedFault(step=step, strikes={trainer_rank(1): Strike(0.0, 1)}, num_trainers=2) for step in (10, 11)]
     for interval, expected_h in ((10 * BATCH, 0.25 + 1.0), (11 * BATCH, 0.25 + 0.25)):
         strategy = make_strategy(options_of("full", interval_samples=interval), costs)
         found = simulate(strategy, replace(JOB, costs=costs), deaths)

@@ -314,6 +314,62 @@ def test_ranks_may_die_in_a_phase_around_the_death_of_all_trainers(
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
 
 
+def test_a_compute_rank_that_dies_while_trainer0_is_replaced_takes_no_state_with_it(
+    several: Config, tmp_path: Path
+) -> None:
+    """Law: it lived when ``trainer0`` was killed, so that state was handed over; the audit judges alike."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n10,trainer0,\n10,ps1,\n10,trainer1,regroup\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
+    for engine in ("local", "rpc"):
+        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
+        assert [event.dense for event in events if isinstance(event, Recovered)] == ["kept"]
+        assert analysis.check(events, read_config(tmp_path / engine)) == []
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+
+
+def dying_newborn(folder: Path, rank: str, num: int, spec: RankSpec, context: RankContext) -> None:
+    """Main function of a rank; the process that is the ``num``-th one of this name dies before it joins."""
+    if context.rank == rank:
+        number = next(each for each in range(1, 9) if once(folder / f"{rank}-{each}"))
+        if number == num:
+            os.kill(os.getpid(), signal.SIGKILL)
+    rank_process.ps_main(spec, context)
+
+
+@pytest.mark.parametrize("rank", ["ps1", "trainer1"])
+def test_a_rank_may_die_before_the_first_world_is_formed(several: Config, tmp_path: Path, rank: str) -> None:
+    """Law: it is a loss at step 0, and nothing is lost with it."""
+    config = changed(several, trace__path=None, trace__allow_unplanned=True)
+    finished = run(config, tmp_path / "run", ps_main=partial(dying_newborn, tmp_path, rank, 1))
+    lost = [event for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Lost)]
+    assert [(event.step, event.ranks) for event in lost] == [(0, [rank])]
+    whole = run(changed(config, engine="local"), tmp_path / "whole")
+    assert finished.digests == whole.digests
+    assert analysis.check(read_events(tmp_path / "run" / "events.jsonl"), read_config(tmp_path / "run")) == []
+
+
+def test_a_rank_may_die_while_all_start_anew(several: Config, tmp_path: Path) -> None:
+    """Law: they start anew once more."""
+    config = changed(several, resume__every_s=0.0)
+    main = partial(dying_newborn, tmp_path, "trainer1", 2)
+    assemble.run(config, tmp_path / "run", parts=assemble.Parts(train=partial(dying, (12,)), ps_main=main))
+    run(changed(config, engine="local"), tmp_path / "whole")
+    assert compare_records(tmp_path / "whole", tmp_path / "run") == []
+    assert (tmp_path / "trainer1-3").exists()
+
+
+def test_a_rank_may_die_while_a_new_trainer0_joins(several: Config, tmp_path: Path) -> None:
+    """Law: after a planned kill of ``trainer0`` it belongs to the same failure."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n10,ps1\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), trace__allow_unplanned=True)
+    run(config, tmp_path / "run", ps_main=partial(dying_newborn, tmp_path, "ps1", 2))
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps1", "trainer0"]]
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
+    run(changed(config, engine="local"), tmp_path / "whole")
+    assert facts(tmp_path / "run")[1] == facts(tmp_path / "whole")[1]
+
+
 def dying(steps: tuple[int, ...], *arguments: Any) -> None:
     """The trainer's job; it kills itself once after each of these numbers of steps."""
     real = arguments[-1].advanced
@@ -349,7 +405,7 @@ def test_the_run_goes_on_by_itself_when_trainer0_has_died(
 @pytest.mark.parametrize(
     ("every_s", "words"),
     [
-        (None, "there is no resume point yet to go on from (resume.every_s)"),
+        (None, "there is no resume point to go on from (resume.every_s)"),
         (0.0, "so did 2 before it at one resume point (cluster.max_replacements_in_a_row)"),
     ],
 )
