@@ -373,16 +373,24 @@ def _options(attempt: Attempt) -> list[str]:
 
 def _names(each: Round, events: Sequence[Event], calm: Attempt) -> Sequence[str] | None:
     """Names of the figures that must be those of the calm run; None: every event must."""
-    trace = each.settings.get("trace", {})
+    is_by_second = each.settings.get("trace", {}).get("inject") == "wall"
     lost = {rank for event in unplanned(events) for rank in event.unplanned_ranks}
-    # Deaths between other steps than those of the calm run; their hours come before failures of the trace.
-    if trace.get("inject") == "wall" or (lost and trace.get("clock") == "wall"):
-        return MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
-    if not lost:
+    if not is_by_second and not lost:
         return None
+    if is_by_second or _strikes(events) != _strikes(calm.events()):
+        return MODEL if each.settings["strategy"]["name"] in ("none", "full") else ()
     if any(map(is_ps, lost)):
         return MODEL if loses_nothing(each, events) else ()
     return [name for name in figures(calm.events()) if name not in CHARGES]
+
+
+def _strikes(events: Sequence[Event]) -> list[tuple[int, str, int]]:
+    """Where faults of the trace struck.
+
+    If a rank is lost besides, they may strike elsewhere than in the calm run: its hours come before failures on the
+    wall clock, and a fault that waits for a regroup strikes in that of the rank.
+    """
+    return [(event.step, event.rank, event.line) for event in events if isinstance(event, Injected)]
 
 
 def _counted(found: Counter[tuple[str, ...]], kind: str) -> list[str]:
