@@ -155,7 +155,7 @@ class Supervisor(Resumable):
         samples: int,
         numbers: Sequence[int],
         seconds: Mapping[Rank, float] | None = None,
-        state: Any = None,
+        state: bytes | None = None,
         *,
         phase: str | None = None,
     ) -> Struck:
@@ -180,6 +180,7 @@ class Supervisor(Resumable):
                     f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
         if planned.time.takes_chief:
+            assert state is not None, "a trainer that is to die hands its state over"
             self._succession = Succession(state=state, struck=planned.struck)
             self.ranks.replace_chief(self.ranks.members.planned)  # and ranks struck before, which were not found
         return planned.struck

@@ -19,7 +19,7 @@ class Succession:
     failure that its charge depends on.
     """
 
-    state: Any
+    state: bytes
     struck: Struck
 
 
@@ -110,7 +110,7 @@ class SupervisorClient:
         samples: int,
         numbers: Sequence[int],
         seconds: Mapping[Rank, float] | None = None,
-        state: Any = None,
+        state: bytes | None = None,
     ) -> Struck:
         """Have planned faults of one phase carried out, as one failure, and recorded.
 

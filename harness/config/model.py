@@ -181,7 +181,7 @@ class ClusterConfig(_Model):
     """RPC threads in every rank."""
     rpc_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
     """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced. A trainer
-        that gives no sign of life for as long is killed too, and the run fails."""
+        that gives no sign of life for as long is killed too, and all ranks start anew from the newest resume point."""
     join_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
     """Seconds within which all ranks must join a generation of the RPC world. A late rank is killed and replaced."""
     max_replacements_in_a_row: Annotated[PositiveInt, NO_RESULT] = 5

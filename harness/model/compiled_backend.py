@@ -245,11 +245,6 @@ class TeamPass:
         )
         return torch.cat([values_BX[first:last] for values_BX in self._of_samples], dim=1)
 
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of a sample in the result of :meth:`train_part`."""
-        return sum(values_BX.shape[1] * values_BX.itemsize for values_BX in self._of_samples)
-
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 

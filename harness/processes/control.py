@@ -1,22 +1,20 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
 It outlives the generations of the RPC world. It carries the rendezvous of the next generation, the orders to join it or
-to stop, and the calls that a trainer makes to the supervisor. A rank that loses the connection ends. Trainers connect
-with one another, and agents of hosts with the supervisor, by the same functions.
+to stop, and the calls that the trainer makes to the supervisor. A rank that loses the connection ends. Agents of hosts
+connect with the supervisor by the same functions.
 
 Messages are tuples, the kind first:
 
     rank -> supervisor      ("hello", rank, pid, generation)    ("publish", generation, address)
-    trainer -> supervisor   ("call", method, args, number)      ("tell", method, values, number)
+    trainer -> supervisor   ("call", method, args)              ("tell", method, values)
                             ("ask", method, args), of the world
-                            ("ask_outcome", num_calls, values): of an exchange in which a trainer has died
-                            ("ready",) to be admitted           ("admit",): wait until all replacements are ready
                             ("finished",)                       ("failed", error)
-                            ("alive", step, number, waits), at regular intervals: the number of finished steps, the
-                            number of all finished actions, and whether it waits for another trainer
+                            ("alive", step, number), at regular intervals: the number of finished steps, and of all
+                            finished actions
     supervisor -> rank      ("join", rank, formation)           ("stop",)
                             ("addresses", generation, {rank: address})                  ("broken", generation)
-    supervisor -> trainer   ("result", value, error)            ("trainer_died", number, how)
+    supervisor -> trainer   ("result", value, error)
                             ("spares",): all spares are connected
                             ("halt",): stop at the next boundary, with a resume point
 """

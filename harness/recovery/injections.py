@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
 from harness.cluster.supervisor_client import SupervisorClient
@@ -47,7 +46,7 @@ class Injections(Resumable):
     overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
-    hand_over: Callable[[bool], Any]
+    hand_over: Callable[[bool], bytes]
 
     def __post_init__(self) -> None:
         later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
@@ -106,7 +105,9 @@ class Injections(Resumable):
         self._struck = self._struck.also(struck)
         self.is_hidden = True
 
-    def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: Any = None) -> Struck:
+    def _inject(
+        self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: bytes | None = None
+    ) -> Struck:
         self.before_fault()
         progress = self.progress()
         return self.supervisor.inject(progress.step, progress.samples, numbers, seconds, state)

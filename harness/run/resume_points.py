@@ -5,9 +5,9 @@ tracker or event. A resumed run therefore ends with the same record as a run tha
 """
 
 import logging
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.protocol import LoadState, WriteState
@@ -89,8 +89,10 @@ class ResumePoints:
         self._began_s -= state["measured_s"]["seconds"]
         self._written_s = state["measured_s"]["resume_seconds"]
 
-    def hand_over(self, *, all_die: bool) -> Any:
+    def hand_over(self, *, all_die: bool) -> bytes:
         """The state that a new trainer starts from (:meth:`succeed`) if this one dies now, between two messages.
+
+        It is pickled here: the control channel would share the memory of tensors, which ends with this process.
 
         ``all_die``: all trainers do. It is then without dense network, caches and mirror, and the call empties the
         caches and the mirror of this trainer. Else it has them, since the other trainers of the emulated job have a
@@ -103,14 +105,14 @@ class ResumePoints:
         state = self._state()
         if all_die:
             del state["network"]
-        return state, self._number
+        return pickle.dumps((state, self._number))
 
     def succeed(self) -> bool:
         """Load the state of :meth:`hand_over` if a planned fault killed the former trainer; False if none did."""
         succession = self._resumption.succession
         if succession is None:
             return False
-        state, self._number = succession.state
+        state, self._number = pickle.loads(succession.state)
         self._load(state)
         self.failover.injections.take_over(succession.struck)
         self.failover.cluster.expect_losses()

@@ -187,7 +187,7 @@ def die_when_asked_to_stop(cluster: Cluster, supervisor: SupervisorClient) -> No
     while not supervisor.is_stopping() and time.monotonic() < ends_s:
         time.sleep(0.01)
     if link_of(cluster).rank_context.formation.generation == 0:
-        supervisor.inject(5, 20, (0,))
+        supervisor.inject(5, 20, (0,), state=b"")
     supervisor.record(supervisor.is_stopping())
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,26 @@ def test_nothing_is_lost_with_trainer0_while_another_trainer_lives(several: Conf
     for others, _ in (undisturbed, disturbed):
         others[:] = [each for each in others if each["event"] in ("save", "eval")]
     assert disturbed == undisturbed
+
+
+def noting_shared_memory(folder: Path, *arguments: Any) -> None:
+    """The trainer's job, which leaves a file if it sends memory by its descriptor, and not by its content."""
+    real = reduction.DupFd
+
+    def noted(fd: int) -> Any:
+        (folder / "shared").touch()
+        return real(fd)
+
+    reduction.DupFd = noted
+    trainer.train(*arguments)
+
+
+def test_the_state_of_trainer0_does_not_share_the_memory_of_its_process(several: Config, tmp_path: Path) -> None:
+    """Law: it is sent as bytes, which a host has that is not the one of the dead process."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cache__mode="lookahead")
+    run(config, tmp_path / "run", train=partial(noting_shared_memory, tmp_path))
+    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ CHARGES = ("reschedule_h", "overhead_frac", "node_h", "num_failures", "num_lost_
 MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
 """Figures that depend on the trained model alone."""
 
-HAS_NO_POINT = "there is no resume point yet to go on from (resume.every_s)"
+HAS_NO_POINT = "there is no resume point to go on from (resume.every_s)"
 """Why a run fails whose trainer has died."""
 
 _CLEAN_UP_S = 2.0
