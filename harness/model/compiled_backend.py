@@ -7,7 +7,7 @@ part, W numbers of a sample in it.
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Thread
@@ -31,8 +31,7 @@ class CompiledBackend:
 
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. ``is_eager``:
     worker threads begin the step of a batch at once, while the caller does something else. There are as many threads as
-    torch has when the batch size changes. No bit of a result depends on the number of threads, or on whether compute
-    ranks help.
+    torch has when the batch size changes. No bit of a result depends on the number of threads, or on helpers.
     """
 
     def __init__(
@@ -45,22 +44,22 @@ class CompiledBackend:
         is_eager: bool,
     ) -> None:
         self._make_pass = partial(TeamPass, bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
+        self._helpers: Helpers | None = None
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
-    def train(  # noqa: PLR0917 - the arguments of Backend.train
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        helpers: Helpers | None = None,
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()
-        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N, helpers)
+        if self._helpers is not None:
+            return self._training.train_divided(self._helpers, dense_BI, rows_SX, plan, labels_B, slots_N)
+        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
+
+    def divide(self, helpers: Helpers) -> None:
+        self._helpers = helpers
 
     def step(self, *, is_alone: bool = False) -> None:
         if self._training is not None:
@@ -85,18 +84,27 @@ class ShareTeam:
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
-        self._layers_JO: tuple[Tensor, ...] = ()
         self._pass: TeamPass | None = None
 
     def __call__(self, share: Share) -> Tensor:
         """The part (P, W) of ``share`` (:meth:`TeamPass.train_part`)."""
         if self._pass is None or self._pass.num_samples != share.num_samples:
-            self._layers_JO = tuple(map(torch.empty_like, share.layers_JO))
-            bottom_JO, top_JO = self._layers_JO[: share.num_bottom], self._layers_JO[share.num_bottom :]
-            self._pass = TeamPass(bottom_JO, top_JO, num_samples=share.num_samples, num_threads=self._num_threads)
+            self._pass = self._pass_for(share)
         for own_JO, given_JO in zip(self._layers_JO, share.layers_JO, strict=True):
             own_JO.copy_(given_JO)
-        return self._pass.train_part(share)
+        part = slice(share.first, share.first + len(share.labels_P))
+        self._dense_BI[part], self._labels_B[part] = share.dense_PI, share.labels_P
+        self._inverse_BF[part] = torch.arange(len(share.rows_AD)).view(len(share.labels_P), self._inverse_BF.shape[1])
+        return self._pass.train_part(self._dense_BI, share.rows_AD, self._inverse_BF.flatten(), self._labels_B, part)
+
+    def _pass_for(self, share: Share) -> "TeamPass":
+        """A pass for batches like that of ``share``, with buffers for one."""
+        num_samples, num_tables = share.num_samples, len(share.rows_AD) // max(1, len(share.labels_P))
+        self._layers_JO = tuple(map(torch.empty_like, share.layers_JO))
+        self._dense_BI, self._labels_B = torch.empty((num_samples, share.dense_PI.shape[1])), torch.empty(num_samples)
+        self._inverse_BF = torch.empty((num_samples, num_tables), dtype=torch.int64)
+        bottom_JO, top_JO = self._layers_JO[: share.num_bottom], self._layers_JO[share.num_bottom :]
+        return TeamPass(bottom_JO, top_JO, num_samples=num_samples, num_threads=self._num_threads)
 
 
 class TeamPass:
@@ -143,9 +151,6 @@ class TeamPass:
         job["learning_rate"] = learning_rate
         team.prepare(self._job_1)
         self._of_samples = _of_samples(bottom, top, vector_grads_BVD, self._losses_B)
-        self._dense_BI = torch.empty((num_samples, len(bottom_JO[0]) - 1))  # of a share, as are the next two
-        self._labels_B = torch.empty(num_samples)
-        self._inverse_A = torch.empty(num_samples * (vectors_BVD.shape[1] - 1), dtype=torch.int64)
         # The program has addresses only: this object and each worker keep the arrays alive.
         self._buffers = (
             bottom,
@@ -168,15 +173,53 @@ class TeamPass:
         for worker in workers:
             worker.start()
 
-    def train(  # noqa: PLR0917 - the arguments of Backend.train
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
+        """See :class:`harness.model.dlrm.Backend`."""
+        train, grads_ND = self._prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
+        return train(-1, -1, self._is_eager), grads_ND
+
+    def train_divided(  # noqa: PLR0917 - the parts of a batch
         self,
+        helpers: Helpers,
         dense_BI: Tensor,
         rows_SX: Tensor,
         plan: BatchPlan,
         labels_B: Tensor,
         slots_N: Tensor | None,
-        helpers: Helpers | None = None,
     ) -> tuple[float, Tensor]:
+        """As :meth:`train`, with the same bits: ``helpers`` compute all shares of the batch but the first."""
+        self.update()
+        own, *others = spans(self.num_samples, helpers.num_shares)
+        inverse_BF = plan.inverse_A.view(self.num_samples, -1)
+        shares: list[Share] = []
+        for first, last in ((span.start, span.stop) for span in others):
+            rows_A = inverse_BF[first:last].flatten()
+            shares.append(
+                Share(
+                    num_samples=self.num_samples,
+                    first=first,
+                    dense_PI=dense_BI[first:last].clone(),
+                    rows_AD=rows_SX[rows_A if slots_N is None else slots_N[rows_A], : self._dim],
+                    labels_P=labels_B[first:last].clone(),
+                    layers_JO=self._layers_JO,
+                    num_bottom=self._num_bottom,
+                )
+            )
+        parts = helpers.begin(shares)
+        train, grads_ND = self._prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
+        train(own.start, own.stop, True)
+        widths = [values_BX.shape[1] for values_BX in self._of_samples]
+        for span, part_PW in zip(others, parts(), strict=True):
+            for values_BX, values_PX in zip(self._of_samples, part_PW.split(widths, dim=1), strict=True):
+                values_BX[span.start : span.stop] = values_PX
+        return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
+
+    def _prepared(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[Callable[[int, int, bool], float], Tensor]:
+        """:func:`team.train` of this batch, which lacks its last three arguments, and the gradients that it fills."""
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), self._dim))
         train = partial(
@@ -192,58 +235,25 @@ class TeamPass:
             grads_ND.numpy(),
             self._losses_B,
         )
-        if helpers is None:
-            return train(-1, -1, self._is_eager), grads_ND
-        self.update()
-        own, *others = spans(self.num_samples, helpers.num_shares)
-        inverse_BF = plan.inverse_A.view(self.num_samples, -1)
-        shares: list[Share] = []
-        for span in others:
-            part = slice(span.start, span.stop)
-            rows_A = inverse_BF[part].flatten() if slots_N is None else slots_N[inverse_BF[part].flatten()]
-            shares.append(
-                Share(
-                    num_samples=self.num_samples,
-                    first=span.start,
-                    dense_PI=dense_BI[part].clone(),
-                    rows_AD=rows_SX[rows_A, : self._dim],
-                    labels_P=labels_B[part].clone(),
-                    layers_JO=self._layers_JO,
-                    num_bottom=self._num_bottom,
-                )
-            )
-        parts = helpers.begin(shares)
-        train(own.start, own.stop, True)
-        for span, part_PW in zip(others, parts(), strict=True):
-            widths = [values_BX.shape[1] for values_BX in self._of_samples]
-            for values_BX, values_PX in zip(self._of_samples, part_PW.split(widths, dim=1), strict=True):
-                values_BX[span.start : span.stop] = values_PX
-        return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
+        return train, grads_ND
 
-    def train_part(self, share: Share) -> Tensor:
-        """By sample of ``share``, (P, W), all that the step and the gradients of rows read of it, and the loss.
+    def train_part(self, dense_BI: Tensor, rows_AD: Tensor, inverse_A: Tensor, labels_B: Tensor, part: slice) -> Tensor:
+        """By sample of ``part``, (P, W) float32, all that the step and the gradients of rows read of it, and the loss.
 
-        It does not depend on the other samples of the batch. The layers of ``share`` are not used, but those of this
-        object.
+        It does not depend on the other samples of the batch, whose values in the arguments are not read.
         """
-        first, last = share.first, share.first + len(share.labels_P)
-        num_accesses = len(self._inverse_A)
-        num_tables = num_accesses // self.num_samples
-        self._dense_BI[first:last] = share.dense_PI
-        self._labels_B[first:last] = share.labels_P
-        self._inverse_A[first * num_tables : last * num_tables] = torch.arange(len(share.rows_AD))
         team.train(
             self._job_1,
-            self._dense_BI.numpy(),
-            share.rows_AD.numpy(),
+            dense_BI.numpy(),
+            rows_AD.numpy(),
             _IN_ORDER,
-            *(self._inverse_A.numpy(), _IN_ORDER, _IN_ORDER),
-            self._labels_B.numpy(),
-            share.rows_AD.numpy(),  # of gradients, which merging alone writes
+            *(inverse_A.numpy(), _IN_ORDER, _IN_ORDER),
+            labels_B.numpy(),
+            rows_AD.numpy(),  # in place of gradients, which merging alone writes
             self._losses_B,
-            *(first, last, True),
+            *(part.start, part.stop, True),
         )
-        return torch.cat([values_BX[first:last] for values_BX in self._of_samples], dim=1)
+        return torch.cat([values_BX[part] for values_BX in self._of_samples], dim=1)
 
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.

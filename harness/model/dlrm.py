@@ -42,21 +42,18 @@ class Backend(Protocol):
     pending, on the backend's own threads.
     """
 
-    def train(  # noqa: PLR0917 - the parts of a batch
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        helpers: Helpers | None = None,
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D).
 
         The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. The pending step of
-        the previous batch is applied first; the step of this batch is pending afterwards. ``helpers`` compute all
-        shares of the batch but the first; backend ``compiled`` alone takes any.
+        the previous batch is applied first; the step of this batch is pending afterwards.
         """
+        ...
+
+    def divide(self, helpers: Helpers) -> None:
+        """Have ``helpers`` compute all shares of later batches but the first. Backend ``compiled`` alone does it."""
         ...
 
     def step(self, *, is_alone: bool = False) -> None:
@@ -115,22 +112,22 @@ class DenseNetwork(Resumable):
         self._parameters |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
         self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
-    def train(  # noqa: PLR0917 - the parts of a batch
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None = None,
-        helpers: Helpers | None = None,
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
         The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. No index is checked.
-        The step of the batch is pending afterwards. The next call of any method applies it. ``helpers``: as
-        :meth:`Backend.train`; they change no bit.
+        The step of the batch is pending afterwards. The next call of any method applies it.
         """
-        return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N, helpers)
+        return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
+
+    def divide(self, helpers: Helpers) -> None:
+        """Have ``helpers`` compute all shares of later batches but the first. They change no bit.
+
+        Needs backend ``compiled``.
+        """
+        self._backend.divide(helpers)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.

@@ -121,16 +121,9 @@ class TorchBackend:
         self._like = bottom_JO[0]
         self._step_is_due = False
 
-    def train(  # noqa: PLR0917 - the arguments of Backend.train
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        helpers: Helpers | None = None,
+    def train(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        assert helpers is None, "a product of fewer samples may be summed in another order"
         self.step()
         rows_NX = rows_SX if slots_N is None else rows_SX[slots_N]
         logits_B1, vectors_BVD = self._forward(dense_BI, rows_NX, plan.inverse_A)
@@ -139,6 +132,9 @@ class TorchBackend:
         self._bottom.backward(vector_grads_BVD[:, 0])
         self._step_is_due = True
         return loss, coalesce(vector_grads_BVD.cpu(), plan)
+
+    def divide(self, helpers: Helpers) -> None:
+        raise NotImplementedError("a product of fewer samples may be summed in another order")
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step; ``is_alone`` is ignored, since one thread would compute other bits."""

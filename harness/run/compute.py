@@ -24,6 +24,7 @@ class ComputeRanks(Helpers):
         progress: gives the present progress of the run.
     """
 
+    network: Network
     failover: FailoverClient
     drain: Callable[[Progress], None]
     progress: Callable[[], Progress]
@@ -33,17 +34,18 @@ class ComputeRanks(Helpers):
         """Number of shares of a batch: one for each trainer."""
         return 1 + len(self.failover.cluster.compute_ranks)
 
-    def train(self, network: Network, pulled: Pulled) -> tuple[float, Tensor]:
-        """As :meth:`DenseNetwork.train`. Raises as :meth:`FailoverClient.finish`."""
-        batch, plan, cluster = pulled.batch, pulled.plan, self.failover.cluster
-        arguments = batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N
-        if not cluster.compute_ranks:
-            return network.train(*arguments)
-        if cluster.overlaps:
-            assert isinstance(network, DenseNetwork), "a run with compute ranks divides its batches"
-            return network.train(*arguments, self)
-        self._send([Compute()] * len(cluster.compute_ranks))()
-        return network.train(*arguments)
+    def __post_init__(self) -> None:
+        cluster = self.failover.cluster
+        if cluster.compute_ranks and cluster.overlaps:
+            assert isinstance(self.network, DenseNetwork), "a run with compute ranks divides its batches"
+            self.network.divide(self)
+
+    def train(self, pulled: Pulled) -> tuple[float, Tensor]:
+        """As :meth:`DenseNetwork.train`, of the batch pulled. Raises as :meth:`FailoverClient.finish`."""
+        batch, cluster = pulled.batch, self.failover.cluster
+        if cluster.compute_ranks and not cluster.overlaps:
+            self._send([Compute()] * len(cluster.compute_ranks))()
+        return self.network.train(batch.dense_BI, pulled.rows_SX, pulled.plan, batch.labels_B, pulled.slots_N)
 
     def begin(self, shares: Sequence[Share]) -> Callable[[], Sequence[Tensor]]:
         """See :class:`Helpers`."""

@@ -128,7 +128,9 @@ class Job:
         )
         self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
-        self.compute = ComputeRanks(failover=self.failover, drain=self.client.drain, progress=self.progress)
+        self.compute = ComputeRanks(
+            network=self.network, failover=self.failover, drain=self.client.drain, progress=self.progress
+        )
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: supervisor.advanced(self.steps.step))
         self.drops = Drops(
             num_samples=run_spec.num_recovery_samples,

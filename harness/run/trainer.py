@@ -179,7 +179,7 @@ class Trainer:
             self._client.drain(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
         plan = pulled.plan
-        loss, grads_ND = self._compute.train(self._network, pulled)
+        loss, grads_ND = self._compute.train(pulled)
         step = self._steps.step + 1
         is_due, saves = self._boundaries.is_due(step), self._boundaries.saves_at(step)
         for kind in self._recoveries:
