@@ -3,6 +3,10 @@
 Shapes: B samples of a batch, F tables, I dense features (26 and 13 in Criteo's logs).
 """
 
+import mmap
+import os
+import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +19,8 @@ from torch import Tensor
 
 from harness.core.errors import DataError
 from harness.data.order import MIN_ROWS, Permutation, split_rows
-from harness.data.records import (
-    Meta,
-    Words,
-    damage,
-    find_data,
-    limits_of,
-    map_records,
-    verify,
-)
-from harness.kernels.click_records import unpack
+from harness.data.records import RECORDS_NAME, Meta, Words, damage, find_data, limits_of, refuse_other_size, verify
+from harness.kernels.click_records import gather, unpack
 
 Split = Literal["dlrm", "chronological"]
 EvalSet = Literal["test", "validation"]
@@ -46,13 +42,51 @@ class Batch:
     """float32 (B,): 0 or 1."""
 
 
+class Records:
+    """The records of a prepared folder, to be read in any order and by any thread. The file is memory-mapped.
+
+    Nothing but :func:`gather` may read the map: where the file has become shorter, a load from it ends the process.
+    """
+
+    def __init__(self, folder: Path, meta: Meta) -> None:
+        self._path, self._meta = folder / RECORDS_NAME, meta
+        with self._path.open("rb") as file:
+            try:
+                self._map = mmap.mmap(file.fileno(), 4 * meta.num_rows * meta.num_columns, access=mmap.ACCESS_READ)
+            except ValueError:  # since the meta was read
+                raise DataError(f"{self._path}: has become shorter; prepare again") from None
+        self._address: int = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._scratches: dict[int, int] = {}
+
+    def take(self, rows_B: NDArray[np.int64]) -> Words:
+        """A copy of the records of these rows, (B, C) int32; float columns hold their bit patterns.
+
+        Raises DataError if the file has another size by now, or cannot be read.
+        """
+        records_BC = np.empty((len(rows_B), self._meta.num_columns), np.int32)
+        num_read = gather(self._address, self._scratch(), rows_B, records_BC)
+        refuse_other_size(self._path, self._map.size(), self._meta)  # beyond the end of a file its last page has zeros
+        if num_read < len(rows_B):
+            raise DataError(f"{self._path}: sample {rows_B[num_read]:,}: cannot be read; the disk or the memory fails")
+        return records_BC
+
+    def _scratch(self) -> int:
+        """The file in memory through which this thread reads; each thread, also of a forked process, has its own."""
+        thread = threading.get_native_id()
+        if thread not in self._scratches:
+            self._scratches[thread] = os.memfd_create("records")
+            weakref.finalize(self, os.close, self._scratches[thread])
+        return self._scratches[thread]
+
+
 class Dataset:
     """Batches of one prepared folder, whose records are memory-mapped. Opening reads only ``meta.json``.
 
-    A batch with an impossible value, such as a row id beyond its table, raises DataError.
+    A batch with an impossible value, such as a row id beyond its table, raises DataError, as one does of a file that
+    has become shorter.
     """
 
-    def __init__(self, path: Path, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
+    def __init__(self, path: Path, meta: Meta, *, split: Split, seed: int) -> None:
         self.meta = meta
         self.cardinalities = meta.cardinalities
         """Rows of each table."""
@@ -62,8 +96,7 @@ class Dataset:
         """Hash of the prepared data: equal digests give equal batches."""
         self.rows = split_rows(meta.num_rows)
         self.num_train = self.rows.num_train
-        # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
-        self._records = np.asarray(records)
+        self._records = Records(path, meta)
         self._limits_C, self._signed_S = limits_of(meta)
         self._folder = path
         self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
@@ -83,7 +116,7 @@ class Dataset:
         meta = find_data(path)
         if meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")
-        return cls(path, meta, map_records(path, meta), split=split, seed=seed)
+        return cls(path, meta, split=split, seed=seed)
 
     def verify(self) -> None:
         """Raise DataError unless the records have the digest in ``meta.json`` (see ``records.verify``)."""
@@ -136,10 +169,10 @@ class Dataset:
         dense_BI = np.empty((len(rows_B), self.num_dense), np.float32)
         ids_BF = np.empty((len(rows_B), self.num_tables), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)
-        damaged = unpack(self._records, rows_B, self._limits_C, self._signed_S, dense_BI, ids_BF, labels_B)
+        records_BC = self._records.take(rows_B)
+        damaged = unpack(records_BC, self._limits_C, self._signed_S, dense_BI, ids_BF, labels_B)
         if damaged >= 0:
-            row = int(rows_B[damaged])
-            raise damage(self._folder, self.meta, self._records[row], row)
+            raise damage(self._folder, self.meta, records_BC[damaged], int(rows_B[damaged]))
         return Batch(
             first_sample=first_sample,
             dense_BI=torch.from_numpy(dense_BI),

@@ -23,7 +23,6 @@ from harness.data.records import (
     NUM_TABLES,
     Meta,
     blocks,
-    map_records,
     read_meta,
     refuse_damage,
     refuse_other,
@@ -323,8 +322,10 @@ def _count_bin(
 def _pair_facts(path: Path, meta: Meta) -> PairFacts:
     """The facts of pairs of tables, from at most ``_MAX_PAIR_SAMPLES`` evenly spaced samples."""
     stride = math.ceil(meta.num_rows / _MAX_PAIR_SAMPLES)
-    ids_SF = map_records(path, meta)[::stride, 1 + meta.num_dense :]
-    matrix_FF = mutual_information(ids_SF)
+    parts = [
+        records_BC[-start % stride :: stride, 1 + meta.num_dense :].copy() for start, records_BC in blocks(path, meta)
+    ]
+    matrix_FF = mutual_information(np.concatenate(parts))
     pairs = matrix_FF[np.triu_indices(meta.num_tables, 1)] if meta.num_tables > 1 else np.zeros(1)
     return PairFacts(
         median=float(np.median(pairs)),

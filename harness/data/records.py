@@ -9,6 +9,7 @@ Shapes: N rows of a file, B rows of a block, I dense features, F tables, C words
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -220,14 +221,19 @@ def read_meta(folder: Path) -> Meta:
     except ValidationError as error:
         raise DataError(f"{path}: damaged ({mistakes_of(error)[0]}); prepare the data again") from None
     records = folder / RECORDS_NAME
-    expected_bytes = meta.num_rows * meta.num_columns * 4
     num_bytes = records.stat().st_size if records.is_file() else None
+    refuse_other_size(records, num_bytes, meta)
+    return meta
+
+
+def refuse_other_size(records: Path, num_bytes: int | None, meta: Meta) -> None:
+    """Raise DataError unless ``num_bytes`` is the size of the records of ``meta``; None: they are missing."""
+    expected_bytes = meta.num_rows * meta.num_columns * 4
     if num_bytes != expected_bytes:
         found = "missing" if num_bytes is None else f"{num_bytes:,} bytes"
         raise DataError(
             f"{records}: {found}, expected {expected_bytes:,} bytes ({meta.num_rows:,} rows); prepare again"
         )
-    return meta
 
 
 def refuse_other_shape(where: str, meta: Meta) -> None:
@@ -237,11 +243,6 @@ def refuse_other_shape(where: str, meta: Meta) -> None:
             f"{where}: expected data of Criteo's shape, {NUM_DENSE} dense features and {NUM_TABLES} tables, "
             f"got {meta.num_dense} and {meta.num_tables}"
         )
-
-
-def map_records(folder: Path, meta: Meta) -> Words:
-    """The records as a read-only memory map: (N, C) int32; float columns hold their bit patterns."""
-    return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, meta.num_columns))
 
 
 def limits_of(meta: Meta) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -313,10 +314,20 @@ def verify(folder: Path, meta: Meta) -> None:
 
 
 def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
-    """Yields the records in blocks: (row number of the first record of the block, (B, C) int32)."""
-    records = map_records(folder, meta)
-    for start in range(0, meta.num_rows, _BLOCK_ROWS):
-        yield start, np.asarray(records[start : start + _BLOCK_ROWS])
+    """Yields the records in blocks: (row number of the first record of the block, (B, C) int32).
+
+    Raises DataError if the file has another size by now, or cannot be read.
+    """
+    path = folder / RECORDS_NAME
+    try:
+        with path.open("rb") as file:
+            for start in range(0, meta.num_rows, _BLOCK_ROWS):
+                block_BC = np.empty((min(_BLOCK_ROWS, meta.num_rows - start), meta.num_columns), np.int32)
+                if file.readinto(block_BC.data) != block_BC.nbytes:
+                    refuse_other_size(path, min(file.tell(), os.fstat(file.fileno()).st_size), meta)
+                yield start, block_BC
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:

@@ -1,4 +1,4 @@
-"""Intrinsics that Numba lacks: prefetch, pointers, atomics, a clock, semaphores of the system's C library.
+"""Intrinsics that Numba lacks: prefetch, pointers, atomics, a clock, and functions of the system's C library.
 
 Where the system has no POSIX semaphores :data:`HAS_SEMAPHORES` is False, and only :func:`prefetch`, :func:`pointer` and
 the atomics may be compiled.
@@ -43,7 +43,13 @@ HAS_SEMAPHORES = link(
     None,
 )
 
+link({"harness_pread": "pread", "harness_pwritev": "pwritev"}, None)
+
 _pointer = types.voidptr
+pread = types.ExternalFunction("harness_pread", types.int64(types.int32, _pointer, types.uintp, types.int64))
+"""Read from a file. Arguments: descriptor, address, bytes, offset. Returns the bytes that were read, or -1."""
+pwritev = types.ExternalFunction("harness_pwritev", types.int64(types.int32, _pointer, types.int32, types.int64))
+"""Write to a file. Arguments: descriptor, address of pairs (address, bytes), their number, offset. Returns as pread."""
 yield_core = types.ExternalFunction("harness_yield", types.int32())
 """Let the scheduler run another thread on this core."""
 sem_init = types.ExternalFunction("harness_sem_init", types.int32(_pointer, types.int32, types.uint32))

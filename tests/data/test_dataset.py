@@ -4,7 +4,10 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from harness.data.dataset import Batch, Dataset, Split
 from harness.data.order import Permutation, split_rows
 from harness.data.records import META_NAME, NUM_COLUMNS, RECORDS_NAME, VERIFIED_NAME, digest_of
 from tests.data.logs import write_folder
+from tests.forked import said_by
 
 NUM_ROWS = 1_003
 
@@ -80,6 +84,14 @@ def test_an_epoch_meets_every_training_row_once(folder: Path, split: Split) -> N
     assert first.num_eval("validation") == 71
     assert [batch.first_sample for batch in test] == [0, 30, 60]
     assert [row for batch in first.eval_batches("test", 30, 40) for row in _rows(batch)] == rows[:40]
+
+
+def test_threads_read_one_dataset_at_once(folder: Path) -> None:
+    """Law: each gets its own batches."""
+    dataset = Dataset.open(folder, split="chronological", seed=0)
+    with ThreadPoolExecutor(4) as pool:
+        streams = list(pool.map(partial(_stream, dataset), range(3, 43)))
+    assert streams == [list(range(dataset.num_train))] * 40
 
 
 def test_the_split_is_dlrms() -> None:
@@ -183,6 +195,25 @@ def test_words_that_cannot_be_are_refused(folder: Path, split: Split) -> None:
     words[:, 14:] = 26 * NUM_ROWS - 1
     words[:, 1:14] = np.float32(np.finfo(np.float32).max).view(np.uint32)
     assert meet_all() == NUM_ROWS
+
+
+def _read_while_shorter(folder: Path, num_bytes: int) -> None:
+    """Truncate records after they were opened, and print what each way of reading them says."""
+    pytest.MonkeyPatch().setattr(records, "_BLOCK_ROWS", 100)
+    dataset, blocks = Dataset.open(folder, split="dlrm", seed=0), records.blocks(folder, records.read_meta(folder))
+    next(blocks)
+    os.truncate(folder / RECORDS_NAME, num_bytes)
+    for read in (lambda: dataset.train_batch(0, 860), lambda: [*dataset.eval_batches("test", 9)], lambda: [*blocks]):
+        with pytest.raises(DataError) as caught:
+            read()
+        sys.stdout.write(f"{caught.value}\n")
+
+
+@pytest.mark.parametrize("num_bytes", [0, 4_096, 120_000, 160_479])
+def test_records_that_become_shorter_while_they_are_read_are_one_line(folder: Path, num_bytes: int) -> None:
+    """Law: the line names the file and both sizes, whatever is read; no signal ends the process."""
+    line = f"{folder / RECORDS_NAME}: {num_bytes:,} bytes, expected 160,480 bytes (1,003 rows); prepare again"
+    assert said_by(_read_while_shorter, folder, num_bytes).splitlines() == [line] * 3
 
 
 def test_records_have_the_digest_of_their_meta(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

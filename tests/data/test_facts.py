@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from harness.core.errors import DataError
+from harness.data import facts as data_facts
+from harness.data import records
 from harness.data.facts import BATCH_SIZE, COUNT_BINS, WINDOW, measure, mutual_information, read_facts, write_facts
 from harness.data.prepare import prepare
 from tests.data.logs import naive_values, random_rows, to_text, write_folder
@@ -100,11 +102,22 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(DataError, match=r"facts\.json: expected what"):
         read_facts(path)
-    records = bytearray((tmp_path / "out" / "records.bin").read_bytes())
-    records[160 * 2 + 4] ^= 1  # a feature: no value of it is impossible
-    (tmp_path / "out" / "records.bin").write_bytes(records)
+    content = bytearray((tmp_path / "out" / "records.bin").read_bytes())
+    content[160 * 2 + 4] ^= 1  # a feature: no value of it is impossible
+    (tmp_path / "out" / "records.bin").write_bytes(content)
     with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest"):
         measure(tmp_path / "out")
+
+
+def test_pairs_are_measured_in_evenly_spaced_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: in every fourth sample of the file where a quarter is allowed, wherever blocks of records begin."""
+    prepared = tmp_path / "out"
+    (tmp_path / "a").write_bytes(to_text(random_rows(1_000, seed=6)))
+    prepare([tmp_path / "a"], prepared)
+    monkeypatch.setattr(data_facts, "_MAX_PAIR_SAMPLES", 250)
+    monkeypatch.setattr(records, "_BLOCK_ROWS", 333)
+    ids_SF = np.fromfile(prepared / records.RECORDS_NAME, np.int32).reshape(1_000, -1)[::4, 14:]
+    assert np.array_equal(measure(prepared).pairs.matrix, mutual_information(ids_SF))
 
 
 @pytest.mark.parametrize(("num_dense", "num_tables"), [(0, 22), (5, 1)])

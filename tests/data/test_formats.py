@@ -18,7 +18,7 @@ from harness.core.errors import ConfigError, DataError
 from harness.data.dataset import Dataset
 from harness.data.delimited import AVAZU, CsvReader, read_schema
 from harness.data.prepare import prepare
-from harness.data.records import Schema, map_records, read_meta
+from harness.data.records import RECORDS_NAME, Schema, read_meta
 from harness.data.sources import Chunk
 from tests.data.logs import random_rows, to_text
 
@@ -64,7 +64,7 @@ def _ids(values: Iterable[str]) -> list[int]:
 
 
 def _words(folder: Path) -> np.ndarray:
-    return np.array(map_records(folder, read_meta(folder)))
+    return np.fromfile(folder / RECORDS_NAME, np.int32).reshape(-1, read_meta(folder).num_columns)
 
 
 def _own_rows(num_rows: int) -> list[list[str]]:

@@ -31,7 +31,6 @@ from harness.data.records import (
     Meta,
     Schema,
     Words,
-    map_records,
     read_meta,
     refuse_other,
     write_meta,
@@ -55,7 +54,7 @@ def _write(path: Path, text: bytes) -> Path:
 
 
 def _words(folder: Path) -> Words:
-    return np.array(map_records(folder, read_meta(folder)))
+    return np.fromfile(folder / RECORDS_NAME, np.int32).reshape(-1, read_meta(folder).num_columns)
 
 
 def _left_over(folder: Path) -> list[str]:

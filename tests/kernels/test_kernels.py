@@ -1,6 +1,8 @@
 """Laws of compiled loops: machine code on disk, initial rows. D embedding dim."""
 
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from harness.core.seeds import words
 from harness.kernels import compiler, parsing
+from harness.kernels.click_records import gather
 from harness.kernels.row_loops import draw_rows
 from tests.forked import import_from, said_by
 
@@ -36,6 +39,24 @@ def test_a_function_compiles_in_memory_and_its_mistakes_are_reported(
     monkeypatch.setattr(compiler, "CACHE_FOLDER", tmp_path / "kernels")
     with pytest.raises(numba.TypingError):
         compiler.compiled_for(signature)(lambda number: number.missing)
+
+
+def test_records_are_gathered_from_a_map_until_it_ends(tmp_path: Path) -> None:
+    """Any number of records in any order; those before the first one that the file has no more are counted."""
+    path, items_B = tmp_path / "records", np.random.default_rng(3).permutation(3_000)
+    records_NC = np.arange(21_000, dtype=np.int32).reshape(3_000, 7)
+    records_NC.tofile(path)
+    map_N = np.memmap(path, mode="r")
+    found_BC = np.zeros_like(records_NC)
+    with tempfile.TemporaryFile() as scratch:
+        for num_items in (0, 1, 1_024, 3_000):
+            out_BC = found_BC[:num_items]
+            assert gather(map_N.ctypes.data, scratch.fileno(), items_B[:num_items], out_BC) == num_items
+            assert np.array_equal(out_BC, records_NC[items_B[:num_items]])
+        os.truncate(path, 8_192)
+        first_gone = int(np.argmax(items_B * 28 + 28 > 8_192))
+        assert gather(map_N.ctypes.data, scratch.fileno(), items_B, found_BC) == first_gone
+        assert gather(map_N.ctypes.data, scratch.fileno(), np.arange(3_000), found_BC) == 8_192 // 28
 
 
 LOOP = """

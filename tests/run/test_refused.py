@@ -1,5 +1,6 @@
 """Settings, traces and data that do not go together: one line each, which names the key or the line of the trace."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from harness.config.model import Config
 from harness.core.errors import DataError, UserError
 from harness.data.records import RECORDS_NAME, read_meta
 from harness.run import assemble
+from harness.run.assemble import RunStatus
 from harness.run.spec import check
 from harness.run.trainer import refuse_other_data
 from tests.runs import changed
@@ -110,3 +112,23 @@ def test_other_data_at_the_trainer_are_one_line(click_data: Path, tmp_path: Path
     with pytest.raises(DataError, match=r"of trainer0: .*damaged: expected digest") as caught:
         refuse_other_data(folder, digest, "trainer0")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["local", "rpc"])
+def test_data_that_become_shorter_during_a_run_are_one_line(
+    config: Config, click_data: Path, tmp_path: Path, engine: str
+) -> None:
+    """Law: the run ends with the error of its data, whichever process reads them."""
+    records = tmp_path / "data" / RECORDS_NAME
+    shutil.copytree(click_data, records.parent)
+
+    def shorten(status: RunStatus) -> None:
+        if status.phase == "train":
+            os.truncate(records, 0)
+
+    with pytest.raises(
+        DataError, match=r"records\.bin: 0 bytes, expected 192,000 bytes \(1,200 rows\); prepare again$"
+    ):
+        assemble.run(
+            changed(config, data__path=str(records.parent), engine=engine), tmp_path / "run", on_status=shorten
+        )
