@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from types import ModuleType
 
-from harness.cli import console, interrupts
+from harness.cli import console, interrupts, limits
 from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
@@ -27,8 +27,8 @@ _RERUN_HINTS = {
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Carry out the command in ``options`` and return its exit code.
 
-    ``arguments``: the words of the command line, for messages. A HarnessError, an interrupt, or an OSError that names
-    a file becomes lines on stderr. Any other exception is a bug, and is raised.
+    ``arguments``: the words of the command line, for messages. A HarnessError, an interrupt, the end of memory, or an
+    OSError that names a file becomes lines on stderr. Any other exception is a bug, and is raised.
     """
     console.open_streams()
     console.name_program(options.program)
@@ -50,20 +50,25 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         console.note(line)
         return exit_code
     except HarnessError as error:
-        console.print_error("failed", one_line(error))
+        console.print_error("failed", one_line(error) + limits.remark(str(error)))
         return FAILED
     except BrokenPipeError:  # the reader of stdout, e.g. `head`, has ended
         console.discard_stdout()
         return FAILED
-    except OSError as error:  # a folder without write permission, a full disk
-        has_no_descriptor = error.errno in (errno.EMFILE, errno.ENFILE)
-        if error.filename is None and not has_no_descriptor:
+    except Exception as error:
+        if (line := limits.exhaustion(error) or _of_the_system(error)) is None:
             raise
-        where = "a limit of the system (ulimit -n)" if has_no_descriptor else error.filename
-        console.print_error("error", f"{where}: {error.strerror}")
+        console.print_error("error", line)
         return BAD_INPUT
     finally:
         interrupts.end()
+
+
+def _of_the_system(error: Exception) -> str | None:
+    """What to say of an OSError that names a file (no write permission, a full disk) or the limit of open files."""
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        return f"a limit of the system (ulimit -n): {error.strerror}"
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename is not None else None
 
 
 def _imported(module: str) -> ModuleType:

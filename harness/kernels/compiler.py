@@ -45,6 +45,8 @@ def compiled_for(signature: Any) -> Callable[[_F], _F]:
         if CACHE_FOLDER is not None:
             try:
                 return _compile(function, signatures, CACHE_FOLDER)
+            except MemoryError:
+                raise
             except Exception:  # noqa: BLE001 - a torn file raises anything; a mistake in the function is raised below
                 shutil.rmtree(CACHE_FOLDER, ignore_errors=True)
                 with suppress(OSError):  # functions that follow are cached again
