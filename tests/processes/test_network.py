@@ -19,19 +19,21 @@ from torch.distributed import rpc
 from harness.cluster.group import Formation, join, worker_name
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed
+from harness.core.events import Lost
 from harness.processes import network as networks
 from harness.processes.forked import current
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server, nest_fork_server
-from harness.record.event_log import EventLog
+from harness.record.event_log import EventLog, read_events
 from harness.run import assemble
-from tests.forked import alive, as_nobody, said_by
+from tests.forked import alive, as_nobody, ends, said_by
 from tests.runs import changed
 from tests.wandb.stand_in import be_patient, started_core
 
 PATIENCE_S = 30.0
 ATTACK_S = 5.0
 LISTENS, ACCEPTS = "0A", "00010000"  # of TCP, include/net/tcp_states.h; of Unix sockets, linux/net.h
+LOOPBACK = "0100007F"
 Address = tuple[str, int] | str
 """Host and port, or the path of a Unix socket, with "@" for a name without a file."""
 
@@ -42,18 +44,32 @@ def config(config: Config) -> Config:
     return changed(config, engine="rpc", trace__path=None, data__max_train_samples=64, strategy__name="none")
 
 
-def listening(pids: Iterable[int], *, seen_by: int | str) -> set[Address]:
-    """Where sockets of the processes listen in the network of another process (as ``ss -l`` there)."""
+def open_files(pids: Iterable[int]) -> set[str]:
+    """What the descriptors of the processes lead to."""
     own = set[str]()
     for link in (link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()):
         with suppress(FileNotFoundError):  # closed meanwhile
             own.add(os.readlink(link))
+    return own
 
-    def rows(name: str) -> list[list[str]]:
-        return [line.split() for line in Path(f"/proc/{seen_by}/net/{name}").read_text().splitlines()[1:]]
 
-    tcp = [row for row in [*rows("tcp"), *rows("tcp6")] if row[3] == LISTENS and f"socket:[{row[9]}]" in own]
-    unix = [row for row in rows("unix") if row[3] == ACCEPTS and f"socket:[{row[6]}]" in own]
+def rows(name: str, seen_by: int | str) -> list[list[str]]:
+    """The lines of a table of sockets in the network of another process."""
+    return [line.split() for line in Path(f"/proc/{seen_by}/net/{name}").read_text().splitlines()[1:]]
+
+
+def listening_tcp(pids: Iterable[int], *, seen_by: int | str = "self") -> list[list[str]]:
+    """The rows of the TCP sockets at which the processes listen."""
+    own = open_files(pids)
+    both = [*rows("tcp", seen_by), *rows("tcp6", seen_by)]
+    return [row for row in both if row[3] == LISTENS and f"socket:[{row[9]}]" in own]
+
+
+def listening(pids: Iterable[int], *, seen_by: int | str) -> set[Address]:
+    """Where sockets of the processes listen in the network of another process (as ``ss -l`` there)."""
+    pids = [*pids]
+    own, tcp = open_files(pids), listening_tcp(pids, seen_by=seen_by)
+    unix = [row for row in rows("unix", seen_by) if row[3] == ACCEPTS and f"socket:[{row[6]}]" in own]
     return {("127.0.0.1", int(row[1].split(":")[1], 16)) for row in tcp} | {row[7] for row in unix if len(row) > 7}
 
 
@@ -199,6 +215,33 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(
             caller.close()
     assert len(strange) > len(nonsense) + 2
     assert "other processes of it can reach the ranks" in caplog.text
+
+
+def test_stray_bytes_on_an_open_network_are_a_death_without_a_plan(config: Config, tmp_path: Path) -> None:
+    """Law: the record names the rank that eight bytes at its RPC port end; seven at that of another do nothing to it.
+
+    Ranks listen on the interface that the config names alone, the supervisor at its host: by default, loopback.
+    """
+    said = set[str]()
+
+    def attack(status: assemble.RunStatus) -> None:
+        if said or status.step < 1:
+            return
+        pids = EventLog.read(tmp_path / "run" / "events.jsonl").events[0].machine["pids"]
+        assert {row[1].partition(":")[0] for row in listening_tcp([os.getpid(), *pids.values()])} == {LOOPBACK}
+        for rank, num_bytes in (("ps0", 7), ("ps1", 8)):
+            ((_, port),) = listening([pids[rank]], seen_by="self")
+            with socket.create_connection(("127.0.0.1", int(port))) as caller:
+                caller.sendall(b"\0" * num_bytes)
+            said.add(rank)
+        assert ends(pids["ps1"])
+        assert alive(pids["ps0"])
+
+    own = changed(config, cluster__network="open", data__max_train_samples=1024)
+    with pytest.raises(RunFailed, match=r"ps1 died; strategy none cannot recover"):
+        assemble.run(own, tmp_path / "run", on_status=attack)
+    (lost,) = (event for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Lost))
+    assert (lost.ranks, lost.planned) == (["ps1"], False)
 
 
 def test_an_open_network_is_asked_for(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
