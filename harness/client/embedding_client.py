@@ -26,8 +26,8 @@ from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
 from harness.data.dataset import Batch, Dataset
-from harness.recovery.failover import FailoverClient
 from harness.recovery.kinds import RunFacts
+from harness.recovery.requests import Requests
 
 Keys = NDArray[np.int64]
 """Rows as places in the rank-major order of all rows (``Placement.rank_base_R``)."""
@@ -57,7 +57,7 @@ class ClientSpec:
     ranks' tracker, which says what calls it needs.
     """
 
-    failover: FailoverClient
+    requests: Requests
     batches: "Batches"
     run: RunFacts
     num_steps: int
@@ -70,25 +70,28 @@ class ClientSpec:
 class EmbeddingClient(Resumable, ABC):
     """The trainer's client for embedding rows: it fetches rows from the PS ranks and sends them gradients.
 
-    A client without state between steps implements :meth:`pull` and :meth:`push` alone. A method that takes
-    ``progress`` may send requests, and raises what ``FailoverClient.finish`` raises.
+    A client without state between steps implements :meth:`pull` and :meth:`push` alone. Where a method awaits replies,
+    the step is suspended. It goes on when all are there, through deaths and recoveries of ranks, or never, if all
+    return to a checkpoint: :meth:`reset` is called then.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
         self._spec = spec
-        self._failover = spec.failover
-        self._ranks = spec.failover.ranks
+        self._requests = spec.requests
+        self._ranks = spec.requests.ranks
         self._batches = spec.batches
         self._learning_rate = spec.run.learning_rate
         bases_R = spec.batches.placement.rank_base_R.tolist()
         self._spans = dict(zip(self._ranks, pairwise(bases_R), strict=True))  # first and last (exclusive) key of each
 
     @abstractmethod
-    def pull(self, progress: Progress) -> Pulled:
+    async def pull(self, progress: Progress) -> Pulled:
         """Return batch number ``progress.step`` with its rows, which do not change until the batch is pushed."""
 
     @abstractmethod
-    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
+    async def push(
+        self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]
+    ) -> None:
         """Apply the gradients of the batch that was pulled last.
 
         ``is_boundary``: whether a save, an evaluation, a planned fault or the end of the run is due after this step.
@@ -97,12 +100,13 @@ class EmbeddingClient(Resumable, ABC):
         flight, if this method sends any; otherwise it is not called.
         """
 
-    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """The rows of any batch, (N, X), as of the last step, for an evaluation. May be called whenever no push runs.
 
         Changes no tracker, counter or cache, and no later request but for the deaths that it detects.
         """
-        return torch.cat(list(self._failover.ask(self._messages(rows=plan.rows), progress).values()))
+        replies = await self._requests.ask(self._messages(rows=plan.rows), progress)
+        return torch.cat(list(replies.values()))
 
     def sends_at(self, step: int) -> bool:
         """Whether the pull or the push after ``step`` finished steps sends requests."""
@@ -115,8 +119,8 @@ class EmbeddingClient(Resumable, ABC):
         """Counts of the cache's traffic, for the Finished event; None without a cache."""
         return None
 
-    def drain(self, progress: Progress) -> None:
-        """Finish all messages in flight, between two steps. Later results have the same bits as without this call.
+    async def drain(self, progress: Progress) -> None:
+        """Wait for all messages in flight, between two steps. Later results have the same bits as without this call.
 
         Called before :meth:`state`.
         """

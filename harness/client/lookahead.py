@@ -41,7 +41,7 @@ from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
 from harness.kernels import row_loops
-from harness.recovery.failover import StartedRequests
+from harness.recovery.requests import Sent
 
 _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
 
@@ -216,14 +216,14 @@ class LookaheadClient(EmbeddingClient):
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
         self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> where to end
-        self._under_way: tuple[Rows, StartedRequests] | None = None
+        self._under_way: tuple[Rows, Sent] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
         self._flushing: BatchPlan | None = None  # the batch of the step that is being flushed
 
-    def pull(self, progress: Progress) -> Pulled:
+    async def pull(self, progress: Progress) -> Pulled:
         if self._window is None or progress.step == self._window.stop:
-            self._enter(progress)
+            await self._enter(progress)
         assert self._window is not None
         index = progress.step - self._window.first
         self._slots_N = self._window.slots[index]
@@ -233,10 +233,10 @@ class LookaheadClient(EmbeddingClient):
         """A message is sent where a window begins, and where it ends at a boundary."""
         return self._window is None or step == self._window.stop or self._spec.is_boundary(step + 1)
 
-    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """See EmbeddingClient. Rows in the cache have updates that their ranks lack, until the next boundary."""
-        self._receive(progress)
-        rows_NX = super().look_up(plan, progress)
+        await self._receive(progress)
+        rows_NX = await super().look_up(plan, progress)
         places_N = np.searchsorted(self._held.keys, plan.keys_N).clip(max=max(len(self._held) - 1, 0))
         if len(self._held):
             slots_N = self._held.slots[places_N]
@@ -244,7 +244,9 @@ class LookaheadClient(EmbeddingClient):
             rows_NX[torch.from_numpy(is_here_N)] = self._cache.values(slots_N[is_here_N])
         return rows_NX
 
-    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
+    async def push(
+        self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]
+    ) -> None:
         assert self._window is not None
         self._update(grads_ND)
         if progress.step + 1 == self._window.stop:
@@ -255,7 +257,7 @@ class LookaheadClient(EmbeddingClient):
                     f"step {progress.step + 1}: expected no failure within a window of cache.mode=lookahead; a death "
                     "that the trace does not name moved the wall clock (trace.clock) past one; run it again"
                 )
-            self._flush(progress, overlap)
+            await self._flush(progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
         norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
@@ -282,9 +284,9 @@ class LookaheadClient(EmbeddingClient):
         fetched, written = window.least
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
-    def drain(self, progress: Progress) -> None:
+    async def drain(self, progress: Progress) -> None:
         """Wait for the rows in flight, and insert them. No cached row is overwritten: each row has its own slot."""
-        self._receive(progress)
+        await self._receive(progress)
 
     def _loaded(self) -> None:
         """Plan again the present window and those after it that had been planned, with the ends that they had."""
@@ -298,19 +300,19 @@ class LookaheadClient(EmbeddingClient):
             if self._following.stop in self._stops:
                 self._planned = self._plan(self._following.after, self._following.stop)
 
-    def _enter(self, progress: Progress) -> None:
+    async def _enter(self, progress: Progress) -> None:
         """Begin the window at ``progress.step``.
 
         Wait for the window's rows, evict rows, and begin to fetch rows for the window after it.
         """
-        self._receive(progress)
+        await self._receive(progress)
         if self._window is not None:
             del self._stops[self._window.first]
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
             self._start(Rows(), None)
-            self._receive(progress)
+            await self._receive(progress)
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
                 self._must_ask = False
@@ -322,7 +324,7 @@ class LookaheadClient(EmbeddingClient):
         staying = self._held if following is None else self._held[~following.is_leaving_H]
         while len(missing := staying[~self._cache.is_cached_S[staying.slots]]):  # a recovery may leave new gaps
             self._start(missing, None)
-            self._receive(progress)
+            await self._receive(progress)
         if following is not None:
             dirty = self._evict(following, progress.step)
             self._hold(following)
@@ -397,17 +399,17 @@ class LookaheadClient(EmbeddingClient):
         if dirty is not None:
             self.traffic.write_back(len(dirty.keys_N))
             self.traffic.sent_bytes += dirty.touch_bytes
-        self._under_way = wanted, self._failover.start(requests)
+        self._under_way = wanted, self._requests.start(requests)
 
-    def _receive(self, progress: Progress) -> None:
+    async def _receive(self, progress: Progress) -> None:
         if self._under_way is None:
             return
-        rows, started = self._under_way
-        replies = [reply[0] for reply in self._failover.finish(started, progress).values()]
+        rows, sent = self._under_way
+        replies = [reply[0] for reply in (await self._requests.finish(sent, progress)).values()]
         self._under_way = None
         self._cache.insert(rows.slots, torch.cat(replies))
 
-    def _flush(self, progress: Progress, overlap: Callable[[], None]) -> None:
+    async def _flush(self, progress: Progress, overlap: Callable[[], None]) -> None:
         """Write back all dirty rows and touches, so that the ranks' state is as without a cache. The rows stay cached.
 
         A shard that is restored meanwhile is restored as of the end of this step, so it has lost this step's updates
@@ -421,12 +423,12 @@ class LookaheadClient(EmbeddingClient):
             samples=progress.samples + len(batch.labels_B),
             previous_samples=progress.samples,
         )
-        self._receive(after)
+        await self._receive(after)
         dirty = self._held[self._cache.dirty_S[self._held.slots] > 0]
         self._start(Rows(), self._take_dirty(dirty, after.step))
         self._must_ask = True
         overlap()
-        self._receive(after)
+        await self._receive(after)
         self._flushing = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:

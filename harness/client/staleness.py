@@ -309,12 +309,12 @@ class StaleClient(EmbeddingClient):
         self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
         self._pushing: tuple[TouchedRows, TouchedRows] | None = None  # rows whose gradients are under way, of a batch
 
-    def pull(self, progress: Progress) -> Pulled:
+    async def pull(self, progress: Progress) -> Pulled:
         step = progress.step
         wanted_K = self._wanted(step)
         while self._must_ask or len(wanted_K):
             self._must_ask = False
-            replies = self._failover.ask(self._messages(rows=self._local(wanted_K)), progress)
+            replies = await self._requests.ask(self._messages(rows=self._local(wanted_K)), progress)
             self._store(step, wanted_K, replies)
             wanted_K = self._wanted(step)  # a shard may have been restored meanwhile
         batch, plan = self._batches(step)
@@ -327,7 +327,9 @@ class StaleClient(EmbeddingClient):
         self._pulled = plan, slots_N, rows_ND
         return Pulled(batch, plan, rows_ND)
 
-    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
+    async def push(
+        self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]
+    ) -> None:
         """Update the worker's copies, and send each rank one message.
 
         The message pushes the gradients that are due and, unless ``is_boundary``, fetches rows for the next batch.
@@ -349,19 +351,19 @@ class StaleClient(EmbeddingClient):
         rows = () if wanted_K is None else self._local(wanted_K)
         self.traffic.push(len(pushed.keys_N))
         pushes = make_pushes(pushed, sums_ND, step, self._learning_rate)
-        underway = self._failover.start(self._messages(pushes, rows))
+        sent = self._requests.start(self._messages(pushes, rows))
         if step + 1 < self._spec.num_steps:
             self._batches(step + 1)
         overlap()
-        replies = self._failover.finish(underway, progress)
+        replies = await self._requests.finish(sent, progress)
         self._pushing = None
         if wanted_K is not None:
             self._store(step, wanted_K, replies)
         self._must_ask = is_boundary
 
-    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """The rows of any batch with all pending gradients applied. The gradients remain pending."""
-        rows_ND = super().look_up(plan, progress)
+        rows_ND = await super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
         pushed_PD = self._spec.run.optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)

@@ -4,7 +4,7 @@ Requests and replies are plain data that can be pickled. N rows of a request, D 
 values, then state of the optimizer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -343,8 +343,8 @@ class Cluster(Protocol):
         ...
 
 
-Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]
-"""A call of the PS ranks that recovers from their deaths: ``FailoverClient.ask``."""
+Ask = Callable[[Mapping[Rank, Request], Progress], Awaitable[dict[Rank, Reply]]]
+"""A call of the PS ranks, to be awaited in the step loop: ``Requests.ask``."""
 
 
 def raise_failures(replies: Iterable[Reply]) -> None:

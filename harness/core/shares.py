@@ -34,16 +34,21 @@ ShareTrainer = Callable[[Share], Tensor]
 """Computes a share: its part of a batch (P, W) float32, whose meaning the backend knows that has sent it."""
 
 
-class Helpers(Protocol):
-    """The compute ranks of a run, each of which computes one share of every batch. The trainer computes the first."""
+class Division(Protocol):
+    """One batch that is divided among the trainer, which computes the first share, and the compute ranks."""
 
-    @property
-    def num_shares(self) -> int:
-        """Number of shares of a batch."""
+    shares: Sequence[Share]
+    """All shares but the first."""
+
+    def compute(self) -> None:
+        """Compute the first share. Its part is kept."""
         ...
 
-    def begin(self, shares: Sequence[Share]) -> Callable[[], Sequence[Tensor]]:
-        """Send all shares but the first. The result waits for the parts of the batch, in order."""
+    def merge(self, parts: Sequence[Tensor]) -> tuple[float, Tensor]:
+        """Mean loss of the batch, and the gradient of each of its N distinct rows, (N, D).
+
+        ``parts``: of :attr:`shares`, in order. The step of the batch is pending afterwards.
+        """
         ...
 
 

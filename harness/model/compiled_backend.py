@@ -7,17 +7,18 @@ part, W numbers of a sample in it.
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan
-from harness.core.shares import Helpers, Share, spans
+from harness.core.shares import Division, Share, spans
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.team import num_counters
@@ -31,7 +32,8 @@ class CompiledBackend:
 
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. ``is_eager``:
     worker threads begin the step of a batch at once, while the caller does something else. There are as many threads as
-    torch has when the batch size changes. No bit of a result depends on the number of threads, or on helpers.
+    torch has when the batch size changes. No bit of a result depends on the number of threads, or on how a batch is
+    divided.
     """
 
     def __init__(
@@ -44,22 +46,23 @@ class CompiledBackend:
         is_eager: bool,
     ) -> None:
         self._make_pass = partial(TeamPass, bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
-        self._helpers: Helpers | None = None
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
+        return self._begin(len(dense_BI)).train(dense_BI, rows_SX, plan, labels_B, slots_N)
+
+    def divide(self, num_shares: int, *batch: Any) -> Division:
+        return TeamDivision(self._begin(len(batch[0])), num_shares, *batch)
+
+    def _begin(self, num_samples: int) -> "TeamPass":
+        """The pass of the batch to train on. The step of another pass is applied, if one is pending."""
+        last, self._training = self._training, self._pass_for(num_samples, self._training)
         if last is not None and last is not self._training:
             last.update()
-        if self._helpers is not None:
-            return self._training.train_divided(self._helpers, dense_BI, rows_SX, plan, labels_B, slots_N)
-        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
-
-    def divide(self, helpers: Helpers) -> None:
-        self._helpers = helpers
+        return self._training
 
     def step(self, *, is_alone: bool = False) -> None:
         if self._training is not None:
@@ -105,6 +108,23 @@ class ShareTeam:
         self._inverse_BF = torch.empty((num_samples, num_tables), dtype=torch.int64)
         bottom_JO, top_JO = self._layers_JO[: share.num_bottom], self._layers_JO[share.num_bottom :]
         return TeamPass(bottom_JO, top_JO, num_samples=num_samples, num_threads=self._num_threads)
+
+
+class TeamDivision(Division):
+    """A batch of a :class:`TeamPass` that is divided. The arguments are those of :meth:`CompiledBackend.divide`."""
+
+    def __init__(self, team_pass: "TeamPass", num_shares: int, *batch: Any) -> None:
+        team_pass.update()
+        self._pass = team_pass
+        self._own, *self._others = [slice(s.start, s.stop) for s in spans(team_pass.num_samples, num_shares)]
+        self.shares: Sequence[Share] = [team_pass.share(part, *batch) for part in self._others]
+        self._train, self._grads_ND = team_pass.prepared(*batch)
+
+    def compute(self) -> None:
+        self._train(self._own.start, self._own.stop, True)
+
+    def merge(self, parts: Sequence[Tensor]) -> tuple[float, Tensor]:
+        return self._pass.merge(zip(self._others, parts, strict=True)), self._grads_ND
 
 
 class TeamPass:
@@ -177,47 +197,11 @@ class TeamPass:
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """See :class:`harness.model.dlrm.Backend`."""
-        train, grads_ND = self._prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
+        train, grads_ND = self.prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
         return train(-1, -1, self._is_eager), grads_ND
 
-    def train_divided(  # noqa: PLR0917 - the parts of a batch
-        self,
-        helpers: Helpers,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-    ) -> tuple[float, Tensor]:
-        """As :meth:`train`, with the same bits: ``helpers`` compute all shares of the batch but the first."""
-        self.update()
-        own, *others = spans(self.num_samples, helpers.num_shares)
-        inverse_BF = plan.inverse_A.view(self.num_samples, -1)
-        shares: list[Share] = []
-        for first, last in ((span.start, span.stop) for span in others):
-            rows_A = inverse_BF[first:last].flatten()
-            shares.append(
-                Share(
-                    num_samples=self.num_samples,
-                    first=first,
-                    dense_PI=dense_BI[first:last].clone(),
-                    rows_AD=rows_SX[rows_A if slots_N is None else slots_N[rows_A], : self._dim],
-                    labels_P=labels_B[first:last].clone(),
-                    layers_JO=self._layers_JO,
-                    num_bottom=self._num_bottom,
-                )
-            )
-        parts = helpers.begin(shares)
-        train, grads_ND = self._prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
-        train(own.start, own.stop, True)
-        widths = [values_BX.shape[1] for values_BX in self._of_samples]
-        for span, part_PW in zip(others, parts(), strict=True):
-            for values_BX, values_PX in zip(self._of_samples, part_PW.split(widths, dim=1), strict=True):
-                values_BX[span.start : span.stop] = values_PX
-        return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
-
-    def _prepared(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    def prepared(
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[Callable[[int, int, bool], float], Tensor]:
         """:func:`team.train` of this batch, which lacks its last three arguments, and the gradients that it fills."""
         assert len(dense_BI) == self.num_samples
@@ -236,6 +220,35 @@ class TeamPass:
             self._losses_B,
         )
         return train, grads_ND
+
+    def share(  # noqa: PLR0917 - the parts of a batch
+        self,
+        part: slice,
+        dense_BI: Tensor,
+        rows_SX: Tensor,
+        plan: BatchPlan,
+        labels_B: Tensor,
+        slots_N: Tensor | None = None,
+    ) -> Share:
+        """The share with the samples ``part`` of a batch. The pending step must have been applied."""
+        rows_A = plan.inverse_A.view(self.num_samples, -1)[part].flatten()
+        return Share(
+            num_samples=self.num_samples,
+            first=part.start,
+            dense_PI=dense_BI[part].clone(),
+            rows_AD=rows_SX[rows_A if slots_N is None else slots_N[rows_A], : self._dim],
+            labels_P=labels_B[part].clone(),
+            layers_JO=self._layers_JO,
+            num_bottom=self._num_bottom,
+        )
+
+    def merge(self, parts: Iterable[tuple[slice, Tensor]]) -> float:
+        """Take over ``parts`` (P, W), then return the mean loss of the batch. Its step is pending then."""
+        widths = [values_BX.shape[1] for values_BX in self._of_samples]
+        for part, part_PW in parts:
+            for values_BX, values_PX in zip(self._of_samples, part_PW.split(widths, dim=1), strict=True):
+                values_BX[part] = values_PX
+        return team.merge(self._job_1, self._losses_B, self._is_eager)
 
     def train_part(self, dense_BI: Tensor, rows_AD: Tensor, inverse_A: Tensor, labels_B: Tensor, part: slice) -> Tensor:
         """By sample of ``part``, (P, W) float32, all that the step and the gradients of rows read of it, and the loss.

@@ -13,7 +13,7 @@ optimizer, which the network does not read.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
-from harness.core.shares import Helpers
+from harness.core.shares import Division
 from harness.kernels import products
 from harness.model.backends import obstacle
 from harness.model.models import ModelSize, initial_layer
@@ -52,8 +52,8 @@ class Backend(Protocol):
         """
         ...
 
-    def divide(self, helpers: Helpers) -> None:
-        """Have ``helpers`` compute all shares of later batches but the first. Backend ``compiled`` alone does it."""
+    def divide(self, num_shares: int, *batch: Any) -> Division:
+        """A batch, given as to :meth:`train`, as ``num_shares`` shares. Backend ``compiled`` alone does it."""
         ...
 
     def step(self, *, is_alone: bool = False) -> None:
@@ -122,12 +122,12 @@ class DenseNetwork(Resumable):
         """
         return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
-    def divide(self, helpers: Helpers) -> None:
-        """Have ``helpers`` compute all shares of later batches but the first. They change no bit.
+    def divide(self, num_shares: int, *batch: Any) -> Division:
+        """A batch, given as to :meth:`train`, as ``num_shares`` shares. Its results have the same bits.
 
-        Needs backend ``compiled``.
+        The pending step is applied first. Needs backend ``compiled``.
         """
-        self._backend.divide(helpers)
+        return self._backend.divide(num_shares, *batch)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.

@@ -33,13 +33,13 @@ Source: Naumov et al. 2019, "Deep Learning Recommendation Model for Personalizat
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan, coalesce
-from harness.core.shares import Helpers
+from harness.core.shares import Division
 from harness.kernels.row_loops import ADAGRAD_EPS
 
 
@@ -133,7 +133,7 @@ class TorchBackend:
         self._step_is_due = True
         return loss, coalesce(vector_grads_BVD.cpu(), plan)
 
-    def divide(self, helpers: Helpers) -> None:
+    def divide(self, num_shares: int, *batch: Any) -> Division:
         raise NotImplementedError("a product of fewer samples may be summed in another order")
 
     def step(self, *, is_alone: bool = False) -> None:

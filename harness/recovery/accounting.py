@@ -16,7 +16,7 @@ from harness.core.overhead import FailureCost, OverheadLedger
 from harness.core.plans import CHIEF, Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
-from harness.recovery.kinds import LostRanks, UploadedRows
+from harness.recovery.kinds import Restoration, UploadedRows
 from harness.recovery.recoveries import RECOVERIES, Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
 
@@ -154,29 +154,26 @@ class Accounting(Ledgers, Resumable):
 
     def recovered(
         self,
-        plan: RecoveryPlan,
-        loss: LostRanks,
+        restoration: Restoration,
         *,
-        num_rows: int,
         uploaded: Mapping[Rank, UploadedRows],
         in_flight: Mapping[Rank, tuple[int, int]],
         struck: Struck,
-        load_s: float,
-        reschedule_s: float,
     ) -> Recovered:
         """Charge a failure and return the event of its recovery.
 
-        ``num_rows``: restored rows. ``uploaded``: by dead PS rank, the rows that its replacement got from the trainer.
-        ``in_flight``: by rank, the correction of its lost updates, all and tracked (``UpdateLedger.lost``). ``struck``:
-        facts of the failure, for its charge. ``load_s``, ``reschedule_s``: measured seconds.
+        ``uploaded``: by dead PS rank, the rows that its replacement got from the trainer. ``in_flight``: by rank, the
+        correction of its lost updates, all and tracked (``UpdateLedger.lost``). ``struck``: facts of the failure, for
+        its charge.
         """
+        plan, loss = restoration.plan, restoration.loss
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.ranks)
         if plan.kinds or goes_back or plan.dense != "kept":  # else trainers died, and one lives that has all they had
             self.unmeasured.append(list(plan.ranks))
-        self.measured_s["load"] += load_s
-        self.measured_s["reschedule"] += reschedule_s
+        self.measured_s["load"] += restoration.load_s
+        self.measured_s["reschedule"] += restoration.reschedule_s
         cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)
         lost: list[tuple[int, int]] = []
         if self.updates is not None:
@@ -196,7 +193,7 @@ class Accounting(Ledgers, Resumable):
             sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
             dense=plan.dense,
             lost_dense_samples=_lost_dense(plan, progress),
-            num_rows=num_rows,
+            num_rows=restoration.num_rows,
             pls=pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
             lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
@@ -205,7 +202,7 @@ class Accounting(Ledgers, Resumable):
             recovered_tracked=sum(rows.updates[1] for rows in uploaded.values()) if counts else None,
             upload_bytes=upload_bytes,
             **vars(cost),
-            machine={"seconds": load_s, "reschedule_seconds": reschedule_s},
+            machine={"seconds": restoration.load_s, "reschedule_seconds": restoration.reschedule_s},
         )
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:

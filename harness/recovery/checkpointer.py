@@ -92,15 +92,15 @@ class Checkpointer:
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
-    def save(self, plan: SavePlan, progress: Progress) -> None:
+    async def save(self, plan: SavePlan, progress: Progress) -> None:
         """Write and commit a checkpoint or, in the background, begin one.
 
-        Raises StoreError if the disk failed, and what ``ask`` raises: RolledBack if a full recovery came instead.
+        Raises StoreError if the disk failed.
         """
         assert self.checkpoints.saving is None, "one save at a time"
         began_s = self.supervisor.clock()
         self.supervisor.status(phase="save")
-        mirrored = self.recoveries.prepare_save(self.ask, progress)
+        mirrored = await self.recoveries.prepare_save(self.ask, progress)
         newest = self.checkpoints.newest
         files = newest.shards if newest else {}
         self._requests = {
@@ -115,7 +115,7 @@ class Checkpointer:
             )
             for rank in self.ranks
         }
-        written: dict[Rank, Written] = self.ask(self._requests, progress)
+        written: dict[Rank, Written] = await self.ask(self._requests, progress)
         self.accounting.freeze()
         for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
@@ -125,18 +125,18 @@ class Checkpointer:
             self._commit(written, began_s)
         self.supervisor.status(phase="train")
 
-    def finish_pending(self, progress: Progress) -> None:
+    async def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if any, and commit it. Raises as :meth:`save`."""
         if self.checkpoints.saving is None:
             return
         began_s = self.supervisor.clock() - self._stall_s
         self.supervisor.status(phase="save")
         requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
-        written: dict[Rank, Written] = self.ask(requests, progress)
+        written: dict[Rank, Written] = await self.ask(requests, progress)
         self._commit(written, began_s)
         if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
             for kind in self.recoveries:
-                kind.wrote_late(late, self.ask, progress)
+                await kind.wrote_late(late, self.ask, progress)
         self.supervisor.status(phase="train")
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:

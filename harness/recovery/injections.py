@@ -32,8 +32,6 @@ class Injections(Resumable):
         faults: all planned faults of the run; a fault's number is its index.
         progress: gives the present progress of the run.
         before_fault: called before each fault, to record earlier events before those of the fault.
-        hand_over: gives the state from which a new ``trainer0`` starts; called before a fault that kills it. Its
-            argument says whether all trainers die.
     """
 
     _state = ("_to_come", "_armed", "_struck")
@@ -46,7 +44,6 @@ class Injections(Resumable):
     overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
-    hand_over: Callable[[bool], bytes]
 
     def __post_init__(self) -> None:
         later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
@@ -75,19 +72,18 @@ class Injections(Resumable):
         """Whether any of the faults with these numbers loses a rank."""
         return any(self.faults[number].loses_ranks for number in numbers)
 
-    def carry_out(self, numbers: Sequence[int]) -> None:
+    def carry_out(self, numbers: Sequence[int], state: bytes | None = None) -> None:
         """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
 
         The requests in flight, or the next ones, detect the lost ranks. If ``trainer0`` is lost, this process is
-        killed; on engine ``local``, where it survives, ChiefDied is raised.
+        killed, and the new one starts from ``state``; on engine ``local``, where it survives, ChiefDied is raised.
         """
         losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
             if number not in losses:
                 self._inject((number,))
         if self.takes_chief(losses):
-            self.before_fault()
-            self._inject(losses, state=self.hand_over(any(self.faults[number].takes_trainers for number in losses)))
+            self._inject(losses, state=state)
             raise ChiefDied
         if losses:
             self.cluster.expect_losses()
@@ -96,6 +92,10 @@ class Injections(Resumable):
     def takes_chief(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers kills ``trainer0``."""
         return any(self.faults[number].takes_chief for number in numbers)
+
+    def takes_trainers(self, numbers: Iterable[int]) -> bool:
+        """Whether any of the faults with these numbers kills all trainers."""
+        return any(self.faults[number].takes_trainers for number in numbers)
 
     def take_over(self, struck: Struck) -> None:
         """Record, in a new trainer, the failure ``struck`` that killed the former one."""

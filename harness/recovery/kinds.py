@@ -30,7 +30,7 @@ from harness.cluster.server import num_copied_bytes
 from harness.core.lookup import BatchPlan
 from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
-from harness.core.plans import Progress, Rank, buddy_of, owner_of, ps_index, ps_rank
+from harness.core.plans import Progress, Rank, RecoveryPlan, buddy_of, owner_of, ps_index, ps_rank
 from harness.core.pls import UpdateCounter
 from harness.core.resumable import Resumable
 from harness.core.strategies import Strategy
@@ -70,6 +70,20 @@ class LostRanks:
     ranks: frozenset[Rank]
     progress: Progress
     checkpoint: Manifest | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restoration:
+    """What was lost in one failure, and how it was restored.
+
+    ``num_rows``: restored rows. ``load_s``, ``reschedule_s``: measured seconds.
+    """
+
+    plan: RecoveryPlan
+    loss: LostRanks
+    num_rows: int
+    load_s: float
+    reschedule_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +165,7 @@ class Recovery(Resumable):
     def reach(self, step: int) -> None:
         """Called when ``step`` steps are finished."""
 
-    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+    async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Called before a save. Returns by rank the local flat rows held at the trainer: int64, ascending."""
         return {}
 
@@ -161,7 +175,7 @@ class Recovery(Resumable):
     def committed(self) -> None:
         """Called when the save whose contents were fixed last is committed."""
 
-    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+    async def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Called after replacements wrote their parts of a save in the background only at its commit.
 
         ``saves``: by rank, the requests for these parts.
@@ -285,6 +299,8 @@ class Replication(Recovery):
         num_rows = self.run.placement.num_rows(ps_index(rank))
         return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
 
-    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+    async def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Have replicas count the same updates as saved as the replacements did, which wrote their present rows."""
-        ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)
+        await ask(
+            {buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress
+        )

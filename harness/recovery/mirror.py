@@ -127,10 +127,10 @@ class Mirror(Checkpoint):
     def _accesses(self, rank: Rank) -> Tensor:
         return torch.from_numpy(self._accesses_K[self._part(rank)])
 
-    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+    async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Choose the rows to hold anew, and fetch new ones; returns by rank the local flat rows: int64, ascending.
 
-        The ranks must have all updates, and no save may be under way. Raises what ``ask`` raises.
+        The ranks must have all updates, and no save may be under way.
         """
         if self._spec is None:
             return {}
@@ -139,7 +139,7 @@ class Mirror(Checkpoint):
             rank: OnShard(choose, (self.run.tracked, self._spec.share, self._local(rank), self._accesses(rank)))
             for rank in self._ranks
         }
-        self._hold(ask(requests, progress).values())
+        self._hold((await ask(requests, progress)).values())
         return {rank: self._local(rank) for rank in self._ranks}
 
     def _hold(self, chosen_R: Iterable[tuple[Tensor, CountedRows]]) -> None:

@@ -143,5 +143,5 @@ class Recoveries(Resumable):
             requests = kind.accompany(requests)
         return requests
 
-    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
-        return {rank: rows for kind in self for rank, rows in kind.prepare_save(ask, progress).items()}
+    async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        return {rank: rows for kind in self for rank, rows in (await kind.prepare_save(ask, progress)).items()}

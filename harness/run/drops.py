@@ -1,6 +1,6 @@
 """What each failure costs the model at once: evaluations right before it, and right after the recovery from it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class Drops(Resumable):
     _state_types = (_Quality,)
 
     num_samples: int
-    score: Callable[[int], tuple[Tensor, Tensor]]
+    score: Callable[[int], Awaitable[tuple[Tensor, Tensor]]]
     accounting: Accounting
     injections: Injections
     supervisor: SupervisorClient
@@ -50,7 +50,7 @@ class Drops(Resumable):
     def __post_init__(self) -> None:
         self._before: _Quality | None = None
 
-    def expect(self, *, is_lost: bool) -> None:
+    async def expect(self, *, is_lost: bool) -> None:
         """Evaluate the model before a failure, unless ``is_lost`` says that no rank is lost by what comes next.
 
         A no-op while a rank is lost that has not been found dead: what comes next belongs to the same failure. The drop
@@ -58,13 +58,13 @@ class Drops(Resumable):
         """
         is_due = is_lost and self.num_samples > 0 and not self.injections.is_hidden
         if is_due and (self._before is None or self._before.step < self.progress().step):
-            self.measure()
-            before = self._measure()
+            await self.measure()
+            before = await self._measure()
             if self.accounting.unmeasured:  # an unplanned death was found by this evaluation
                 self._record(None)
             self._before = before
 
-    def measure(self) -> None:
+    async def measure(self) -> None:
         """Evaluate the model after the recoveries since the last drop, and record what they cost together.
 
         A no-op without any, or while another rank is lost that has not been found dead. The drop is unknown if the
@@ -73,7 +73,7 @@ class Drops(Resumable):
         if self.accounting.unmeasured and self.num_samples and not self.injections.is_hidden:
             before, self._before = self._before, None
             is_known = before is not None and before.step >= self.progress().step - _MOST_STEPS
-            self._record(None, before, self._measure() if is_known else None)
+            self._record(None, before, await self._measure() if is_known else None)
 
     def rolled_back(self) -> None:
         """Record that the recoveries since the last call cost nothing, or an unknown amount if steps do not repeat."""
@@ -81,18 +81,18 @@ class Drops(Resumable):
         if self.num_samples:
             self._record(0.0 if self.repeats_exactly else None)
 
-    def _measure(self) -> _Quality:
+    async def _measure(self) -> _Quality:
         began_s = self.supervisor.clock()
-        scores, labels = self._score()
+        scores, labels = await self._score()
         auc, deviations = exact_auc(scores, labels), auc_deviations(scores, labels)
         return _Quality(self.progress().step, auc, deviations, len(scores), self.supervisor.clock() - began_s)
 
-    def _score(self) -> tuple[Tensor, Tensor]:
+    async def _score(self) -> tuple[Tensor, Tensor]:
         """Logits and labels by one model: anew if a rank was found dead, and recovered, in the middle."""
         while True:
             num_recoveries = len(self.accounting.unmeasured)
             with self.injections.suspended():
-                found = self.score(self.num_samples)
+                found = await self.score(self.num_samples)
             if len(self.accounting.unmeasured) == num_recoveries:
                 return found
 

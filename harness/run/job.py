@@ -23,11 +23,11 @@ from harness.data.dataset import Batch
 from harness.model.network import Network, make_network
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
-from harness.recovery.failover import FailoverClient
+from harness.recovery.failover import Failover
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
+from harness.recovery.requests import Requests
 from harness.run.boundaries import Boundaries
-from harness.run.compute import ComputeRanks
 from harness.run.drops import Drops
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
@@ -52,14 +52,11 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._batches_by_size: dict[int, list[tuple[Batch, BatchPlan]]] = {}
 
-    def score(self, progress: Progress, num_samples: int) -> tuple[Tensor, Tensor]:
-        """Logits and labels of the first ``num_samples`` evaluation samples, (M,) each.
-
-        Raises RolledBack if a full recovery took place meanwhile.
-        """
+    async def score(self, progress: Progress, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Logits and labels of the first ``num_samples`` evaluation samples, (M,) each."""
         logits, labels = [], []
         for batch, plan in self._kept(num_samples) if num_samples <= _MOST_KEPT else self._batches(num_samples):
-            rows_ND = self.client.look_up(plan, progress)
+            rows_ND = await self.client.look_up(plan, progress)
             logits.append(self.network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
             self.on_batch()
@@ -78,7 +75,7 @@ class Evaluator:
 
 
 class Job:
-    """The objects of a trainer rank, made in the order of their dependencies: ledgers and failover, then the model."""
+    """The objects of a trainer rank, made in the order of their dependencies."""
 
     def __init__(
         self,
@@ -90,7 +87,7 @@ class Job:
     ) -> None:
         config = run_spec.config
         self.run_spec = run_spec
-        self.overlaps = cluster.overlaps
+        self.cluster = cluster
         self.supervisor = supervisor
         self.checkpoints = Checkpoints(checkpoints)
         self.steps = StepLog(
@@ -110,27 +107,20 @@ class Job:
             overhead=self.accounting.overhead,
             progress=self.progress,
             before_fault=self.steps.flush,
-            hand_over=lambda all_die: self.resume_points.hand_over(all_die=all_die),
         )
         self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
-        self.failover = FailoverClient(
+        self.requests = Requests(cluster, self.recoveries, self.injections)
+        self.failover = Failover(
             cluster=cluster,
             supervisor=supervisor,
             strategy=run_spec.strategy,
             checkpoints=self.checkpoints,
-            accounting=self.accounting,
             recoveries=self.recoveries,
             injections=self.injections,
-            before_recovery=self.steps.flush,
-            shards_restored=lambda ranks: self.client.shards_restored(ranks),  # noqa: PLW0108 - the client is made later
-            restore_dense=lambda tensors: self.network.load(tensors),  # noqa: PLW0108 - the network is made later
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
-        self.compute = ComputeRanks(
-            network=self.network, failover=self.failover, drain=self.client.drain, progress=self.progress
-        )
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: supervisor.advanced(self.steps.step))
         self.drops = Drops(
             num_samples=run_spec.num_recovery_samples,
@@ -159,7 +149,7 @@ class Job:
     def _make_client(self) -> EmbeddingClient:
         run_spec, config = self.run_spec, self.run_spec.config
         spec = ClientSpec(
-            failover=self.failover,
+            requests=self.requests,
             batches=Batches(
                 run_spec.dataset,
                 run_spec.placement,
@@ -178,8 +168,8 @@ class Job:
     def _make_checkpointer(self) -> Checkpointer:
         config = self.run_spec.config
         return Checkpointer(
-            ask=self.failover.ask,
-            ranks=self.failover.ranks,
+            ask=self.requests.ask,
+            ranks=self.cluster.ranks,
             supervisor=self.supervisor,
             checkpoints=self.checkpoints,
             accounting=self.accounting,
@@ -198,7 +188,10 @@ class Job:
         return ResumePoints(
             parts={name: getattr(self, name) for name in names},
             client=self.client,
-            failover=self.failover,
+            cluster=self.cluster,
+            requests=self.requests,
+            recoveries=self.recoveries,
+            injections=self.injections,
             checkpointer=self.checkpointer,
             supervisor=self.supervisor,
             every_s=self.run_spec.config.resume.every_s,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.protocol import LoadState, WriteState
+from harness.cluster.protocol import Cluster, LoadState, WriteState
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import Damaged, MustStartAnew, PointKept, RunStopped, StoreError, shown
 from harness.core.plans import CHIEF, Progress
@@ -20,7 +20,9 @@ from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpointer
-from harness.recovery.failover import FailoverClient
+from harness.recovery.injections import Injections
+from harness.recovery.recoveries import Recoveries
+from harness.recovery.requests import Requests
 from harness.run.spec import RunSpec
 from harness.store import (
     FileRecord,
@@ -47,7 +49,10 @@ class ResumePoints:
 
     parts: Mapping[str, Resumable]
     client: EmbeddingClient
-    failover: FailoverClient
+    cluster: Cluster
+    requests: Requests
+    recoveries: Recoveries
+    injections: Injections
     checkpointer: Checkpointer
     supervisor: SupervisorClient
     every_s: float | None
@@ -75,8 +80,8 @@ class ResumePoints:
         if point is None:
             return False
         self._load(read_state(root, point.files[CHIEF]))
-        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
-        if self.failover.ask_once(requests) is None:
+        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.cluster.ranks}
+        if self.requests.ask_once(requests) is None:
             raise MustStartAnew(f"step {point.step}: a rank died while it loaded its state")
         return True
 
@@ -100,7 +105,7 @@ class ResumePoints:
         """
         if all_die:
             self.client.reset()
-            for kind in self.failover.recoveries:
+            for kind in self.recoveries:
                 kind.lose_trainers()
         state = self._state()
         if all_die:
@@ -114,25 +119,23 @@ class ResumePoints:
             return False
         state, self._number = pickle.loads(succession.state)
         self._load(state)
-        self.failover.injections.take_over(succession.struck)
-        self.failover.cluster.expect_losses()
+        self.injections.take_over(succession.struck)
+        self.cluster.expect_losses()
         return True
 
-    def at_boundary(self, progress: Progress, *, saves: bool) -> None:
+    async def at_boundary(self, progress: Progress, *, saves: bool) -> None:
         """Write a point if one is due and no save is under way. ``saves``: whether a save follows at this boundary.
 
         To be called before all actions due at the boundary. Waits for the messages in flight, so it must not be called
         while a planned fault depends on them. A point that cannot be written is logged.
 
-        Raises:
-            RunStopped: the run is asked to stop, and the point was written, or could not be.
-            RolledBack: a full recovery took place meanwhile.
+        Raises RunStopped if the run is asked to stop, and the point was written, or could not be.
         """
         is_stopping = self.supervisor.is_stopping()
         if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
-            is_written = self._write(progress)
+            is_written = await self._write(progress)
         except StoreError as error:
             _log.warning("note: no resume point of step %d: %s", progress.step, error)
             if is_stopping:
@@ -146,14 +149,14 @@ class ResumePoints:
             return saves and self.every_s is not None
         return self.supervisor.clock() - self._last_s >= self.every_s
 
-    def _write(self, progress: Progress) -> bool:
+    async def _write(self, progress: Progress) -> bool:
         """Write and commit a point; False if a rank is dead, which the next step detects. Raises StoreError."""
         began_s = self._last_s = self.supervisor.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
-        self.client.drain(progress)
+        await self.client.drain(progress)
         request = WriteState(root=root, number=number)
-        files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))
+        files: Mapping[str, FileRecord] | None = self.requests.ask_once(dict.fromkeys(self.cluster.ranks, request))
         if files is None:
             return False
         own = write_state(root, CHIEF, number, progress.step, self._state(), fsync=self.fsync)

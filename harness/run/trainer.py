@@ -1,34 +1,42 @@
 """The job of a trainer rank, on either engine, and its step loop.
 
 A step: pull the rows of the batch -> forward, backward -> push gradients -> dense update. At the boundary after it, in
-this order, whatever is due: resume point, save, evaluate, faults. The embedding client decides how rows travel. Deaths
-are detected and recovered from inside the failover client; only a full recovery reaches this file, as ``RolledBack``.
+this order, whatever is due: resume point, save, evaluate, faults. The embedding client decides how rows travel.
+
+The loop is a coroutine. Where it awaits replies of ranks it is suspended, and :meth:`Trainer.run` waits for them. If
+ranks are found dead, ``run`` recovers, has their requests served by the replacements, and goes on with the coroutine;
+after a full recovery it begins a new one at the boundary of the checkpoint instead.
 """
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
 import torch
 import xxhash
+from torch import Tensor
 
-from harness.cluster.protocol import Cluster, Initialise, OnShard, no_op
+from harness.client.embedding_client import Pulled
+from harness.cluster.protocol import Cluster, Compute, Initialise, OnShard, no_op
 from harness.cluster.server import digest_of_rows
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
-from harness.core.errors import ConfigError, DataError
+from harness.core.errors import ConfigError, DataError, RankLost, RunFailed
 from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
-from harness.core.plans import CHIEF, Rank, SavePlan
+from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.data.records import read_meta, verify
+from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
 from harness.model.network import Network
 from harness.record.code import Code, refuse_other_code
-from harness.recovery.failover import RolledBack
 from harness.recovery.injections import ChiefDied
+from harness.recovery.kinds import Restoration
+from harness.recovery.recoveries import losing, rolls_back
+from harness.recovery.requests import Replies, Wait
 from harness.run.job import Job
 from harness.run.spec import RunSpec
 from harness.store.format import bytes_of
@@ -117,81 +125,158 @@ class Trainer:
     """The step loop: trains one model over one epoch, and recovers from the deaths of ranks."""
 
     def __init__(self, job: Job) -> None:
-        self._run_spec, self._supervisor = job.run_spec, job.supervisor
+        self._run_spec, self._supervisor, self._cluster = job.run_spec, job.supervisor, job.cluster
         self._steps, self._progress = job.steps, job.progress
         self._boundaries, self._injections = job.boundaries, job.injections
         self._accounting, self._recoveries = job.accounting, job.recoveries
-        self._failover, self._client = job.failover, job.client
-        self._network, self._compute = job.network, job.compute
+        self._requests, self._failover, self._client = job.requests, job.failover, job.client
+        self._network = job.network
         self._evaluator, self._drops = job.evaluator, job.drops
         self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
         # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
         # served while this process computes.
-        self._overlap = partial(job.network.step, is_alone=True) if job.overlaps else no_op
+        self._overlap = partial(job.network.step, is_alone=True) if job.cluster.overlaps else no_op
 
     def run(self) -> Finished:
         """Run all steps that the trainer's state lacks, and return the last event, which is not recorded yet.
 
         Raises as :func:`train`, and ChiefDied on engine ``local`` if a planned fault kills this trainer.
         """
-        return self._run(no_op if self._resume_points.succeed() else self._prepare())
+        steps: Coroutine[Wait, Replies | None, Finished] = self._train(self._start)
+        replies: Replies | None = None
+        try:
+            while True:
+                wait = steps.send(replies)
+                replies = self._replies(wait)
+                if replies is None:  # all ranks are back at a checkpoint: the step under way is void
+                    steps.close()
+                    steps = self._train(self._finish_boundary)
+        except StopIteration as end:
+            return end.value
+        finally:
+            steps.close()
 
-    def _prepare(self) -> Callable[[], None]:
-        """Set the ranks' rows to initial values, or load the resume point. Returns what to do before the next step."""
+    def _replies(self, wait: Wait) -> Replies | None:
+        """The replies that a step awaits, through failures; None after a full recovery.
+
+        Raises RunFailed if ranks died ``cluster.max_replacements_in_a_row`` times in a row.
+        """
+        most = self._run_spec.config.cluster.max_replacements_in_a_row
+        for _ in range(most):
+            asked_s = self._supervisor.clock()
+            try:
+                return self._requests.receive(wait.sent)
+            except RankLost as lost:
+                detect_s = self._supervisor.clock() - asked_s
+                if self._recover(self._requests.collect(lost), wait.progress, detect_s):
+                    return None
+        raise RunFailed(
+            f"step {wait.progress.step}: ranks died {most} times in a row at one request "
+            "(cluster.max_replacements_in_a_row)"
+        )
+
+    def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> bool:
+        """Have the lost ranks replaced and restored, and charge it. Returns whether the recovery is a full one."""
+        self._steps.flush()
+        self._supervisor.status(phase="recover")
+        restoration = self._failover.restore(lost, progress, detect_s)
+        plan = restoration.plan
+        self._requests.lose(plan.ranks)
+        self._supervisor.record(
+            self._accounting.recovered(
+                restoration,
+                uploaded=self._recoveries.uploaded(plan),
+                in_flight=self._client.shards_restored(losing(plan)) if plan.kinds else {},
+                struck=self._injections.take_struck(),
+            )
+        )
+        self._supervisor.status(phase="train")
+        if rolls_back(plan):
+            self._roll_back(restoration)
+        elif plan.dense == "checkpoint":
+            self._network.load(self._failover.dense(restoration))
+        return rolls_back(plan)
+
+    def _roll_back(self, restoration: Restoration) -> None:
+        """Set the trainer's state back to the checkpoint that the PS ranks have been restored from."""
+        assert restoration.loss.checkpoint is not None
+        self._network.load(self._failover.dense(restoration))
+        self._steps.roll_back(restoration.loss.checkpoint.step)
+        self._requests.reset()
+        self._client.reset()
+        for kind in self._recoveries:
+            kind.rolled_back()
+        self._drops.rolled_back()
+
+    async def _train(self, begin: Callable[[], Coroutine[Wait, Replies, None]]) -> Finished:
+        await begin()
+        while self._steps.step < self._run_spec.num_steps:
+            await self._advance()
+        return await self._finish()
+
+    async def _start(self) -> None:
+        """Load the state of a former trainer or a resume point, or begin anew; then the rest of the boundary there."""
+        if self._resume_points.succeed():
+            return
         is_resumed = self._resume_points.resume()
         self._supervisor.advanced(self._steps.step)
         self._supervisor.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
-        if not is_resumed:
-            self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
-        return partial(self._act, announced=True) if is_resumed else self._begin
-
-    def _run(self, start: Callable[[], None]) -> Finished:
-        finished: Finished | None = None
-        while finished is None:
-            try:
-                start()
-                while self._steps.step < self._run_spec.num_steps:
-                    self._advance()
-                finished = self._finish()
-            except RolledBack as rolled_back:
-                self._roll_back(rolled_back)
-                start = self._finish_boundary
-        return finished
-
-    def _begin(self) -> None:
-        """Do the actions of boundary 0: the initial save, which is not charged, and faults planned for hour 0."""
+        if is_resumed:
+            await self._act(announced=True)
+            return
+        await self._requests.ask({rank: Initialise(step=0) for rank in self._cluster.ranks}, self._progress())
         self._injections.reach(0)
-        if self._run_spec.strategy.saves_initially:
-            self._save(SavePlan(kind="full"))
-            self._finish_pending()
-        self._inject_if_due()
+        if self._run_spec.strategy.saves_initially:  # a save that is not charged
+            await self._save(SavePlan(kind="full"))
+            await self._finish_pending()
+        await self._inject_if_due()
         self._supervisor.status(phase="train")
 
-    def _advance(self) -> None:
+    async def _advance(self) -> None:
         """Run one step and the actions due at the boundary after it."""
         if self._client.sends_at(self._steps.step):
-            self._drops.expect(is_lost=self._injections.awaits_loss("lookup", "forward", "apply"))
+            await self._drops.expect(is_lost=self._injections.awaits_loss("lookup", "forward", "apply"))
         began_s = self._supervisor.clock()
-        pulled = self._client.pull(self._progress())
-        self._drops.measure()
-        self._drops.expect(is_lost=self._injections.awaits_loss("forward", "apply"))
+        pulled = await self._client.pull(self._progress())
+        await self._drops.measure()
+        await self._drops.expect(is_lost=self._injections.awaits_loss("forward", "apply"))
         if self._injections.waits_for("forward"):
-            self._client.drain(self._progress())  # else it would matter how long ago the last message was sent
+            await self._client.drain(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
-        plan = pulled.plan
-        loss, grads_ND = self._compute.train(pulled)
+        loss, grads_ND = await self._compute(pulled)
         step = self._steps.step + 1
         is_due, saves = self._boundaries.is_due(step), self._boundaries.saves_at(step)
         for kind in self._recoveries:
-            kind.begin_step(step, plan, grads_ND)
-        self._client.push(grads_ND, self._progress(), is_boundary=is_due, overlap=self._overlap)
-        self._finish_step(loss, plan, began_s)
+            kind.begin_step(step, pulled.plan, grads_ND)
+        await self._client.push(grads_ND, self._progress(), is_boundary=is_due, overlap=self._overlap)
+        self._finish_step(loss, pulled.plan, began_s)
         self._injections.reach(step)
         if is_due:
-            self._finish_pending()
+            await self._finish_pending()
         if not self._injections.depend_on_messages:
-            self._resume_points.at_boundary(self._progress(), saves=saves)
-        self._act(announced=saves)
+            await self._resume_points.at_boundary(self._progress(), saves=saves)
+        await self._act(announced=saves)
+
+    async def _compute(self, pulled: Pulled) -> tuple[float, Tensor]:
+        """Forward and backward of a batch: its loss, and the gradients of its rows (N, D).
+
+        Each compute rank computes a share, where there are any. A share whose rank dies is sent again to the
+        replacement, which needs nothing else.
+        """
+        ranks = self._cluster.compute_ranks
+        batch = pulled.batch
+        arguments = batch.dense_BI, pulled.rows_SX, pulled.plan, batch.labels_B, pulled.slots_N
+        if not ranks:
+            return self._network.train(*arguments)
+        if not self._cluster.overlaps:
+            await self._requests.ask(dict.fromkeys(ranks, Compute()), self._progress())
+            return self._network.train(*arguments)
+        assert isinstance(self._network, DenseNetwork), "a run with compute ranks divides its batches"
+        division = self._network.divide(1 + len(ranks), *arguments)
+        sent = self._requests.start(dict(zip(ranks, map(Compute, division.shares), strict=True)))
+        division.compute()
+        parts = await self._requests.finish(sent, self._progress())
+        return division.merge([*parts.values()])
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._supervisor.clock() - began_s
@@ -202,52 +287,56 @@ class Trainer:
         self._accounting.sent(plan)
         self._steps.flush_if_due()
 
-    def _act(self, *, announced: bool) -> None:
+    async def _act(self, *, announced: bool) -> None:
         """Do all actions due at the present boundary after its resume point. ``announced``: see ``plan_save``."""
         save = self._boundaries.plan_save(announced=announced)
         if save is not None:
             self._steps.flush()
-            self._save(save)
-        self._finish_boundary()
+            await self._save(save)
+        await self._finish_boundary()
 
-    def _save(self, plan: SavePlan) -> None:
-        self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
-        self._checkpointer.save(plan, self._progress())
+    async def _save(self, plan: SavePlan) -> None:
+        await self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+        await self._checkpointer.save(plan, self._progress())
 
-    def _finish_pending(self) -> None:
+    async def _finish_pending(self) -> None:
         """Commit the save in the background, if there is one."""
         if self._checkpointer.checkpoints.saving is not None:
-            self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
-            self._checkpointer.finish_pending(self._progress())
+            await self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+            await self._checkpointer.finish_pending(self._progress())
 
-    def _finish_boundary(self) -> None:
+    async def _finish_boundary(self) -> None:
         """Evaluate and have planned faults carried out, where due at the present boundary and not done yet.
 
         A rollback goes on here, since it ends at the boundary of a save, after the save.
         """
         if self._boundaries.evaluates_at(self._steps.step):
-            self._evaluate(final=False)
-        self._inject_if_due()
+            await self._evaluate(final=False)
+        await self._inject_if_due()
 
-    def _inject_if_due(self) -> None:
+    async def _inject_if_due(self) -> None:
         """Have the planned faults that are due carried out. The next request detects the ranks that died."""
         if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
-            self._finish_pending()
-            due = self._boundaries.due_faults()
+            await self._finish_pending()
+            due, state = self._boundaries.due_faults(), None
             if self._injections.takes_chief(due):
-                self._client.drain(self._progress())
-            self._drops.expect(is_lost=self._injections.lose_ranks(due))
-            self._injections.carry_out(self._boundaries.take_faults())
+                await self._client.drain(self._progress())
+            await self._drops.expect(is_lost=self._injections.lose_ranks(due))
+            faults = self._boundaries.take_faults()
+            if self._injections.takes_chief(faults):
+                self._steps.flush()
+                state = self._resume_points.hand_over(all_die=self._injections.takes_trainers(faults))
+            self._injections.carry_out(faults, state)
 
-    def _evaluate(self, *, final: bool) -> Quality:
+    async def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
-        self._drops.expect(is_lost=self._injections.awaits_loss("eval", "lookup"))
+        await self._drops.expect(is_lost=self._injections.awaits_loss("eval", "lookup"))
         began_s = self._supervisor.clock()
         self._supervisor.status(phase="evaluate")
         num_samples = self._run_spec.num_eval_samples if final else self._run_spec.num_curve_samples
         with self._injections.evaluation():
-            quality = measure(*self._evaluator.score(self._progress(), num_samples), has_groups=final)
+            quality = measure(*await self._evaluator.score(self._progress(), num_samples), has_groups=final)
         self._boundaries.evaluated(self._steps.step)
         self._supervisor.record(
             Evaluated(
@@ -260,20 +349,11 @@ class Trainer:
         )
         return quality
 
-    def _roll_back(self, rolled_back: RolledBack) -> None:
-        """Set the trainer's state back to the checkpoint that the PS ranks have been restored from."""
-        self._network.load(rolled_back.dense)
-        self._steps.roll_back(rolled_back.step)
-        self._client.reset()
-        for kind in self._recoveries:
-            kind.rolled_back()
-        self._drops.rolled_back()
-
-    def _finish(self) -> Finished:
-        quality = self._evaluate(final=True)
-        self._drops.measure()
-        requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
-        digests = self._failover.ask(requests, self._progress())
+    async def _finish(self) -> Finished:
+        quality = await self._evaluate(final=True)
+        await self._drops.measure()
+        requests = dict.fromkeys(self._cluster.ranks, OnShard(digest_of_rows))
+        digests = await self._requests.ask(requests, self._progress())
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,

@@ -22,17 +22,17 @@ def test_a_step_trains_on_what_the_ranks_hold(
     """Also rows that were looked up ahead, with shards restored alone meanwhile: to the bit, for every living rank."""
     real, seen = DirectClient.pull, []
 
-    def pull(client: DirectClient, progress: Progress) -> Pulled:
-        pulled = real(client, progress)
+    async def pull(client: DirectClient, progress: Progress) -> Pulled:
+        pulled = await real(client, progress)
         plan, rows_ND = pulled.plan, pulled.rows_SX
-        cluster: Any = client._failover.cluster
+        cluster: Any = client._requests._cluster
         servers = cluster._ranks.servers
         for k, rows in enumerate(plan.rows):
             server = servers.get(f"ps{k}")
             if server is not None:
                 first, last = plan.bounds[k : k + 2]
                 assert equal(rows_ND[first:last], server.shard.gather(rows)), (progress.step, k)
-                seen.append(client._started is not None)
+                seen.append(client._sent is not None)
         return pulled
 
     monkeypatch.setattr(DirectClient, "pull", pull)

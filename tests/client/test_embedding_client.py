@@ -14,7 +14,7 @@ from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Request
 from harness.config.model import Config
 from harness.core.plans import Progress, Rank
-from harness.recovery.failover import FailoverClient, StartedRequests
+from harness.recovery.requests import Requests, Sent
 from tests.runs import changed, run
 
 
@@ -26,21 +26,21 @@ def test_a_push_overlaps_what_it_sends_with_the_dense_update(
 ) -> None:
     """``overlap`` is called once, after requests went out, in each push that sends any, and in no other."""
     num_sent, num_calls = 0, {0: 0, 1: 0}
-    start, push = FailoverClient.start, client.push
+    start, push = Requests.start, client.push
 
-    def counted(failover: FailoverClient, requests: Mapping[Rank, Request]) -> StartedRequests:
+    def counted(own: Requests, requests: Mapping[Rank, Request]) -> Sent:
         nonlocal num_sent
         num_sent += 1
-        return start(failover, requests)
+        return start(own, requests)
 
-    def checked(own: Any, grads_ND: Tensor, progress: Progress, *, overlap: Callable[[], None], **due: bool) -> None:
+    async def checked(own: Any, grads_ND: Tensor, at: Progress, *, overlap: Callable[[], None], **due: bool) -> None:
         before, sent_then = num_sent, []
-        push(own, grads_ND, progress, overlap=lambda: sent_then.append(num_sent) or overlap(), **due)
+        await push(own, grads_ND, at, overlap=lambda: sent_then.append(num_sent) or overlap(), **due)
         assert len(sent_then) == (num_sent > before)
         assert all(sent > before for sent in sent_then)
         num_calls[len(sent_then)] += 1
 
-    monkeypatch.setattr(FailoverClient, "start", counted)
+    monkeypatch.setattr(Requests, "start", counted)
     monkeypatch.setattr(client, "push", checked)
     caching = changed(config, cache__mode=mode, cache__lookahead=20, cache__staleness=2, strategy__name="none")
     run(changed(caching, data__max_train_samples=96, eval__every_steps=10), tmp_path)

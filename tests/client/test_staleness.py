@@ -1,6 +1,6 @@
 """Bounded staleness: held to a plain model of itself, to no cache at s = 0, and to the laws of failures at any s."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,7 +121,7 @@ class PlainModel:
 
 
 class Shards:
-    """A failover client over shards that do not die; ``lose`` restores one to its initial values."""
+    """Requests to shards that do not die; ``lose`` restores one to its initial values."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
@@ -141,10 +141,10 @@ class Shards:
             replies[rank] = None if request.pull_N is None else shard.gather(request.pull_N)
         return replies
 
-    def finish(self, replies: dict[Rank, Tensor | None], progress: Progress) -> dict[Rank, Tensor | None]:
+    async def finish(self, replies: dict[Rank, Tensor | None], progress: Progress) -> dict[Rank, Tensor | None]:
         return replies
 
-    def ask(self, requests: Mapping[Rank, Exchange], progress: Progress) -> dict[Rank, Tensor | None]:
+    async def ask(self, requests: Mapping[Rank, Exchange], progress: Progress) -> dict[Rank, Tensor | None]:
         return self.start(requests)
 
     def lose(self, client: StaleClient, rank: Rank) -> None:
@@ -181,7 +181,7 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
     )
     return StaleClient(
         ClientSpec(
-            failover=shards,  # type: ignore[arg-type]
+            requests=shards,  # type: ignore[arg-type]
             batches=batches,  # type: ignore[arg-type]
             run=run,
             num_steps=NUM_STEPS,
@@ -191,6 +191,13 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
             tracker=Tracker,
         )
     )
+
+
+def now(method: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a method that waits for nobody."""
+    with pytest.raises(StopIteration) as end:
+        method.send(None)
+    return end.value.value
 
 
 def progress_at(step: int) -> Progress:
@@ -224,11 +231,11 @@ def test_a_client_reads_and_writes_what_a_plain_model_does(
     client = make_client(shards, staleness=staleness, workers=workers, max_rows=max_rows)
     loss = 47 if max_rows is None else None  # which rows give way to others may be known before it
     for step in range(NUM_STEPS):
-        rows_ND = client.pull(progress_at(step)).rows_SX.clone()
+        rows_ND = now(client.pull(progress_at(step))).rows_SX.clone()
         grads_ND, keys = grads_of(step, len(rows_ND)), SkewedBatches()(step)[1].keys_N.tolist()
         # Boundaries at which nothing is lost split messages, and move no gradient.
         is_boundary = step + 1 in SAVES | BOUNDARIES | {loss}
-        client.push(grads_ND, progress_at(step), is_boundary=is_boundary, overlap=lambda: None)
+        now(client.push(grads_ND, progress_at(step), is_boundary=is_boundary, overlap=lambda: None))
         assert torch.equal(rows_ND, model.read(step, step % workers, keys)), step
         model.write(step % workers, keys, grads_ND)
         if step + 1 in SAVES:
@@ -249,10 +256,10 @@ def test_an_evaluation_sees_what_is_pending() -> None:
     shards = Shards(SkewedBatches.placement)
     client = make_client(shards, staleness=50, workers=3)
     for step in range(20):
-        grads_ND = grads_of(step, len(client.pull(progress_at(step)).rows_SX))
-        client.push(grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None)
+        grads_ND = grads_of(step, len(now(client.pull(progress_at(step))).rows_SX))
+        now(client.push(grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None))
     before_MD, (_, plan) = shards.rows_MD(), SkewedBatches()(1)
-    seen_ND = client.look_up(plan, progress_at(20))
+    seen_ND = now(client.look_up(plan, progress_at(20)))
     assert torch.equal(shards.rows_MD(), before_MD)
     pushes = make_pushes(*client._caches.drain(), 21, RATE)
     shards.start({rank: Exchange(push=push) for rank, push in zip(shards.shards, pushes, strict=True)})

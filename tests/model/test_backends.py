@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from harness.config.model import TrainerConfig
 from harness.core.errors import ConfigError
-from harness.core.shares import Share
 from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import DenseNetwork
@@ -229,21 +228,14 @@ def test_trainers_that_divide_a_batch_have_the_bits_of_one(optimizer: str, num_s
     """Losses, gradients of rows, parameters: those of one network on whole batches, with any number of threads."""
     make_team = [partial(make_share_trainer, TrainerConfig(num_threads=number)) for number in (1, 2)]
 
-    class Teams:
-        """Compute ranks of this process: the plain twin of those that are asked over RPC."""
-
-        num_shares = num_trainers
-        teams = tuple(make_team[number % 2]() for number in range(1, num_trainers))
-
-        def begin(self, shares: Sequence[Share]) -> Callable[[], list[Tensor]]:
-            return lambda: [team(share) for team, share in zip(self.teams, shares, strict=True)]
-
+    teams = [make_team[number % 2]() for number in range(1, num_trainers)]
     alone, divided = (tiny(optimizer=optimizer, backend="compiled", is_eager=True) for _ in range(2))
-    divided.divide(Teams())
     for seed in range(3):
         batch = batch_of(num_samples, seed)
         expected, expected_ND = alone.train(*batch)
-        loss, grads_ND = divided.train(*batch)
+        division = divided.divide(num_trainers, *batch)
+        division.compute()
+        loss, grads_ND = division.merge([team(share) for team, share in zip(teams, division.shares, strict=True)])
         assert loss == expected
         assert torch.equal(grads_ND.view(torch.int32), expected_ND.view(torch.int32))
     assert same(divided.state(), alone.state())

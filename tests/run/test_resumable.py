@@ -27,18 +27,17 @@ REBUILT: dict[str, set[str]] = {
     "Checkpoint": {"run", "uploaded"},
     "Checkpoints": {"root", "saving", "dense"},  # no save is under way
     "DirectClient": {
-        *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
-        *("rows_NX", "next_NX", "early_NX", "started", "is_void"),  # looked up again
+        *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
+        *("rows_NX", "next_NX", "early_NX", "sent", "is_void"),  # looked up again
     },
     "Drops": {*("num_samples", "score", "accounting", "injections", "supervisor", "progress", "repeats_exactly")},
     "Initial": {"run", "uploaded"},
     "Injections": {
         *("faults", "cluster", "supervisor", "recoveries", "overhead", "progress", "before_fault"),
-        "hand_over",
         *("is_evaluation", "is_suspended", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
-        *("spec", "failover", "ranks", "batches", "learning_rate", "spans", "window_steps", "planner"),
+        *("spec", "requests", "ranks", "batches", "learning_rate", "spans", "window_steps", "planner"),
         *("oracle", "held", "window", "following", "planned"),  # follow from before and stops
         *("under_way", "flushing", "slots_N"),  # of a step or a message that is over
     },
@@ -62,7 +61,7 @@ REBUILT: dict[str, set[str]] = {
     "Shard": {"placement", "rank_index", "seed", "dim", "count_updates", "optimizer", "before_change"},
     "SsuTracker": {"index", "lists_1", "lists", "tables_T"},  # the last as tables_TX
     "StaleClient": {
-        *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
+        *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
         *("pulled", "pushing"),  # of a step that is over
     },
     "StepLog": {
