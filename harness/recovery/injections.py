@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime, Phase, Struck
-from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
-from harness.recovery.recoveries import Recoveries
 
 
 class ChiefDied(Exception):
@@ -40,8 +38,6 @@ class Injections(Resumable):
     faults: Sequence[FaultTime]
     cluster: Cluster
     supervisor: SupervisorClient
-    recoveries: Recoveries
-    overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
 
@@ -98,8 +94,9 @@ class Injections(Resumable):
         return any(self.faults[number].takes_trainers for number in numbers)
 
     def take_over(self, struck: Struck) -> None:
-        """Record, in a new trainer, the failure ``struck`` that killed the former one."""
+        """Record, in a new trainer, the failure ``struck`` that killed the former one. The next request finds it."""
         self._take(struck)
+        self.cluster.expect_losses()
 
     def _take(self, struck: Struck) -> None:
         self._struck = self._struck.also(struck)

@@ -103,8 +103,6 @@ class Job:
             faults=faults,
             cluster=cluster,
             supervisor=supervisor,
-            recoveries=self.recoveries,
-            overhead=self.accounting.overhead,
             progress=self.progress,
             before_fault=self.steps.flush,
         )
@@ -188,7 +186,6 @@ class Job:
         return ResumePoints(
             parts={name: getattr(self, name) for name in names},
             client=self.client,
-            cluster=self.cluster,
             requests=self.requests,
             recoveries=self.recoveries,
             injections=self.injections,

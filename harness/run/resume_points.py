@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.protocol import Cluster, LoadState, WriteState
+from harness.cluster.protocol import LoadState, WriteState
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import Damaged, MustStartAnew, PointKept, RunStopped, StoreError, shown
 from harness.core.plans import CHIEF, Progress
@@ -49,7 +49,6 @@ class ResumePoints:
 
     parts: Mapping[str, Resumable]
     client: EmbeddingClient
-    cluster: Cluster
     requests: Requests
     recoveries: Recoveries
     injections: Injections
@@ -80,7 +79,7 @@ class ResumePoints:
         if point is None:
             return False
         self._load(read_state(root, point.files[CHIEF]))
-        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.cluster.ranks}
+        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.requests.ranks}
         if self.requests.ask_once(requests) is None:
             raise MustStartAnew(f"step {point.step}: a rank died while it loaded its state")
         return True
@@ -120,7 +119,6 @@ class ResumePoints:
         state, self._number = pickle.loads(succession.state)
         self._load(state)
         self.injections.take_over(succession.struck)
-        self.cluster.expect_losses()
         return True
 
     async def at_boundary(self, progress: Progress, *, saves: bool) -> None:
@@ -156,7 +154,7 @@ class ResumePoints:
         root = self._resumption.root
         await self.client.drain(progress)
         request = WriteState(root=root, number=number)
-        files: Mapping[str, FileRecord] | None = self.requests.ask_once(dict.fromkeys(self.cluster.ranks, request))
+        files: Mapping[str, FileRecord] | None = self.requests.ask_once(dict.fromkeys(self.requests.ranks, request))
         if files is None:
             return False
         own = write_state(root, CHIEF, number, progress.step, self._state(), fsync=self.fsync)

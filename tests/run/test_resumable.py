@@ -33,7 +33,7 @@ REBUILT: dict[str, set[str]] = {
     "Drops": {*("num_samples", "score", "accounting", "injections", "supervisor", "progress", "repeats_exactly")},
     "Initial": {"run", "uploaded"},
     "Injections": {
-        *("faults", "cluster", "supervisor", "recoveries", "overhead", "progress", "before_fault"),
+        *("faults", "cluster", "supervisor", "progress", "before_fault"),
         *("is_evaluation", "is_suspended", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
