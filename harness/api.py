@@ -1,4 +1,4 @@
-"""The harness from Python: one run, or a grid, with the checks, locks, records and errors of the command line.
+"""The harness from Python: one run or a grid, checked and recorded as by the command line.
 
     from harness import api
     api.grid("experiments/quickstart.yaml", ["seed=[0,1]"])

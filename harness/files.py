@@ -1,4 +1,4 @@
-"""Paths as users write them, atomic writes of text files, errors that name the file, and folders that are held open."""
+"""Files that appear whole or not at all, errors that name a file, folders held open."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""Imports modules of source so that what runs is what is recorded: the digest of a module is that of the loaded bytes.
+"""The importer, which notes the digest of each source as it is loaded: what runs is what is recorded.
 
 This holds for all modules of this package, and for all others that belong neither to the standard library nor to an
 installed distribution. They are called own modules here. ``import harness`` installs the importer. It guarantees:

@@ -4,7 +4,9 @@ Every exemption stands in a table here, with its reason.
 """
 
 import ast
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ARCHITECTURE = " ".join((ROOT / "docs" / "ARCHITECTURE.md").read_text().split())
 
 FLOORS: tuple[tuple[str, ...], ...] = (  # bottom to top; rooms of one floor do not import each other
     ("kernels",),
@@ -229,10 +232,24 @@ def test_analysis_reads_records_only() -> None:
     assert {judge for judge in judges if "harness.core.strategies" in imports()[judge]} == look
 
 
-def test_torch_distributed_lives_in_three_files() -> None:
-    """torch's communication is in cluster/group.py (joining, leaving), rpc.py and rank_process.py (asking) alone."""
-    users = {module.name for module in MODULES if module.uses_torch_distributed()}
-    assert users == {"harness.cluster.group", "harness.cluster.rpc", "harness.cluster.rank_process"}
+def test_torch_distributed_lives_in_the_files_that_the_page_names() -> None:
+    """torch's communication, in the sentence of docs/ARCHITECTURE.md."""
+    users = {module.name.replace(".", "/") + ".py" for module in MODULES if module.uses_torch_distributed()}
+    sentence = ARCHITECTURE[ARCHITECTURE.index("torch's communication is used in") :].partition(" alone.")[0]
+    assert users == set(re.findall(r"`(harness/[\w/]+\.py)`", sentence))
+
+
+def test_the_picture_and_the_files_of_the_page_are_those_of_the_source() -> None:
+    """docs/architecture.svg is what its script draws now; each file that docs/ARCHITECTURE.md names exists."""
+    drawn = subprocess.run(
+        [sys.executable, "-c", "import architecture, sys; sys.stdout.write(architecture.picture())"],
+        cwd=ROOT / "docs", capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert (ROOT / "docs" / "architecture.svg").read_text() == drawn, "run: python docs/architecture.py"
+    named = {name.removeprefix("harness/") for name in re.findall(r"`([a-z_/]+/[\w]*\.py)`", ARCHITECTURE)}
+    assert named, "the page names files"
+    places = (ROOT / "harness", ROOT)
+    assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
 
 
 def test_compilers_and_views_are_fenced_in() -> None:

@@ -1,9 +1,16 @@
 """The lookahead cache: the trainer holds rows that coming batches share (BagPipe, SOSP 2023, arXiv 2202.12429).
 
-docs/ARCHITECTURE.md, "The lookahead cache", describes it. The client is exact: the cache updates a row as the optimizer
-of its PS rank would, and a batch always reads the newest version of a row. After the actions at a boundary every rank
-is sent a message, so that a kill is detected at its own boundary. The forecast of boundaries can change only there. If
-a planned window should now end elsewhere, the cache is emptied and all windows are planned anew.
+Batches are known in advance, so an oracle plans windows of ``cache.lookahead / 2`` steps in the background: the rows
+that a window needs, those of them that the next one needs too, and those that can go. A window trains on the cache
+alone. One message a rank and window writes back what leaves and fetches what the next window needs. The client is
+exact: the cache updates a row as the optimizer of its PS rank would, and a batch always reads the newest version of a
+row.
+
+Windows end where a save, an evaluation or a kill is due. There all dirty rows and touches are flushed, so that a save
+means the same with and without a cache. After the actions at a boundary every rank is sent a message, so that a kill is
+detected at its own boundary. The forecast of boundaries can change only there. If a planned window should now end
+elsewhere, the cache is emptied and all windows are planned anew. Rows of a shard that is restored alone are discarded
+and fetched again; after a rollback the cache starts empty.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, or rows to write back, S slots or rows that a step touched, K rows that a call

@@ -9,8 +9,21 @@ own updates not yet pushed. c_g: the clock of the row at its PS rank. s is ``cac
   Otherwise its pending gradients are pushed and the row is fetched anew.
 - Beyond ``cache.max_rows`` copies the least recently used one is evicted, and its pending gradients are pushed.
 
-docs/ARCHITECTURE.md, "Bounded staleness", has the consequences, the differences from HET, and what saves, evaluations
-and failures do to the caches.
+So a row that is read lacks at most s updates that others have pushed, and as many of each worker that has not pushed.
+With s = 0 the results are those of no cache, to the bit. Each rank gets one message a step, as without a cache.
+
+- Where a save is due, all that is pending is pushed and the caches are emptied: what follows depends on the checkpoint
+  alone. Kills and evaluations change no cache; an evaluation sees rows as if everything had been pushed.
+- When a shard is restored alone, the copies of its rows are discarded; gradients pending for it are lost, and counted.
+
+Where descriptions of HET differ, this follows its release (Hsword/Hetu, ``src/hetu_cache/src/cache.cc``). The bound of
+reads is stricter than the other reading, c_g - c_c <= s. Differences from HET:
+
+- One trainer runs the workers in turn: batch t is of worker t mod W. Nothing races, and a run can be repeated. The
+  workers share one dense network, which is updated after every batch.
+- All pushes pass through the trainer, so a row's clock is at hand. ``clock_bytes`` is what asking for it would cost.
+- A batch counts as one update of a row; in Hetu every occurrence of the row in the batch does. In Hetu's release a row
+  that is too old is replaced without a push, and pending gradients are added to the new value.
 
 A row is found by one look-up in an array of 4 bytes a row (only pages in use take memory). So the cost of a step does
 not depend on the number of cached rows.

@@ -1,6 +1,8 @@
 """Objects whose state can be saved, so that a later process continues a run to the bit.
 
-A resume point is the state of all such objects at one boundary between steps (docs/ARCHITECTURE.md, "Resume").
+A resume point is the state of all such objects at one boundary between steps. A class names its fields of
+state once; fields that are constants of the run, or follow from others, are left out. ``tests/run/test_resumable.py``
+has the table of them, so that a new field cannot be forgotten.
 """
 
 from collections import deque

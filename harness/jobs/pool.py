@@ -1,7 +1,11 @@
 """Runs cells as jobs of submitit: submits the jobs, watches the cells' folders, and yields outcomes.
 
 The command may be interrupted and started again: it asks the cluster for living jobs, and submits no second job for a
-cell.
+cell. Jobs are found by their names: on SLURM that of a job array leads to the list of its cells, written before the
+array is submitted; a local job is a process whose command line names a folder of its cell. A job has ended when its
+cluster does not list it any more; a cluster that does not answer has ended nothing. SIGINT is blocked while sbatch
+runs, and local jobs have a session of their own. A command that is killed between sbatch and submitit's move of the
+jobs' files leaves jobs that end after a minute, and their cells are submitted again.
 """
 
 import logging

@@ -2,6 +2,12 @@
 
 A resume point is the whole state of a run at a boundary. It is not a save: it charges nothing and changes no counter,
 tracker or event. A resumed run therefore ends with the same record as a run that was not interrupted.
+
+Each PS rank and the trainer write ``state-N.bin``, in the format of the store; the supervisor writes ``point-N.json``
+last: its own state, the hashes of config and code, the records of the files, and the position in ``events.jsonl``. Then
+it removes the point before. No point is written while a save is under way or a lost rank has not been found: a resume
+point recovers nobody. The run that goes on removes later checkpoints and events, and begins with the save, evaluation
+and faults of the point's boundary. A new trainer after an unplanned death goes on in the same way.
 """
 
 import logging

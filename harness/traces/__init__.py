@@ -1,5 +1,6 @@
-"""Failure traces: reading and writing (trace), planned faults of a run (schedule), import, generation, statistics.
+"""Failure traces: files, public logs, generators, statistics, and the faults of a run.
 
-Modules for traces from public logs: importers, then mapping. For generated traces: spec, generate, regime; learn makes
-a spec from a trace. For a job's part of a trace: job_trace, mismatch. For statistics: gaps, fits, statistics.
+``trace`` reads and writes; ``importers`` and ``mapping`` make traces of public logs, ``spec``, ``generate``, ``regime``
+and ``learn`` make them by laws; ``job_trace`` and ``schedule`` turn a trace into the planned faults of a run; ``gaps``,
+``fits`` and ``statistics`` measure one. Add a log format by a function and an entry in ``importers``.
 """

@@ -1,1 +1,4 @@
-"""The export of runs to wandb: a separate process reads a run's ``events.jsonl``, while the run trains or later."""
+"""The export of runs to wandb, by a process that reads a run's events.
+
+It reads ``events.jsonl`` while the run trains or later, and nothing depends on it. Only ``server`` imports wandb.
+"""
