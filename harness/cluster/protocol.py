@@ -213,7 +213,7 @@ class Written:
         compacted: whether older files were merged into a new base.
         waited_s: how long steps waited for a save in the background.
         is_late: the rank replaces one that died during the save; its rows are as of its reply, not of the save's step.
-        struck: numbers of the planned faults by which the first write failed; the rank then wrote its part again.
+        faults: numbers of the planned faults by which the first write failed; the rank then wrote its part again.
         failed_s: from the start of that write to its failure.
     """
 
@@ -225,7 +225,7 @@ class Written:
     compacted: bool
     waited_s: float = 0.0
     is_late: bool = False
-    struck: tuple[int, ...] = ()
+    faults: tuple[int, ...] = ()
     failed_s: float = 0.0
 
 

@@ -126,17 +126,17 @@ class Saver:
         The first attempt fails before it has read a row. Raises StoreError if the disk fails in another way.
         """
         request = contents.request
-        struck = tuple(number for number in request.faults if number in self.write_faults)
-        if not struck:
+        faults = tuple(number for number in request.faults if number in self.write_faults)
+        if not faults:
             return self._write_files(contents, rows)
-        self.store.fail_next_write(self.write_faults[struck[0]])
+        self.store.fail_next_write(self.write_faults[faults[0]])
         began_s = time.monotonic()
         with suppress(StoreError):
             self._write_files(contents, rows)
             raise AssertionError("a write that is to fail fails")
         failed_s = time.monotonic() - began_s
         self.store.discard(request.sequence)
-        return replace(self._write_files(contents, rows), struck=struck, failed_s=failed_s)
+        return replace(self._write_files(contents, rows), faults=faults, failed_s=failed_s)
 
     def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
         request, parts, builds_on, saved_counts = contents

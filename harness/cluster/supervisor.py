@@ -13,13 +13,13 @@ from harness.cluster.members import Members
 from harness.cluster.supervisor_client import Resumption, Succession
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
-from harness.core.faults import Hit, PlannedFault, Powers, Struck, Victims, merge_faults
+from harness.core.faults import Effect, Injection, PlannedFault, RankFaults, merge_faults
 from harness.core.plans import Rank, host_name, rank_order
 from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 
 
-class Ranks(Victims, Protocol):
+class Ranks(RankFaults, Protocol):
     """The interface by which the supervisor injects faults into ranks and replaces dead ones.
 
     ``members``: the table of lost ranks. A method that kills or stops ranks counts them as lost there.
@@ -158,7 +158,7 @@ class Supervisor(Resumable):
         state: bytes | None = None,
         *,
         phase: str | None = None,
-    ) -> Struck:
+    ) -> Injection:
         """Carry out and record planned faults; see :meth:`SupervisorClient.inject`.
 
         ``phase``: the phase that the events name; None: the planned one.
@@ -166,14 +166,14 @@ class Supervisor(Resumable):
         assert set(numbers).isdisjoint(self._carried_out), "a planned fault is carried out once"
         self._carried_out += numbers
         planned = merge_faults(step, [self.planned_faults[number] for number in numbers])
-        hits: dict[Rank, Hit] = {}
+        effects: dict[Rank, Effect] = {}
         for fault, ranks in planned.ranks_by_fault.items():
-            hits |= fault.strike(ranks, planned, Powers(self.ranks, self.store))
+            effects |= fault.strike(planned, ranks, self.ranks, self.store)
         if seconds is not None:
-            hits = {rank: Hit(machine={"seconds": failed_s}) for rank, failed_s in seconds.items()}
+            effects = {rank: Effect(machine={"seconds": failed_s}) for rank, failed_s in seconds.items()}
         for rank, strike in planned.strikes.items():
-            if rank in hits:
-                self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
+            if rank in effects:
+                self._record_fault(planned, rank, samples, effects[rank], phase or planned.phase)
             elif strike.fault.damage:
                 raise RunFailed(
                     f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {step} for the fault "
@@ -181,11 +181,11 @@ class Supervisor(Resumable):
                 )
         if planned.time.takes_chief:
             assert state is not None, "a trainer that is to die hands its state over"
-            self._succession = Succession(state=state, struck=planned.struck)
+            self._succession = Succession(state=state, injection=planned.injection)
             self.ranks.replace_chief(self.ranks.members.planned)  # and ranks struck before, which were not found
-        return planned.struck
+        return planned.injection
 
-    def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
+    def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, effect: Effect, phase: str) -> None:
         """Record the fault of one rank."""
         hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
@@ -202,8 +202,8 @@ class Supervisor(Resumable):
                 loss=fault.loss,
                 repair_h=planned.repair_h,
                 lost_host=None if host is None else host_name(host),
-                details=dict(hit.details),
-                machine=dict(hit.machine),
+                details=dict(effect.details),
+                machine=dict(effect.machine),
             )
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.core.faults import Struck
+from harness.core.faults import Injection
 from harness.core.plans import Rank
 from harness.store import FileRecord, Manifest, ResumePoint
 
@@ -15,12 +15,12 @@ from harness.store import FileRecord, Manifest, ResumePoint
 class Succession:
     """The state from which a new trainer starts after a planned fault has killed the former one.
 
-    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``struck``: the facts of the
+    ``state``: the result of :meth:`harness.run.resume_points.ResumePoints.hand_over`. ``injection``: the facts of the
     failure that its charge depends on.
     """
 
     state: bytes
-    struck: Struck
+    injection: Injection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class SupervisorClient:
         numbers: Sequence[int],
         seconds: Mapping[Rank, float] | None = None,
         state: bytes | None = None,
-    ) -> Struck:
+    ) -> Injection:
         """Have planned faults of one phase carried out, as one failure, and recorded.
 
         The result does not tell which ranks were struck: the trainer detects their deaths by itself.

@@ -23,8 +23,8 @@ Detail = float | str
 _NUM_BITS = 1 << 62  # more bits than a file has
 
 
-class Victims(Protocol):
-    """The operations on ranks that faults use."""
+class RankFaults(Protocol):
+    """The operations on ranks by which faults are injected."""
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
         """Kill and reap all of ``ranks``, and all processes of the run on ``hosts`` (indices into ``cluster.hosts``).
@@ -38,8 +38,8 @@ class Victims(Protocol):
         ...
 
 
-class Files(Protocol):
-    """The operations on files of the newest checkpoint that faults use."""
+class FileFaults(Protocol):
+    """The operations on files of the newest checkpoint by which faults are injected."""
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Replace the content of the newest file with rows of ``rank`` by ``change(content)``.
@@ -57,18 +57,14 @@ class Files(Protocol):
         ...
 
 
-class Powers(NamedTuple):
-    """The operations that :meth:`Fault.strike` may use."""
-
-    ranks: Victims
-    files: Files
-
-
-class Hit(NamedTuple):
-    """The record of one fault on one rank, for its event: ``details``, equal on both engines, and ``machine``."""
+class Effect(NamedTuple):
+    """What one fault did to one rank, for its event: ``details``, equal on both engines, and ``machine``."""
 
     details: Mapping[str, Detail] = {}
     machine: Mapping[str, Any] = {}
+
+
+Effects = Mapping[Rank, Effect]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +107,12 @@ class Fault:
         """This fault with its random parts drawn. The generator depends on seed, fault name and line alone."""
         return self
 
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """Carry out the fault on ``ranks``, which are some or all ranks of ``planned``; returns a record by rank.
+    def strike(self, planned: "PlannedFault", on: Sequence[Rank], ranks: RankFaults, files: FileFaults) -> Effects:
+        """Carry out the fault on the ranks ``on``, some or all of ``planned``, by ``ranks`` and ``files``.
 
-        A rank that the fault could not strike has no record.
+        Returns the effect by rank; a rank that the fault could not strike has none.
         """
-        return dict.fromkeys(ranks, Hit())
+        return dict.fromkeys(on, Effect())
 
 
 class Death(Fault):
@@ -134,8 +130,8 @@ class Kill(Death):
 
     takes_hosts = True
 
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        return _hits(powers.ranks.kill(ranks, planned.hosts))
+    def strike(self, planned: "PlannedFault", on: Sequence[Rank], ranks: RankFaults, files: FileFaults) -> Effects:
+        return _machine(ranks.kill(on, planned.hosts))
 
 
 class Hang(Death):
@@ -143,8 +139,8 @@ class Hang(Death):
 
     loss = "mute"
 
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        return _hits(powers.ranks.hang(ranks))
+    def strike(self, planned: "PlannedFault", on: Sequence[Rank], ranks: RankFaults, files: FileFaults) -> Effects:
+        return _machine(ranks.hang(on))
 
 
 class WriteFailure(Fault):
@@ -162,7 +158,7 @@ class WriteFailure(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class BitFlip(Fault):
-    """One bit of the rows in the newest file of each struck rank is flipped on disk: :meth:`Files.flip_bit`."""
+    """One bit of the rows in the newest file of each struck rank is flipped on disk: :meth:`FileFaults.flip_bit`."""
 
     number: int = 0
 
@@ -173,13 +169,13 @@ class BitFlip(Fault):
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
         return replace(self, number=int(make_generator().integers(_NUM_BITS)))
 
-    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        flipped = {rank: powers.files.flip_bit(rank, self.number) for rank in ranks}
-        return {rank: Hit({"path": found[0], "bit": found[1]}) for rank, found in flipped.items() if found}
+    def strike(self, planned: "PlannedFault", on: Sequence[Rank], ranks: RankFaults, files: FileFaults) -> Effects:
+        flipped = {rank: files.flip_bit(rank, self.number) for rank in on}
+        return {rank: Effect({"path": found[0], "bit": found[1]}) for rank, found in flipped.items() if found}
 
 
-def _hits(machines: Mapping[Rank, Mapping[str, Any]]) -> dict[Rank, Hit]:
-    return {rank: Hit(machine=machine) for rank, machine in machines.items()}
+def _machine(machines: Mapping[Rank, Mapping[str, Any]]) -> Effects:
+    return {rank: Effect(machine=machine) for rank, machine in machines.items()}
 
 
 _ERRNOS = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
@@ -195,8 +191,8 @@ FAULTS: dict[str, type[Fault]] = {
 """All faults, by the name that a trace gives them."""
 
 
-class Struck(NamedTuple):
-    """The facts of a failure that its charge depends on, besides the profile's prices.
+class Injection(NamedTuple):
+    """The facts of an injected failure that its charge depends on, besides the profile's prices.
 
     ``repair_h``: emulated hours of rescheduling; None if the trace has none. ``hangs``: whether a rank hung.
     ``takes_trainers``: whether all trainers died.
@@ -206,10 +202,10 @@ class Struck(NamedTuple):
     hangs: bool = False
     takes_trainers: bool = False
 
-    def also(self, other: "Struck") -> "Struck":
+    def also(self, other: "Injection") -> "Injection":
         """Merge two failures into one: the longer repair, and the facts of both."""
         repair_h = longest((self.repair_h, other.repair_h))
-        return Struck(repair_h, self.hangs or other.hangs, self.takes_trainers or other.takes_trainers)
+        return Injection(repair_h, self.hangs or other.hangs, self.takes_trainers or other.takes_trainers)
 
 
 class FaultTime(NamedTuple):
@@ -293,9 +289,9 @@ class PlannedFault:
         return found
 
     @property
-    def struck(self) -> Struck:
+    def injection(self) -> Injection:
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
-        return Struck(self.repair_h, hangs, self.takes_trainers)
+        return Injection(self.repair_h, hangs, self.takes_trainers)
 
     @property
     def time(self) -> FaultTime:

@@ -252,7 +252,7 @@ class _Run:
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
-        self.ledgers.charge_recovery(plan, progress, planned_kill.struck)
+        self.ledgers.charge_recovery(plan, progress, planned_kill.injection)
         self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.cluster.protocol import Written
 from harness.core.events import BUCKETS, Recovered, Saved
-from harness.core.faults import Struck
+from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
 from harness.core.plans import CHIEF, Progress, Rank, RecoveryPlan, SavePlan
@@ -36,7 +36,7 @@ class Ledgers:
     shard_bytes: Mapping[Rank, int]
 
     def charge_recovery(
-        self, plan: RecoveryPlan, progress: Progress, struck: Struck, upload_bytes: int = 0
+        self, plan: RecoveryPlan, progress: Progress, injection: Injection, upload_bytes: int = 0
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
@@ -58,13 +58,13 @@ class Ledgers:
         load_bytes = self.bytes_full if goes_back else load_bytes
         cost = self.overhead.charge_failure(
             progress.samples - resumes_at,
-            struck.repair_h,
+            injection.repair_h,
             load_bytes=load_bytes,
             bytes_full=self.bytes_full,
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
             num_ranks=takes_spares * len(plan.ranks),
-            hangs=struck.hangs,
+            hangs=injection.hangs,
         )
         added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
         if goes_back:
@@ -126,7 +126,7 @@ class Accounting(Ledgers, Resumable):
                 if reply.persisted_updates is not None and reply.persisted_tracked is not None:
                     self.updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
             self.updates.committed()
-        repeated = sum(reply.payload_bytes for reply in written.values() if reply.struck)
+        repeated = sum(reply.payload_bytes for reply in written.values() if reply.faults)
         parts = sum(reply.payload_bytes for reply in written.values())
         payload = manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
@@ -158,13 +158,13 @@ class Accounting(Ledgers, Resumable):
         *,
         uploaded: Mapping[Rank, UploadedRows],
         in_flight: Mapping[Rank, tuple[int, int]],
-        struck: Struck,
+        injection: Injection,
     ) -> Recovered:
         """Charge a failure and return the event of its recovery.
 
         ``uploaded``: by dead PS rank, the rows that its replacement got from the trainer. ``in_flight``: by rank, the
-        correction of its lost updates, all and tracked (``UpdateLedger.lost``). ``struck``: facts of the failure, for
-        its charge.
+        correction of its lost updates, all and tracked (``UpdateLedger.lost``). ``injection``: what the charge depends
+        on.
         """
         plan, loss = restoration.plan, restoration.loss
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
@@ -174,7 +174,7 @@ class Accounting(Ledgers, Resumable):
             self.unmeasured.append(list(plan.ranks))
         self.measured_s["load"] += restoration.load_s
         self.measured_s["reschedule"] += restoration.reschedule_s
-        cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)
+        cost, pls = self.charge_recovery(plan, progress, injection, upload_bytes)
         lost: list[tuple[int, int]] = []
         if self.updates is not None:
             lost = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.faults import FaultTime, Phase, Struck
+from harness.core.faults import FaultTime, Injection, Phase
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 
@@ -32,8 +32,8 @@ class Injections(Resumable):
         before_fault: called before each fault, to record earlier events before those of the fault.
     """
 
-    _state = ("_to_come", "_armed", "_struck")
-    _state_types = (Struck,)
+    _state = ("_to_come", "_armed", "_injection")
+    _state_types = (Injection,)
 
     faults: Sequence[FaultTime]
     cluster: Cluster
@@ -46,7 +46,7 @@ class Injections(Resumable):
         self._to_come = deque(sorted(later, key=lambda number: self.faults[number].step))
         self._armed: list[int] = []
         self._is_evaluation = self._is_suspended = False
-        self._struck = Struck()  # since the last failure
+        self._injection = Injection()  # since the last failure
         self.is_hidden = False
 
     def reach(self, step: int) -> None:
@@ -93,18 +93,18 @@ class Injections(Resumable):
         """Whether any of the faults with these numbers kills all trainers."""
         return any(self.faults[number].takes_trainers for number in numbers)
 
-    def take_over(self, struck: Struck) -> None:
-        """Record, in a new trainer, the failure ``struck`` that killed the former one. The next request finds it."""
-        self._take(struck)
+    def take_over(self, injection: Injection) -> None:
+        """Record, in a new trainer, the failure ``injection`` that killed the former one. The next request finds it."""
+        self._take(injection)
         self.cluster.expect_losses()
 
-    def _take(self, struck: Struck) -> None:
-        self._struck = self._struck.also(struck)
+    def _take(self, injection: Injection) -> None:
+        self._injection = self._injection.also(injection)
         self.is_hidden = True
 
     def _inject(
         self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: bytes | None = None
-    ) -> Struck:
+    ) -> Injection:
         self.before_fault()
         progress = self.progress()
         return self.supervisor.inject(progress.step, progress.samples, numbers, seconds, state)
@@ -116,10 +116,10 @@ class Injections(Resumable):
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
         """Have the faults recorded that struck a save, all parts of which are on disk now. They do not strike again."""
-        struck = {number for reply in written.values() for number in reply.struck}
+        struck = {number for reply in written.values() for number in reply.faults}
         if struck:
             self._armed = [number for number in self._armed if number not in struck]
-            self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.struck})
+            self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.faults})
 
     def waits_for(self, phase: Phase) -> bool:
         """Whether a fault would strike if the run entered ``phase`` now."""
@@ -162,12 +162,12 @@ class Injections(Resumable):
     @property
     def has_taken_trainers(self) -> bool:
         """Whether the failure that is not charged yet killed all trainers."""
-        return self._struck.takes_trainers
+        return self._injection.takes_trainers
 
-    def take_struck(self) -> Struck:
+    def take_injection(self) -> Injection:
         """Return the facts of all losses since the last call, merged into one failure."""
-        struck, self._struck, self.is_hidden = self._struck, Struck(), False
-        return struck
+        injection, self._injection, self.is_hidden = self._injection, Injection(), False
+        return injection
 
 
 _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))

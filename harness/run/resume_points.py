@@ -124,7 +124,7 @@ class ResumePoints:
             return False
         state, self._number = pickle.loads(succession.state)
         self._load(state)
-        self.injections.take_over(succession.struck)
+        self.injections.take_over(succession.injection)
         return True
 
     async def at_boundary(self, progress: Progress, *, saves: bool) -> None:

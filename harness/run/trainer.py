@@ -187,7 +187,7 @@ class Trainer:
                 restoration,
                 uploaded=self._recoveries.uploaded(plan),
                 in_flight=self._client.shards_restored(losing(plan)) if plan.kinds else {},
-                struck=self._injections.take_struck(),
+                injection=self._injections.take_injection(),
             )
         )
         self._supervisor.status(phase="train")
