@@ -127,9 +127,10 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
     from harness.cluster.server import RankServer  # noqa: PLC0415
     from harness.core.plans import SavePlan  # noqa: PLC0415
     from harness.run.spec import RunSpec  # noqa: PLC0415
+    from harness.store import FileStore  # noqa: PLC0415
 
     run_spec = RunSpec(config)
-    spec = run_spec.rank_spec(folder)
+    spec = run_spec.rank_spec(FileStore(folder))
     folder.mkdir()
     held_bytes = resident_bytes()
     server, num_rows = RankServer(spec, "ps0"), spec.placement.num_rows(0)

@@ -40,7 +40,7 @@ from harness.core.faults import PlannedFault, Strike
 from harness.core.plans import ps_rank
 from harness.run.assemble import make_world
 from harness.run.spec import RunSpec
-from harness.store import CheckpointStore
+from harness.store import FileStore
 
 _WARM_UP = 50  # rounds that are not timed
 _DIM = 16
@@ -101,7 +101,9 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
 
 
 def measure_world(config: Config, folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    spec = RunSpec(config).rank_spec(folder / "checkpoints")
+    store = FileStore(folder / "checkpoints", fsync=False)
+    store.open()
+    spec = RunSpec(config).rank_spec(store)
     world = make_world(config, spec, partial(exercise, options.rows, options.messages, options.kills))
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(options.kills)]
@@ -114,7 +116,6 @@ def measure_world(config: Config, folder: Path, options: argparse.Namespace) -> 
             marks.append((time.process_time(), processor_s(world.pids["ps0"])))
             found.update(event)
 
-    store = CheckpointStore(folder / "checkpoints", fsync=False)
     supervisor = Supervisor(ranks=world, sink=sink, store=store, planned_faults=kills, on_status=lambda **_: None)
     try:
         world.start()

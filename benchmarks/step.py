@@ -58,6 +58,7 @@ from harness.model.dlrm import BACKENDS
 from harness.model.models import SIZES, model_size
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
+from harness.store import Store
 
 ENGINES: dict[str, dict[str, Any]] = {
     "local": {"engine": "local"},
@@ -106,12 +107,13 @@ class TimedEffects(SupervisorClient):
 
 
 def timed_train(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, store: Store, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The job of the trainer rank, with a cluster and a client of the supervisor that measure."""
     spent_s: _turns.Parts = defaultdict(float)
-    timed = TimedEffects(supervisor, spent_s, checkpoints.parent)
-    trainer.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
+    assert store.root is not None, "it is of files"
+    timed = TimedEffects(supervisor, spent_s, store.root.parent)
+    trainer.train(config, store, faults, TimedCluster(cluster, spent_s), timed)
 
 
 def dense(config: Config, folder: Path, tick: _turns.Tick) -> None:

@@ -23,7 +23,7 @@ from benchmarks._processes import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps, ratio
 from harness.core.events import Saved
 from harness.record.event_log import read_events
-from harness.store import ShardStore
+from harness.store import FileStore, RowSource
 
 DIM = 16
 R_FRAC = 0.125  # CPR's share of rows per priority save
@@ -45,11 +45,11 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
 
 
 def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
-    store = ShardStore(root, "ps0", fsync=True)
+    store, rows = FileStore(root, fsync=True), RowSource(rows_ND)
     cases: dict[str, Callable[[], object]] = {
         "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
-        "base": lambda: store.write_base(0, 0, rows_ND),
-        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice_K]),
+        "base": lambda: store.write_base("ps0", 0, 0, rows),
+        "delta 12.5 %": lambda: store.write_delta("ps0", 1, 1, rows, [choice_K]),
     }
     return {name: cost_of(case)[1] for name, case in cases.items()}
 

@@ -41,6 +41,7 @@ from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.model.models import model_size
 from harness.run.spec import RunSpec
+from harness.store import MemoryStore
 
 STRATEGIES = {
     "none": "none",
@@ -65,7 +66,7 @@ class Tracked:
     """The shard of a PS rank with the tracker that a strategy asks for; counters only where the tracker needs them."""
 
     def __init__(self, config: Config, k: int, dim: int) -> None:
-        spec = RunSpec(config).rank_spec(Path())
+        spec = RunSpec(config).rank_spec(MemoryStore())
         make_tracker = TRACKERS[spec.tracker.kind]
         self.shard = Shard(spec.placement, k, dim, seed=spec.seed, count_updates=make_tracker.needs_counts)
         self.shard.rows_MD.zero_()  # so that the system has given all pages

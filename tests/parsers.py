@@ -36,7 +36,7 @@ from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
 from harness.record.rundir import RunDir, is_sealed, read_config, verify
-from harness.store import FileRecord, Manifest, ResumePoint, ShardStore, read_state, write_state
+from harness.store import FileRecord, FileStore, Manifest, ResumePoint, read_state, write_state
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import LogFormat
 from harness.traces.regime import draw
@@ -177,6 +177,7 @@ def _point(rng: Rng) -> bytes:
         step=int(rng.integers(100)),
         config_hash="0" * 16,
         code="1" * 16,
+        store="files",
         events=EventsPosition(num_bytes=100, num_events=3, digest="2" * 32),
         checkpoint=1,
         files={"ps0": record},
@@ -395,7 +396,7 @@ def _read_content(rank: str, path: Path) -> None:
     record = next(record for record in _checkpoint()[0].files if record.path.startswith(rank))
     root = placed(path, record.path)
     if rank == "ps0":
-        ShardStore(root, rank).read_into((record,), torch.empty_like(rows_of(0)))
+        FileStore(root).read_rows((record,), torch.empty_like(rows_of(0)))
     else:
         read_state(root, record)
     same(path.read_bytes(), _content(rank))

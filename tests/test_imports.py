@@ -50,6 +50,7 @@ TORCH_DRAWS = {"torch.manual_seed", "torch.seed", "torch.rand", "torch.randn", "
 
 MAY_BRANCH_ON_THE_ENGINE = {
     "harness.run.assemble": "the one place that knows which engine a run is on",
+    "harness.run.spec": "memory can keep checkpoints where the ranks share it, and in no result is where they were",
     "harness.grid.worker": "only a cell on rpc needs a fork server, and starting one is in no result",
     "harness.run.needs": "memory of processes and time of messages are expected of this machine and in no result",
     "harness.grid.runner": "how many cells run at once is a matter of this machine and in no result",

@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from harness.cluster.protocol import Save, Written
 from harness.core.errors import StoreError
+from harness.core.plans import Rank
 from harness.core.shard import SavedCounts, Shard
 from harness.core.trackers import Tracker
 from harness.store import (
+    FailingSource,
     FileRecord,
     Part,
     RowSource,
-    ShardStore,
     Snapshot,
+    Store,
     in_background,
     save_kind,
     wants_compaction,
@@ -38,7 +40,7 @@ class _Contents(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Saver:
-    """Saves one shard; at most one save is pending in the background.
+    """Saves the shard of ``rank``; at most one save is pending in the background.
 
     Args:
         tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
@@ -48,10 +50,11 @@ class Saver:
     A save raises StoreError if its files cannot be written: a save in the background, when it is finished.
     """
 
+    rank: Rank
     shard: Shard
     tracker: Tracker
     tracked: Sequence[int]
-    store: ShardStore
+    store: Store
     buffer_bytes: int
     write_faults: Mapping[int, int]
     _pending: tuple[Save, Snapshot, Future[Written]] | None = field(default=None, init=False)
@@ -74,7 +77,7 @@ class Saver:
             rows.release()
             wait([writing])
             self._forget()
-            self.store.discard(request.sequence)
+            self.store.discard(self.rank, request.sequence)
 
     def _forget(self) -> None:
         self._pending = None
@@ -110,7 +113,7 @@ class Saver:
         """Fix the contents of the save, and count its updates as saved. A pending save is abandoned before."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
-        self.store.discard(request.sequence)
+        self.store.discard(self.rank, request.sequence)
         self.shard.mirrored_N = request.mirrored_N
         kind = save_kind(request.plan.kind)
         rows = kind.rows(self.shard, self.tracker, self.tracked, request.step)
@@ -129,13 +132,12 @@ class Saver:
         faults = tuple(number for number in request.faults if number in self.write_faults)
         if not faults:
             return self._write_files(contents, rows)
-        self.store.fail_next_write(self.write_faults[faults[0]])
         began_s = time.monotonic()
-        with suppress(StoreError):
-            self._write_files(contents, rows)
+        with suppress(StoreError, OSError):
+            self._write_files(contents, FailingSource(rows.rows_MD, self.write_faults[faults[0]]))
             raise AssertionError("a write that is to fail fails")
         failed_s = time.monotonic() - began_s
-        self.store.discard(request.sequence)
+        self.store.discard(self.rank, request.sequence)
         return replace(self._write_files(contents, rows), faults=faults, failed_s=failed_s)
 
     def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
@@ -143,9 +145,9 @@ class Saver:
         sequence, step, encoding = request.sequence, request.step, save_kind(request.plan.kind).encoding
         compacted = False
         if parts is None:
-            newest = self.store.write_base(sequence, step, rows, encoding=encoding)
+            newest = self.store.write_base(self.rank, sequence, step, rows, encoding=encoding)
         else:
-            newest = self.store.write_delta(sequence, step, rows, parts, encoding=encoding)
+            newest = self.store.write_delta(self.rank, sequence, step, rows, parts, encoding=encoding)
             rows.release()
             if compacted := wants_compaction(builds_on):
                 builds_on = (self.store.compact(builds_on, sequence),)

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 import xxhash
@@ -43,7 +42,7 @@ from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.shares import ShareTrainer
 from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
-from harness.store import ShardStore, read_state, save_kind, write_state
+from harness.store import Store, read_state, save_kind, write_state
 from harness.store.format import bytes_of
 
 COPY_BYTES = 32 << 20
@@ -57,8 +56,9 @@ Reach = Callable[[Rank, Request], Reply]
 class RankSpec:
     """The parameters of a PS rank or a compute rank; can be pickled.
 
-    ``write_faults``: by rank, by number of a planned fault, the system's error (errno) with which its write fails.
-    ``make_share_trainer``: makes what computes shares on a compute rank.
+    ``fsync``: whether files of resume points are synced to disk. ``write_faults``: by rank, by number of a planned
+    fault, the system's error (errno) with which its write fails. ``make_share_trainer``: makes what computes shares on
+    a compute rank.
     """
 
     placement: Placement
@@ -67,7 +67,7 @@ class RankSpec:
     optimizer: str = "sgd"
     tracker: TrackerSpec
     count_updates: bool
-    checkpoints: Path
+    store: Store
     fsync: bool
     save_buffer_bytes: int
     keeps_replica: bool = False
@@ -147,7 +147,7 @@ class RankServer(Resumable):
     """
 
     reach: Reach
-    _state = ("shard", "_tracker", "replica")
+    _state = ("shard", "_tracker", "replica", "_held_by_store")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -165,8 +165,9 @@ class RankServer(Resumable):
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync = spec.fsync
-        self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
+        self._store, self._held_by_store = spec.store, spec.store.held(rank)
         self._saver = Saver(
+            rank=rank,
             shard=self.shard,
             tracker=self._tracker,
             tracked=spec.tracker.tables,
@@ -238,7 +239,7 @@ class RankServer(Resumable):
                 if self.replica is not None:
                     self.replica.shard.initialise(applied_step=request.step)
             case Restore(newer=newer):
-                self._store.read_into(request.records, self.shard.rows_MD)
+                self._store.read_rows(request.records, self.shard.rows_MD)
                 if request.resets_states:
                     self.shard.reset_states()
                 self.shard.reset_counts(applied_step=request.step)

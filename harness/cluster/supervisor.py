@@ -16,7 +16,7 @@ from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrou
 from harness.core.faults import Effect, Injection, PlannedFault, RankFaults, merge_faults
 from harness.core.plans import Rank, host_name, rank_order
 from harness.core.resumable import Resumable
-from harness.store import CheckpointStore, Manifest
+from harness.store import Manifest, Store
 
 
 class Ranks(RankFaults, Protocol):
@@ -76,7 +76,7 @@ class Supervisor(Resumable):
 
     ranks: Ranks
     sink: Callable[[Event], None]
-    store: CheckpointStore
+    store: Store
     planned_faults: Sequence[PlannedFault]
     on_status: Callable[..., None]
     seconds_per_hour: float | None = None

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.config.words import STRICT
 from harness.core import model_options, strategies
-from harness.core.choices import CHOICES, CLIENT_NAMES, DEFAULTS, LAUNCHER_NAMES, OPTIMIZER_NAMES, OneOf
+from harness.core.choices import CHOICES, CLIENT_NAMES, DEFAULTS, LAUNCHER_NAMES, OPTIMIZER_NAMES, STORE_NAMES, OneOf
 from harness.core.clock import FailureClock
 from harness.core.errors import ConfigError
 from harness.core.model_options import ModelOptions
@@ -275,6 +275,11 @@ def name_of_draws(path: str | None, law: str | None, window: str | None) -> str 
 
 
 class StoreConfig(_Model):
+    kind: Annotated[str, OneOf(STORE_NAMES, also=("auto",))] = "auto"
+    """Where checkpoints are kept until the run ends. `files`: in the run's folder. `memory`: in the run's process, on
+    engine `local`; no trace may damage files. `auto`: `memory` where nobody could read the files, `files` elsewhere.
+    That is on engine `local` with `keep_finished` false, as in a cell of a grid, if the trace damages no file and a
+    full save has at most 256 MB. An interrupted run goes on with either: its resume point has the checkpoint."""
     fsync: bool = True
     """Whether all files and folder entries are synced to disk before the manifest is written."""
     keep: PositiveInt = 2

@@ -1,4 +1,4 @@
-"""The parts that a configuration chooses by name: strategies, models, clients, optimizers, launchers.
+"""The parts that a configuration chooses by name: strategies, models, clients, optimizers, launchers, stores.
 
 ``strategy`` and ``model`` are groups of keys. The other keys of a group depend on its key ``name``: each part of the
 group is a class with ``Options``, which declares these keys. :func:`enter` makes them known to configurations.
@@ -82,23 +82,26 @@ OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad", "adam"]
 """Allowed values of ``trainer.optimizer``."""
 LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 """Allowed values of ``cluster.launcher``."""
+STORE_NAMES = ["files", "memory"]
+"""Allowed values of ``store.kind``, besides ``auto``."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """A pydantic validator: the value must be one of ``names``, a list to which plugins may add later."""
+    """A pydantic validator: the value must be one of ``names``, a list to which plugins may add later, or ``also``."""
 
     names: Sequence[str]
+    also: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> Any:
         return AfterValidator(self._check).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(core), "enum": list(self.names)}
+        return {**handler(core), "enum": [*self.also, *self.names]}
 
     def _check(self, name: str) -> str:
-        if name not in self.names:
-            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
+        if name not in (allowed := [*self.also, *self.names]):
+            raise ValueError(f"expected one of {', '.join(allowed)}, got {name!r}")
         return name
 
 

@@ -25,8 +25,7 @@ from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
 from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.kinds import RowCounts, save_kind
-from harness.store.rows import ENCODINGS
-from harness.store.shard_files import ROW_ID_BYTES
+from harness.store.rows import ENCODINGS, ROW_ID_BYTES
 
 _FLOAT32_BYTES = 4
 _UNSURE = 1e-9  # relative, far above the rounding of floats; closer values are compared exactly

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 
@@ -19,22 +18,23 @@ from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
-from harness.store import FileRecord, Manifest, discard, in_background, write_state
+from harness.store import FileRecord, Manifest, Store, in_background
 
 
 class Checkpoints(Resumable):
-    """The newest checkpoint of a run in folder ``root``, and the save under way, if there is one.
+    """The newest checkpoint of a run in ``store``, and the save under way, if there is one.
 
     Attributes:
         newest: the manifest of the newest checkpoint; None before the first.
         saving: the position of the run when the save under way began; None without one.
     """
 
-    _state = ("newest",)
+    _state = ("newest", "_held_by_store")
     _state_types = (Manifest, FileRecord)
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._held_by_store = store.held(CHIEF)
         self.newest: Manifest | None = None
         self.saving: Progress | None = None
         self._dense: Future[FileRecord] | None = None  # the trainer's file of the save under way
@@ -62,7 +62,7 @@ class Checkpoints(Resumable):
         dense, self.saving, self._dense = self._dense, None, None
         if dense is not None:
             wait([dense])
-            discard(self.root, CHIEF, self.next_sequence)
+            self.store.discard(CHIEF, self.next_sequence)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,7 +82,6 @@ class Checkpointer:
     accounting: Accounting
     recoveries: Recoveries
     injections: Injections
-    fsync: bool
     config_hash: str
     in_background: bool
     dense_state: Callable[[], Mapping[str, Tensor]]
@@ -165,12 +164,13 @@ class Checkpointer:
         self.supervisor.record(self.accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
-        """A function that writes the dense network's file, for a save in the background from a copy made now."""
+        """A function that writes the dense network, for a save in the background from a copy made now."""
         tensors = self.dense_state()
         if self.in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        root, sequence, step = self.checkpoints.root, self.checkpoints.next_sequence, progress.step
         # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
-        extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self.dense_optimizer}
-        state = {"tensors": dict(tensors), "extra": extra}
-        return partial(write_state, root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")
+        position = {"step": progress.step, "samples": progress.samples}
+        extra = {"position": position, "optimizer": self.dense_optimizer}
+        checkpoints = self.checkpoints
+        write, sequence = checkpoints.store.write_dense, checkpoints.next_sequence
+        return partial(write, CHIEF, sequence, progress.step, tensors, extra)

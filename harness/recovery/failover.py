@@ -17,7 +17,6 @@ from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.injections import Injections
 from harness.recovery.kinds import LostRanks, Restoration
 from harness.recovery.recoveries import Recoveries, plan_recovery, rolls_back
-from harness.store import read_state
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,7 +81,7 @@ class Failover:
         """The dense network's tensors in the checkpoint of a restoration. Raises StoreError."""
         checkpoint = restoration.loss.checkpoint
         assert checkpoint is not None, "a plan that reads a checkpoint needs one"
-        return read_state(self.checkpoints.root, checkpoint.trainer)["tensors"]
+        return self.checkpoints.store.read_dense(checkpoint.trainer)
 
     def _replace(self, lost: RankLost, progress: Progress, detect_s: float) -> None:
         self.supervisor.replace(lost.detail, progress.step, progress.samples, detect_s)

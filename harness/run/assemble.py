@@ -6,7 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,7 +43,8 @@ from harness.record.rundir import RunDir
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_code, with_data
-from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
+from harness.store import FileRecord, ResumeFolder, ResumePoint, Store
+from harness.store.stores import STORES
 from harness.wandb.exporter import followed
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class RunStatus:
     generation: int = 0
 
 
-TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, SupervisorClient], None]
+TrainerJob = Callable[[Config, Store, tuple[FaultTime, ...], Cluster, SupervisorClient], None]
 """The job of a trainer rank: :func:`harness.run.trainer.train`, or a test's replacement. It can be pickled."""
 
 
@@ -136,9 +137,10 @@ def run(
     with held(run_dir) as path:
         run = RunDir(path)
         folder = ResumeFolder(run.resume, fsync=config.store.fsync)
-        point, num_deaths = point_to_go_on_from(run_spec, run, folder) if resumes else None, 0
+        store = STORES[run_spec.store_kind](run.checkpoints, config.store.keep, config.store.fsync)
+        point, num_deaths = point_to_go_on_from(run_spec, run, folder, store) if resumes else None, 0
         while True:
-            one = _Run(run_spec, run, folder, point, parts, on_status, stop)
+            one = _Run(run_spec, run, folder, store, point, parts, on_status, stop)
             try:
                 finished = one.carry_out()
                 break
@@ -162,7 +164,7 @@ def _point_after(error: MustStartAnew, one: "_Run", num_deaths: int) -> ResumePo
     if num_deaths > most:
         raise RunFailed(f"{error}; so did {most} before it at one resume point (cluster.max_replacements_in_a_row)")
     _log.warning("note: %s; all ranks start anew", error)
-    return point_to_go_on_from(one.spec, one.run, one.folder)
+    return point_to_go_on_from(one.spec, one.run, one.folder, one.store)
 
 
 @dataclass
@@ -172,19 +174,15 @@ class _Run:
     spec: RunSpec
     run: RunDir
     folder: ResumeFolder
+    store: Store
     point: ResumePoint | None
     parts: Parts
     on_status: Callable[[RunStatus], None] | None
     stop: StopRequest | None
 
     def __post_init__(self) -> None:
-        config = self.spec.config
         self._status = RunStatus()
-        self._store = CheckpointStore(
-            self.run.checkpoints,
-            keep=config.store.keep,
-            fsync=config.store.fsync,
-        )
+        self.store.open()
 
     def carry_out(self) -> Finished:
         """Carry out the run and end its record; returns its last event. Raises as :func:`run`, and MustStartAnew.
@@ -199,7 +197,7 @@ class _Run:
 
     def _carry_out(self) -> Finished:
         if self.point is not None:
-            self._store.rewind(self.point.checkpoint)
+            self.store.rewind(self.point.checkpoint)
         try:
             supervisor = self._on_rpc() if self.spec.config.engine == "rpc" else self._on_local()
         except StoreError as error:
@@ -207,14 +205,12 @@ class _Run:
                 raise RunFailed(f"{error}; {words}") from error
             raise
         finally:
-            self._store.wait()
+            self.store.close()
         finished = self.recorder.finished
         assert finished is not None, "a run ends with its last event"
         if problem := _problem_of(self.spec, supervisor):
             shutil.rmtree(self.folder.root, ignore_errors=True)  # a run resumed from there would end here again
             raise RunFailed(problem)
-        with suppress(OSError):  # what is left of a killed rank does no harm
-            self._store.remove_unfinished()
         self.recorder.done()
         return finished
 
@@ -230,7 +226,7 @@ class _Run:
                 "trace.inject: expected boundary on engine local, got wall; only the processes of engine rpc can be "
                 "killed at any moment"
             )
-        make_server = partial(self.parts.make_server, self.spec.rank_spec(self._store.root))
+        make_server = partial(self.parts.make_server, self.spec.rank_spec(self.store))
         config = self.spec.config
         ranks = self.parts.make_ranks(config.num_ps, make_server, config.cluster.num_trainers)
         supervisor = self._supervisor_of(ranks)
@@ -246,7 +242,7 @@ class _Run:
         job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
         job = partial(with_code, current_code(), job)
         hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
-        rank_spec = self.spec.rank_spec(self._store.root)
+        rank_spec = self.spec.rank_spec(self.store)
         world = make_world(config, rank_spec, job, self.parts, hosts)
         try:
             machine = world.start()
@@ -264,7 +260,7 @@ class _Run:
         """
         config = self.spec.config
         planned = self.spec.planned_faults if config.trace.inject == "boundary" else ()
-        return partial(self.parts.train, config, self._store.root, tuple(each.time for each in planned))
+        return partial(self.parts.train, config, self.store, tuple(each.time for each in planned))
 
     def _supervisor_of(self, ranks: Ranks, **machine: Any) -> Supervisor:
         """The supervisor of ``ranks``. It has recorded the Started event, or loaded its state from the resume point."""
@@ -272,7 +268,7 @@ class _Run:
         supervisor = Supervisor(
             ranks=ranks,
             sink=recorder.record,
-            store=self._store,
+            store=self.store,
             planned_faults=spec.planned_faults,
             on_status=self.report,
             seconds_per_hour=trace.seconds_per_hour if trace.inject == "wall" else None,
@@ -306,6 +302,7 @@ class _Run:
             code=current_code().fingerprint,
             events=self.recorder.position(),
             checkpoint=checkpoint,
+            store=self.spec.store_kind,
             files=dict(files),
             supervisor=supervisor,
         )
@@ -317,7 +314,7 @@ class _Run:
 
     def _pin(self, *points: ResumePoint | None) -> None:
         """Have the store keep exactly the checkpoints that these resume points refer to."""
-        self._store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
+        self.store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
 def prepare_fork_server() -> None:
@@ -362,7 +359,7 @@ def make_world(
         hosts: which host each rank is on; None: as the config places them.
     """
     hosts, cluster = host_map(config) if hosts is None else hosts, config.cluster
-    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.checkpoints)
+    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.store.root or Path())
     with ExitStack() as undo:
         undo.callback(launcher.close)
         world = World(

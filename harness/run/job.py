@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from harness.run.drops import Drops
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
+from harness.store import Store
 
 _MOST_KEPT = 1 << 16
 """The most samples of a repeated evaluation that are kept in memory."""
@@ -80,7 +80,7 @@ class Job:
     def __init__(
         self,
         run_spec: RunSpec,
-        checkpoints: Path,
+        store: Store,
         faults: tuple[FaultTime, ...],
         cluster: Cluster,
         supervisor: SupervisorClient,
@@ -89,7 +89,7 @@ class Job:
         self.run_spec = run_spec
         self.cluster = cluster
         self.supervisor = supervisor
-        self.checkpoints = Checkpoints(checkpoints)
+        self.checkpoints = Checkpoints(store)
         self.steps = StepLog(
             supervisor,
             num_steps=run_spec.num_steps,
@@ -173,7 +173,6 @@ class Job:
             accounting=self.accounting,
             recoveries=self.recoveries,
             injections=self.injections,
-            fsync=config.store.fsync,
             config_hash=self.run_spec.result_hash,
             in_background=config.save.mode == "async",
             dense_state=self.network.state,

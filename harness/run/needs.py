@@ -69,29 +69,34 @@ def needs_of(run_spec: RunSpec) -> Needs:
     tracker_bytes = (run_spec.memory_bytes or 0) * config.num_ps
     mirrored_bytes = job.sizes.rows.mirrored * (run_spec.row_bytes + MIRROR_INDEX_BYTES)
     num_processes = config.num_ps + config.cluster.num_trainers if config.engine == "rpc" else 0
-    point_bytes = full_bytes + counts_bytes + tracker_bytes + mirrored_bytes
+    point_bytes = memory_bytes = full_bytes + counts_bytes + tracker_bytes + mirrored_bytes
     buffers_bytes = config.num_ps * config.save.buffer_bytes + run_spec.num_rows if config.save.mode == "async" else 0
 
     # A checkpoint is a base, or a base and deltas: before it is compacted, as many bytes again and one more delta.
     most_delta = max((size for kind, size in zip(kinds, saves, strict=True) if kind != "full"), default=None)
     checkpoint_bytes = full_bytes if most_delta is None else 2 * full_bytes + most_delta
+    save_bytes = checkpoint_bytes + full_bytes + (most_delta or 0)  # and the save under way
+    written_bytes, merged_bytes = sum(saves), 0 if most_delta is None else full_bytes  # a rank merges in memory
+    if run_spec.store_kind == "memory":
+        written_bytes, merged_bytes = 0, min(sum(saves), save_bytes)
+        point_bytes += merged_bytes
     flop = 6 * run_spec.footprint.num_parameters * config.trainer.batch_size
     step_s = STEP_S + flop / (FLOP_PER_S * config.trainer.num_threads)
     if config.engine == "rpc" and config.cache.mode == "none":
         step_s += MESSAGE_S * config.num_ps
     seconds = START_S + run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s
-    seconds += sum(saves) / DISK_BYTES_PER_S + SAVE_S * len(saves)
+    seconds += written_bytes / DISK_BYTES_PER_S + SAVE_S * len(saves)
     seconds += RECOVERY_S * len({fault.step for fault in run_spec.planned_faults})
     has_points = config.resume.every_s is not None and 10 * seconds > config.resume.every_s
     # The newest, one that the resume point still needs, the save under way. On a busy machine a run may take ten times
     # as long, and then has resume points too.
-    held_bytes = (config.store.keep + has_points) * checkpoint_bytes + full_bytes + (most_delta or 0)
+    held_bytes = (config.store.keep + has_points - 1) * checkpoint_bytes + save_bytes
     return Needs(
         least_memory_bytes=full_bytes + counts_bytes,
-        memory_bytes=point_bytes + buffers_bytes + PROCESS_BYTES + RANK_BYTES * num_processes,
-        written_bytes=sum(saves),
-        disk_bytes=min(sum(saves), held_bytes) + (1 + has_points) * point_bytes,
-        least_disk_bytes=full_bytes * min(kinds.count("full"), config.store.keep + 1),
-        kept_bytes=min(sum(saves), config.store.keep * checkpoint_bytes) if config.store.keep_finished else 0,
+        memory_bytes=memory_bytes + merged_bytes + buffers_bytes + PROCESS_BYTES + RANK_BYTES * num_processes,
+        written_bytes=written_bytes,
+        disk_bytes=min(written_bytes, held_bytes) + (1 + has_points) * point_bytes,
+        least_disk_bytes=min(written_bytes, full_bytes * min(kinds.count("full"), config.store.keep + 1)),
+        kept_bytes=min(written_bytes, config.store.keep * checkpoint_bytes) if config.store.keep_finished else 0,
         seconds=seconds,
     )

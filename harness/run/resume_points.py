@@ -34,7 +34,7 @@ from harness.store import (
     FileRecord,
     ResumeFolder,
     ResumePoint,
-    read_checkpoint,
+    Store,
     read_state,
     write_state,
 )
@@ -171,7 +171,7 @@ class ResumePoints:
         return True
 
 
-def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
+def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, store: Store) -> ResumePoint | None:
     """The newest undamaged resume point of a run; a line is logged for each newer, damaged one.
 
     If there is none, the run's record is removed from its folder, and None returned.
@@ -184,7 +184,7 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) ->
     for path in folder.paths():
         try:
             point = folder.read(path)
-            _check(point, path.name, run_spec=run_spec, run=run)
+            _check(point, path.name, run_spec=run_spec, run=run, store=store)
         except Damaged as error:
             _log.warning("note: %s; not used", error)
         except StoreError as error:
@@ -200,7 +200,7 @@ def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) ->
     return None
 
 
-def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> None:
+def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir, store: Store) -> None:
     """Check that a run can go on from ``point``.
 
     Raises:
@@ -212,6 +212,8 @@ def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> 
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")
     if point.code != current_code().fingerprint:
         raise StoreError(f"{where}: written by other code ({difference_of(run.path)})")
+    if point.store != run_spec.store_kind:
+        raise StoreError(f"{where}: its checkpoint is in store.kind={point.store}, expected {run_spec.store_kind}")
     if point.checkpoint is not None:
-        read_checkpoint(run.checkpoints, point.checkpoint)
+        store.check(point.checkpoint)
     check_environment(run, check_position(run.events, point.events))

@@ -34,9 +34,13 @@ from harness.record.code import current_code, request_of
 from harness.record.rundir import RunDir
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
+from harness.store import Store
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import merged_instants, planned_faults_of, trace_facts
 from harness.traces.trace import read_trace
+
+MOST_IN_MEMORY_BYTES = 256_000_000
+"""Payload of a full save up to which ``store.kind=auto`` may mean memory, of which a checkpoint takes twice as much."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,20 @@ class RunSpec:
         """Whether each rank holds a replica of the shard of the rank before it."""
         return any(RECOVERIES[kind].needs_replicas for kind in self.strategy.recoveries)
 
+    @cached_property
+    def store_kind(self) -> str:
+        """``store.kind``, in which ``auto`` is ``memory`` where nobody could read the files, and else ``files``."""
+        config, store = self.config, self.config.store
+        if store.kind != "auto":
+            return store.kind
+        is_read = store.keep_finished or self._damages or self.bytes_full > MOST_IN_MEMORY_BYTES
+        return "files" if is_read or config.engine != "local" else "memory"
+
+    @property
+    def _damages(self) -> list[PlannedFault]:
+        """The planned faults that damage files of a checkpoint."""
+        return [each for each in self.planned_faults if any(one.fault.damage for one in each.strikes.values())]
+
     @property
     def tracker_spec(self) -> TrackerSpec:
         return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
@@ -268,11 +286,23 @@ class RunSpec:
                 "rank has"
             )
 
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Raise ConfigError if checkpoints are to be kept in memory and cannot be."""
+        if self.store_kind == "memory" and self.config.engine != "local":
+            raise ConfigError(
+                "store.kind: expected files on engine rpc, got memory; its ranks have no memory in common"
+            )
+        if self.store_kind == "memory" and self._damages:
+            line = min(strike.line for each in self._damages for strike in each.strikes.values())
+            raise ConfigError(f"store.kind: expected files with a trace that damages files (line {line}), got memory")
+
     @property
     def loses_all_trainers(self) -> bool:
         return any(each.takes_trainers for each in self.planned_faults)
 
-    def rank_spec(self, checkpoints: Path) -> RankSpec:
+    def rank_spec(self, store: Store) -> RankSpec:
         config = self.config
         return RankSpec(
             placement=self.placement,
@@ -281,7 +311,7 @@ class RunSpec:
             optimizer=config.trainer.optimizer,
             tracker=self.tracker_spec,
             count_updates=self.counts_updates,
-            checkpoints=checkpoints,
+            store=store,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
             keeps_replica=self.keeps_replicas,
@@ -378,6 +408,12 @@ def check(config: Config) -> list[str]:
             "after every step, fewer times than planned; a smaller trainer.batch_size or another "
             "strategy.interval_samples keeps to the plan"
         )
+    if (
+        config.store.kind == "memory"
+        and config.store.keep_finished
+        and "keep_finished" in config.store.model_fields_set
+    ):
+        remarks.append("store.keep_finished=true keeps nothing with store.kind=memory")
     resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:
         name = config.trainer.optimizer

@@ -39,11 +39,12 @@ from harness.recovery.recoveries import losing, rolls_back
 from harness.recovery.requests import Replies, Wait
 from harness.run.job import Job
 from harness.run.spec import RunSpec
+from harness.store import Store
 from harness.store.format import bytes_of
 
 
 def train(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, store: Store, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last.
 
@@ -68,7 +69,7 @@ def train(
     has_ended = False
     try:
         while not has_ended:
-            job = Job(run_spec, checkpoints, faults, cluster, supervisor)
+            job = Job(run_spec, store, faults, cluster, supervisor)
             try:
                 supervisor.record(Trainer(job).run())
                 has_ended = True

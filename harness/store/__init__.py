@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a base and deltas of each shard, the dense network's file, and a manifest written last.
+"""Checkpoints: where they are kept (``Store``, in files or in memory), kinds of save, resume points.
 
 What holds tensors is imported at its first use: checkpoints are listed and verified without torch.
 """
@@ -7,21 +7,18 @@ What holds tensors is imported at its first use: checkpoints are listed and veri
 
 from typing import TYPE_CHECKING, Any
 
-from harness.store.checkpoint import (
-    CheckpointStore,
-    ResumeFolder,
-    ResumePoint,
-    in_background,
-    newest_checkpoint,
-    read_checkpoint,
-)
-from harness.store.format import discard, read_state, write_state
+from harness.store.background import in_background
+from harness.store.format import read_state, write_state
+from harness.store.listing import newest_checkpoint, read_checkpoint
 from harness.store.manifest import RAW, FileRecord, Manifest, wants_compaction
+from harness.store.points import ResumeFolder, ResumePoint
 
 if TYPE_CHECKING:
+    from harness.store.contract import Store
+    from harness.store.files import FileStore
     from harness.store.kinds import SAVE_KINDS, save_kind
-    from harness.store.rows import ENCODINGS, Part, RowSource
-    from harness.store.shard_files import ROW_ID_BYTES, ShardStore
+    from harness.store.memory import MemoryStore
+    from harness.store.rows import ENCODINGS, ROW_ID_BYTES, FailingSource, Part, RowSource
     from harness.store.snapshot import Snapshot
 
 __all__ = [
@@ -29,16 +26,17 @@ __all__ = [
     "RAW",
     "ROW_ID_BYTES",
     "SAVE_KINDS",
-    "CheckpointStore",
+    "FailingSource",
     "FileRecord",
+    "FileStore",
     "Manifest",
+    "MemoryStore",
     "Part",
     "ResumeFolder",
     "ResumePoint",
     "RowSource",
-    "ShardStore",
     "Snapshot",
-    "discard",
+    "Store",
     "in_background",
     "newest_checkpoint",
     "read_checkpoint",
@@ -50,12 +48,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("SAVE_KINDS", "save_kind"):
+    if name == "Store":
+        from harness.store import contract as found
+    elif name == "FileStore":
+        from harness.store import files as found
+    elif name == "MemoryStore":
+        from harness.store import memory as found
+    elif name in ("SAVE_KINDS", "save_kind"):
         from harness.store import kinds as found
-    elif name in ("ENCODINGS", "Part", "RowSource"):
+    elif name in ("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"):
         from harness.store import rows as found
-    elif name in ("ROW_ID_BYTES", "ShardStore"):
-        from harness.store import shard_files as found
     elif name == "Snapshot":
         from harness.store import snapshot as found
     else:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from harness.core.errors import ConfigError
 from harness.store.manifest import RAW, FileRecord
-from harness.store.rows import ENCODINGS
-from harness.store.shard_files import ROW_ID_BYTES
+from harness.store.rows import ENCODINGS, ROW_ID_BYTES
 
 if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait for compiled loops
     from harness.core.shard import Shard

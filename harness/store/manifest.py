@@ -14,7 +14,7 @@ import xxhash
 
 from harness.core.errors import Damaged, StoreError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the content files and of the manifest, raised together whenever either changes."""
 
 CHUNK_BYTES = 4 << 20

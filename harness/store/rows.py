@@ -6,12 +6,16 @@ Shapes: M rows of the shard, D columns of a row, K rows chosen, W rows of a chun
 """
 
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from harness.store.manifest import RAW
+from harness.store.manifest import CHUNK_BYTES, RAW
+
+ROW_ID_BYTES = 4
 
 Part = Tensor | slice
 """Rows to write: distinct local row ids (K,), int32 or int64, in any order, or a range of rows. A range, for example a
@@ -21,22 +25,70 @@ small table, is written without ids."""
 class RowSource:
     """The source from which a writer reads the rows of a save; here a shard that does not change during the save.
 
-    A writer reads each row at most once, in ascending order. ``rows_MD``: the rows of the shard. A writer uses only
-    its shape and dtype: with a subclass its values may be newer than those of the save, or missing.
+    A writer reads each row at most once. ``rows_MD``: the rows of the shard. A writer uses only its shape and dtype:
+    with a subclass its values may be newer than those of the save.
     """
 
     def __init__(self, rows_MD: Tensor) -> None:
         self.rows_MD = rows_MD
+        self.chunk_rows = rows_in(CHUNK_BYTES, rows_MD)
+
+    def begin(self) -> None:
+        """Called once before the first :meth:`read`."""
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """The rows of ``part``, whose ids ascend, in chunks (W, D). A chunk is valid until the next one is read.
+        """The rows of ``part``, whose ids ascend, in chunks (W, D). A chunk is valid until the next one is read."""
+        for chunk in self.chunks(part):
+            yield self.rows_MD[chunk] if isinstance(chunk, slice) else self.rows_MD.index_select(0, chunk)
 
-        This class gives one chunk: for a range a view of the memory, for chosen rows a copy.
-        """
-        yield self.rows_MD[part] if isinstance(part, slice) else self.rows_MD.index_select(0, part)
+    def chunks(self, part: Part) -> Iterator[Part]:
+        """``part`` in pieces of at most ``chunk_rows`` rows."""
+        if isinstance(part, Tensor):
+            yield from (ids_W for ids_W in part.split(self.chunk_rows) if len(ids_W))
+            return
+        for start in range(part.start, part.stop, self.chunk_rows):
+            yield slice(start, min(start + self.chunk_rows, part.stop))
 
     def release(self) -> None:
         """Free the memory of the source, after the last :meth:`read` or instead of it."""
+
+
+class FailingSource(RowSource):
+    """A source with which a write fails before its first row, by the system's error ``number`` (errno)."""
+
+    def __init__(self, rows_MD: Tensor, number: int) -> None:
+        super().__init__(rows_MD)
+        self._number = number
+
+    def begin(self) -> None:
+        """Raise the OSError."""
+        raise OSError(self._number, os.strerror(self._number))
+
+
+def split_parts(parts: Iterable[Part], num_shard_rows: int) -> tuple[list[slice], Tensor]:
+    """The ranges in ``parts``, ascending, and all chosen rows, int32, ascending. No row may be in two parts.
+
+    Ranges that follow each other without a gap become one range. Takes 4 bytes of memory per chosen row.
+    """
+    assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
+    parts = tuple(parts)
+    chosen = [part.numpy() for part in parts if isinstance(part, Tensor)]
+    ids_K = np.concatenate(chosen, dtype=np.int32, casting="unsafe") if chosen else np.empty(0, np.int32)
+    ids_K.sort()
+    assert not len(ids_K) or (ids_K[0] >= 0 and ids_K[-1] < num_shard_rows), "a chosen row outside the shard"
+    assert (ids_K[1:] > ids_K[:-1]).all(), "a row chosen twice"
+    ranges: list[slice] = []
+    for start, stop in sorted((part.start, part.stop) for part in parts if isinstance(part, slice)):
+        assert (ranges[-1].stop if ranges else 0) <= start <= stop <= num_shard_rows, (
+            "ranges overlap or leave the shard"
+        )
+        first, after = np.searchsorted(ids_K, [start, stop])
+        assert first == after, "a chosen row lies in a range that is written whole"
+        if ranges and ranges[-1].stop == start:
+            ranges[-1] = slice(ranges[-1].start, stop)
+        elif start < stop:
+            ranges.append(slice(start, stop))
+    return ranges, torch.from_numpy(ids_K)
 
 
 def row_bytes_of(rows_MD: Tensor) -> int:
@@ -70,6 +122,14 @@ class RowEncoding:
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
         """Set ``rows_WD`` to the next W rows of a file. ``fill`` sets a contiguous tensor to the file's next bytes."""
         fill(rows_WD)
+
+    def round_into(self, rows_WD: Tensor, out_WD: Tensor) -> None:
+        """Set ``out_WD`` to ``rows_WD`` as they are once they were encoded and read back."""
+
+        def fill(encoded: Tensor) -> None:
+            encoded.copy_(self.encode(rows_WD))
+
+        self.read_into(fill, out_WD)
 
 
 class Quantised(RowEncoding):

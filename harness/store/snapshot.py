@@ -1,6 +1,6 @@
 """Rows of a shard as of one step, while the shard goes on changing.
 
-The writer walks the shard once, in ascending order, a chunk at a time. Before rows change, those that the writer has
+The writer reads each row once, a chunk at a time. Before rows change, those that the writer has
 not read yet are copied to slots. The writer copies a chunk of the shard, then overwrites the copy's changed rows with
 the rows in slots.
 
@@ -49,7 +49,8 @@ class Snapshot(RowSource):
         self.waited_s = 0.0
         self._is_released = False
         self._moved = threading.Condition()
-        self._chunk_WD = empty_rows(rows_in(min(CHUNK_BYTES, buffer_bytes // 4), rows_MD), rows_MD)
+        self.chunk_rows = rows_in(min(CHUNK_BYTES, buffer_bytes // 4), rows_MD)
+        self._chunk_WD = empty_rows(self.chunk_rows, rows_MD)
         num_slots = max(1, (buffer_bytes - self._chunk_WD.nbytes) // (row_bytes_of(rows_MD) + _SLOT_BYTES))
         # Taken from the system as it is used: untouched pages cost nothing.
         self._values_CD = empty_rows(min(num_slots, len(rows_MD)), rows_MD)
@@ -102,15 +103,6 @@ class Snapshot(RowSource):
             self._row_C[slots] = kept
             self._is_wanted_M[kept] = False
         return torch.from_numpy(rows[len(slots) :])
-
-    def chunks(self, part: Part) -> Iterator[Part]:
-        """``part``, whose ids ascend, cut into pieces of at most one chunk."""
-        size = len(self._chunk_WD)
-        if isinstance(part, Tensor):
-            yield from (ids_W for ids_W in part.split(size) if len(ids_W))
-            return
-        for start in range(part.start, part.stop, size):
-            yield slice(start, min(start + size, part.stop))
 
     def copy(self, chunk: Part) -> Tensor:
         """The present rows of ``chunk``, (W, D), copied. ``lay_over`` corrects rows that changed since the snapshot."""

@@ -13,6 +13,7 @@ from harness.config.model import Config
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, SsuTracker, TrackerSpec
+from harness.store import MemoryStore
 from tests.runs import changed, run, saving_every
 
 Call = tuple[object, ...]
@@ -94,7 +95,7 @@ def test_a_tracker_is_told_of_a_message_once(tmp_path: Path) -> None:
         seed=0,
         tracker=TrackerSpec("ssu", (0,), {"r": 0.5}),
         count_updates=True,
-        checkpoints=tmp_path,
+        store=MemoryStore(),
         fsync=False,
         save_buffer_bytes=1 << 16,
     )

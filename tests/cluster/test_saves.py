@@ -13,7 +13,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.core.placement import Placement
 from harness.core.plans import SavePlan
 from harness.core.trackers import ChangedTracker, ScarTracker, TrackerSpec
-from harness.store import FileRecord
+from harness.store import FileRecord, FileStore
 
 DIM = 4
 CARDINALITIES = (300, 20, 90)
@@ -30,7 +30,7 @@ class History:
             seed=0,
             tracker=TrackerSpec(tracker, TRACKED, {"r": 0.05}),
             count_updates=True,
-            checkpoints=folder,
+            store=FileStore(folder, fsync=False),
             fsync=False,
             save_buffer_bytes=1 << 16,
         )
@@ -86,7 +86,7 @@ class History:
     def on_disk(self) -> torch.Tensor:
         """The rows that a restore would give."""
         rows_MD = torch.full_like(self.shard.rows_MD, torch.nan)
-        self.server._store.read_into(self.records, rows_MD)
+        self.server._store.read_rows(self.records, rows_MD)
         return rows_MD
 
 

@@ -31,7 +31,7 @@ from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
-from harness.store import CheckpointStore
+from harness.store import FileStore
 from tests.forked import alive, ends, stop
 
 DEADLINE_S = 1.5
@@ -52,11 +52,12 @@ def run_job(
     stop: StopRequest | None = None,
 ) -> list[Any]:
     """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
-    world = make_world(config, RunSpec(config).rank_spec(root), job, Parts(ps_main=ps_main))
+    store = FileStore(root, fsync=False)
+    store.open()
+    world = make_world(config, RunSpec(config).rank_spec(store), job, Parts(ps_main=ps_main))
     events = list[Any]()
     try:
         world.start()
-        store = CheckpointStore(root, fsync=False)
         supervisor = Supervisor(
             ranks=world, sink=events.append, store=store, planned_faults=planned_faults, on_status=lambda **_: None
         )

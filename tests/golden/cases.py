@@ -67,6 +67,7 @@ class Case:
             cache__staleness=3,
             cache__workers=2,
             metrics__log_every_steps=7,
+            store__keep_finished=False,  # on `local` checkpoints are then in memory, but for those that a trace damages
             **self.settings,
         )
         return saving_every(config, 36) if "interval_samples" in type(config.strategy).model_fields else config

@@ -15,7 +15,7 @@ from harness.record.event_log import EventLog
 from harness.record.folder import drop_leftovers, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir, is_sealed, read_whole_config, verify
-from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint
+from harness.store import FileStore, ResumeFolder, ResumePoint, read_checkpoint
 from tests.crashes import LOSSES, Disk, Ended
 from tests.made_runs import altered, made_config, made_events
 from tests.store.helpers import manifest, write_dense
@@ -78,15 +78,16 @@ def test_a_disk_that_fails_at_any_call_is_an_error_of_the_store(tmp_path: Path) 
     assert len(outcomes) > 10
 
 
-def save(store: CheckpointStore, sequence: int) -> None:
+def save(store: FileStore, sequence: int) -> None:
     """Commit a checkpoint of the dense network alone."""
     store.commit(manifest(sequence, sequence, {}, write_dense(store.root, sequence, sequence)))
-    store.wait()
+    store.close()
 
 
 def interrupted(run_dir: Path) -> tuple[list[Event], ResumePoint]:
     """Leave the record of a run that was killed after checkpoint 2; its events and resume point, of checkpoint 1."""
-    recorder, store = Recorder(run_dir, CONFIG), CheckpointStore(run_dir / "checkpoints", keep=1)
+    recorder, store = Recorder(run_dir, CONFIG), FileStore(run_dir / "checkpoints", keep=1)
+    store.open()
     started, *events = made_events(CONFIG)
     events = [altered(started, machine={"env": recorder.env_digest}), *events]
     for event in events[:20]:
@@ -94,7 +95,7 @@ def interrupted(run_dir: Path) -> tuple[list[Event], ResumePoint]:
     save(store, 1)
     folder = ResumeFolder(run_dir / "resume", fsync=True)
     folder.prepare()
-    about = {"config_hash": "c", "code": "d", "files": {}, "supervisor": {}}
+    about = {"config_hash": "c", "code": "d", "files": {}, "store": "files", "supervisor": {}}
     point = ResumePoint(number=0, step=1, events=recorder.position(), checkpoint=1, **about)
     folder.commit(point)
     store.pin([1])
@@ -110,7 +111,8 @@ def interrupted(run_dir: Path) -> tuple[list[Event], ResumePoint]:
 def go_on(run_dir: Path, events: list[Event], point: ResumePoint) -> None:
     """Carry the record on from ``point`` to its end, as a run does, and remove what it then does not need."""
     with Recorder(run_dir, CONFIG, since=point.events) as recorder:
-        store = CheckpointStore(run_dir / "checkpoints", keep=1)
+        store = FileStore(run_dir / "checkpoints", keep=1)
+        store.open()
         store.rewind(point.checkpoint)
         store.pin([1])
         for event in events[20:]:

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from harness.core.events import Recovered, Saved
 from harness.core.faults import BitFlip, PlannedFault, Strike
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
-from harness.store import CheckpointStore, ShardStore
+from harness.store import FailingSource, FileStore, RowSource
 from tests.injected import is_failed_write
 from tests.recovery.test_faults import model_of, under
 from tests.runs import changed, facts, losses_of, run, saving_every
@@ -78,15 +79,15 @@ def test_a_disk_that_stays_full_ends_the_run(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: str
 ) -> None:
     """A rank repeats its part once: a second failure is one line that names the file, and no thread is left."""
-    write, calls = ShardStore.write_base, []
+    write, calls = FileStore.write_base, []
 
-    def full(self: ShardStore, *args: object, **values: object) -> object:
+    def full(self: FileStore, rank: str, sequence: int, step: int, rows: RowSource, **values: Any) -> object:
         calls.append(None)
         if len(calls) == 6:  # four ranks at step 0, ps0's save, the first attempt of ps1: its second
-            self.fail_next_write(28)
-        return write(self, *args, **values)  # type: ignore[arg-type]
+            rows = FailingSource(rows.rows_MD, 28)
+        return write(self, rank, sequence, step, rows, **values)
 
-    monkeypatch.setattr(ShardStore, "write_base", full)
+    monkeypatch.setattr(FileStore, "write_base", full)
     config = under(config, tmp_path, "hour,rank,fault\n5,ps0,disk_full\n", strategy__name="full", save__mode=save)
     with pytest.raises(StoreError, match=r"ps\d/base-000001\.bin: cannot be written: No space left"):
         run(config, tmp_path / "run")
@@ -126,7 +127,7 @@ def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
     supervisor = Supervisor(
         ranks=LocalRanks(0, pytest.fail),
         sink=lambda _: None,
-        store=CheckpointStore(tmp_path, keep=1, fsync=False),
+        store=FileStore(tmp_path, keep=1, fsync=False),
         planned_faults=[PlannedFault(step=5, strikes={"ps1": Strike(2.0, 3, BitFlip(name="bitflip", number=17))})],
         on_status=lambda **_: None,
     )

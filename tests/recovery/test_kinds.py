@@ -19,7 +19,6 @@ from harness.core.trackers import MfuTracker, TrackerSpec
 from harness.recovery.mirror import choose
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
-from harness.store import ShardStore
 from tests.recovery.mortal_ranks import MortalRanks, assert_replicas_are_whole, outstanding, unsaved
 from tests.runs import PRIORITY_R, changed, losses_of, run, saving_every
 
@@ -36,7 +35,7 @@ class ShadowedServer(RankServer):
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         super().__init__(spec, rank)
-        self._checkpoints = spec.checkpoints
+        self._saved = spec.store
 
     def handle(self, request: Request) -> object:
         """Serve; compare what a replacement has then."""
@@ -50,7 +49,7 @@ class ShadowedServer(RankServer):
 
     def _compare(self, request: Restore, dead: Shard) -> None:
         saved_MX = torch.empty_like(dead.rows_MD)
-        ShardStore(self._checkpoints, self.rank, fsync=False).read_into(request.records, saved_MX)
+        self._saved.read_rows(request.records, saved_MX)
         assert dead.pending_M is not None
         assert self.shard.pending_M is not None
         is_newer_M = torch.zeros(len(saved_MX), dtype=torch.bool)

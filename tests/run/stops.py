@@ -1,6 +1,6 @@
 """Runs that are asked to stop, or changed, at a step.
 
-``arguments`` of the trainer's job: config, folder of checkpoints, faults, cluster, supervisor.
+``arguments`` of the trainer's job: config, store, faults, cluster, supervisor.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,8 @@ def exchange(run_dir: Path) -> None:
 
 def train_and(change: Callable[[Path], object], at: int, *arguments: Any) -> None:
     """The trainer's job, whose folder is changed at the boundary after the ``at``-th step, the 6th save on disk."""
-    config, checkpoints, *_ = arguments
+    config, store, *_ = arguments
+    checkpoints = store.root
 
     def act() -> None:
         while len([*checkpoints.glob("*/*-000005.bin")]) <= config.num_ps:

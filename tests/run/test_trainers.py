@@ -1,6 +1,6 @@
 """Laws of compute ranks and of ``trainer0``; that their number changes no bit is in ``tests/run/test_equivalence.py``.
 
-``arguments`` of a trainer's job: config, folder of checkpoints, faults, cluster, supervisor.
+``arguments`` of a trainer's job: config, store, faults, cluster, supervisor.
 """
 
 import logging

@@ -17,12 +17,11 @@ import xxhash
 
 from harness.core.errors import StoreError
 from harness.store import (
-    CheckpointStore,
     FileRecord,
+    FileStore,
     Manifest,
     ResumeFolder,
     ResumePoint,
-    ShardStore,
     newest_checkpoint,
     read_checkpoint,
     read_state,
@@ -30,18 +29,25 @@ from harness.store import (
 )
 from harness.store.format import replacing
 from harness.store.manifest import manifest_name, sealed
-from tests.store.helpers import chosen, manifest, read_dense, rows_of, write_dense, write_files
+from tests.store.helpers import chosen, files, manifest, read_dense, rows_of, write_dense, write_files
 from tests.store.test_crashes import make_point
 from tests.unprivileged import unprivileged
 
 
-def committed(root: Path, *sequences: int, store: CheckpointStore | None = None) -> list[Manifest]:
+def opened(root: Path, *, keep: int = 2, fsync: bool = True) -> FileStore:
+    """A store, as a supervisor opens it."""
+    store = FileStore(root, keep=keep, fsync=fsync)
+    store.open()
+    return store
+
+
+def committed(root: Path, *sequences: int, store: FileStore | None = None) -> list[Manifest]:
     """Commit a checkpoint per sequence number."""
-    store = store or CheckpointStore(root)
+    store = store or opened(root)
     manifests = [write_files(root, sequence) for sequence in sequences]
     for each in manifests:
         store.commit(each)
-        store.wait()
+        store.close()
     return manifests
 
 
@@ -108,10 +114,10 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
                 look(Path("closed"))
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="file: cannot be used as a checkpoint folder: File exists"):
-        CheckpointStore(tmp_path / "file")
+        opened(tmp_path / "file")
     for name in ("file", "gone/checkpoints"):
         with pytest.raises(StoreError, match=f"{name}/ps0: cannot be created: "):
-            ShardStore(tmp_path / name, "ps0").write_base(0, 0, rows_of(0))
+            files(tmp_path / name).base(0, 0, rows_of(0))
     assert not (tmp_path / "gone").exists()
 
 
@@ -154,26 +160,26 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
     _, newest = committed(tmp_path, 1, 2)
     path = tmp_path / newest.trainer.path
     content = bytearray(path.read_bytes())
-    content[8:12] = struct.pack("<I", 3)
+    content[8:12] = struct.pack("<I", 4)
     path.write_bytes(content)
     reworded = replace(newest.trainer, xxh3=xxhash.xxh3_64_hexdigest(content))
     (tmp_path / newest.name).write_text(replace(newest, trainer=reworded).to_text())
-    with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 2, got 3"):
+    with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 3, got 4"):
         newest_checkpoint(tmp_path)
     text = (tmp_path / newest.name).read_text()
-    (tmp_path / newest.name).write_text(text.replace('"version": 2', '"version": 3'))
+    (tmp_path / newest.name).write_text(text.replace('"version": 3', '"version": 4'))
     before = names_in(tmp_path)
-    for look in (newest_checkpoint, lambda root: CheckpointStore(root).commit(replace(newest, sequence=3))):
-        with pytest.raises(StoreError, match=r"manifest-000002\.json: expected format version 2, got 3"):
+    for look in (newest_checkpoint, lambda root: opened(root).commit(replace(newest, sequence=3))):
+        with pytest.raises(StoreError, match=r"manifest-000002\.json: expected format version 3, got 4"):
             look(tmp_path)
     assert names_in(tmp_path) == before
 
 
 def test_parts_that_disagree_are_in_no_manifest(tmp_path: Path) -> None:
     """Every shard has a base and ordered deltas after it, and all parts are of the manifest's step."""
-    store = ShardStore(tmp_path, "ps0")
-    base = store.write_base(0, 0, rows_of(0))
-    first, second = (store.write_delta(s, s, rows_of(s), [chosen(1)]) for s in (1, 2))
+    shard = files(tmp_path)
+    base = shard.base(0, 0, rows_of(0))
+    first, second = (shard.delta(s, s, rows_of(s), [chosen(1)]) for s in (1, 2))
     dense = write_dense(tmp_path, 2, 2)
     manifest(2, 2, {"ps0": (base, first, second)}, dense)
     for records, step, why in [
@@ -193,7 +199,7 @@ def test_commit_refuses_missing_files_and_old_numbers(tmp_path: Path) -> None:
     (newest,) = committed(tmp_path, 5)
     incomplete = write_files(tmp_path, 6)
     (tmp_path / incomplete.trainer.path).unlink()
-    store = CheckpointStore(tmp_path)
+    store = opened(tmp_path)
     with pytest.raises(StoreError, match=r"dense-000006\.bin: cannot be read: No such file"):
         store.commit(incomplete)
     with pytest.raises(StoreError, match="expected a sequence number above"):
@@ -206,22 +212,22 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
 
     Files of a save that died before its manifest, and unreadable manifests, go with the next commit.
     """
-    shard, store = ShardStore(tmp_path, "ps0"), CheckpointStore(tmp_path, keep=2)
-    chain: list[FileRecord] = [shard.write_base(0, 0, rows_of(0))]
+    shard, store = files(tmp_path), opened(tmp_path)
+    chain: list[FileRecord] = [shard.base(0, 0, rows_of(0))]
     manifests: list[Manifest] = []
-    shard.write_base(10, 10, rows_of(10))  # a later save that is still under way
+    shard.base(10, 10, rows_of(10))  # a later save that is still under way
     for sequence in range(6):
         if sequence == 3:
             chain = [shard.compact(chain, sequence)]
         if sequence:
-            chain.append(shard.write_delta(sequence, sequence, rows_of(sequence), [chosen(sequence)]))
+            chain.append(shard.delta(sequence, sequence, rows_of(sequence), [chosen(sequence)]))
         if sequence == 4:
-            ShardStore(tmp_path, "ps1").write_base(3, 3, rows_of(3))
+            files(tmp_path, "ps1").base(3, 3, rows_of(3))
             (tmp_path / manifest_name(2)).write_text("{")
         trainer = write_dense(tmp_path, sequence, sequence)
         manifests.append(manifest(sequence, sequence, {"ps0": tuple(chain)}, trainer))
         store.commit(manifests[-1])
-        store.wait()
+        store.close()
         named = {record.path for each in manifests[-2:] for record in each.files}
         assert names_in(tmp_path) == named | {each.name for each in manifests[-2:]} | {"ps0/base-000010.bin"}
 
@@ -232,11 +238,11 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
     def collect(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(CheckpointStore, "_collect", collect)
-    store, first = CheckpointStore(tmp_path), write_files(tmp_path, 1)
+    monkeypatch.setattr(FileStore, "_collect", collect)
+    store, first = opened(tmp_path), write_files(tmp_path, 1)
     store.commit(first)
     with pytest.raises(ValueError, match="a bug"):
-        store.wait()
+        store.close()
     assert newest_checkpoint(tmp_path) == (first, [])
 
 
@@ -252,7 +258,7 @@ def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
             raise FileNotFoundError(2, "No such file or directory", str(path))
         return scan(path)
 
-    store = CheckpointStore(tmp_path, keep=1)
+    store = opened(tmp_path, keep=1)
     monkeypatch.setattr(os, "scandir", vanishing)
     committed(tmp_path, 0, 1, store=store)
     assert gone
@@ -266,13 +272,13 @@ def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
         path.write_bytes(b"half")
     assert newest_checkpoint(tmp_path) == (newest, [])
     assert all(path.exists() for path in stale)
-    CheckpointStore(tmp_path)
+    opened(tmp_path)
     assert not any(path.exists() for path in stale)
 
 
 def test_what_a_resume_point_needs_is_kept_and_what_came_after_it_goes(tmp_path: Path) -> None:
     """A pinned checkpoint outlives later ones; a rewind removes later files, and the next number can be committed."""
-    store = CheckpointStore(tmp_path, keep=1, fsync=False)
+    store = opened(tmp_path, keep=1, fsync=False)
     (first,) = committed(tmp_path, 0, store=store)
     store.pin([0])
     _, _, third = committed(tmp_path, 1, 2, 3, store=store)
@@ -298,7 +304,7 @@ def test_a_refusing_disk_leaves_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     """Whichever system call of a save is refused, the error names the file and the folder is as it was."""
-    store = CheckpointStore(tmp_path)
+    store = opened(tmp_path)
     (first,) = committed(tmp_path, 1, store=store)
     second = write_files(tmp_path, 2)
     before = sorted(tmp_path.rglob("*"))
@@ -306,12 +312,12 @@ def test_a_refusing_disk_leaves_last_checkpoint(
     def refuse(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    shard = ShardStore(tmp_path, "ps0")
+    shard = files(tmp_path, fsync=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refuse)
         for name, save in {
             "manifest-000002.json": lambda: store.commit(second),
-            "base-000003.bin": lambda: shard.write_base(3, 30, rows_of(30)),
+            "base-000003.bin": lambda: shard.base(3, 30, rows_of(30)),
             "base-000004.bin": lambda: shard.compact(second.shards["ps0"], 4),
         }.items():
             with pytest.raises(StoreError, match=rf"{name}: cannot be written: {os.strerror(code)}"):

@@ -15,18 +15,17 @@ from torch import Tensor
 from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition
 from harness.store import (
-    CheckpointStore,
     FileRecord,
+    FileStore,
     ResumeFolder,
     ResumePoint,
-    ShardStore,
     newest_checkpoint,
     read_state,
     wants_compaction,
     write_state,
 )
 from tests.crashes import LOSSES, Disk, Ended, Loss
-from tests.store.helpers import chosen, manifest, read_dense, rows_of, write_dense
+from tests.store.helpers import OneShard, chosen, files, manifest, read_dense, rows_of, write_dense
 
 NUM_ROWS = 7
 RANKS = ("ps0", "ps1")
@@ -94,7 +93,8 @@ class _Processes:
     def carry_out(self, steps: Sequence[Step]) -> None:
         """Save and commit as ``steps`` say, after the checkpoint that the process finds: all others are gone."""
         root = self.disk.root
-        store = CheckpointStore(root, keep=1, fsync=self.fsync)
+        store = FileStore(root, keep=1, fsync=self.fsync)
+        store.open()
         newest, _ = newest_checkpoint(root)
         self.last = newest and newest.sequence
         self.rows = {} if newest is None else {newest.sequence: self.rows[newest.sequence]}
@@ -102,26 +102,27 @@ class _Processes:
             self.num_saves += 1
             sequence = self.num_saves
             if step.reopens:
-                store = CheckpointStore(root, keep=1, fsync=self.fsync)
+                store = FileStore(root, keep=1, fsync=self.fsync)
+                store.open()
             shards: dict[str, tuple[FileRecord, ...]] = {}
             saved: dict[str, Tensor] = {}
             for place, rank in enumerate(RANKS):
-                now_MD, files = rows_of(100 * sequence + place, NUM_ROWS), ShardStore(root, rank, fsync=self.fsync)
+                now_MD, shard = rows_of(100 * sequence + place, NUM_ROWS), OneShard(store, rank)
                 if newest is None or step.rows is None:
-                    shards[rank], saved[rank] = (files.write_base(sequence, sequence, now_MD),), now_MD
+                    shards[rank], saved[rank] = (shard.base(sequence, sequence, now_MD),), now_MD
                 else:
                     ids, chain = sorted(step.rows), newest.shards[rank]
                     saved[rank] = self.rows[newest.sequence][rank].clone()
                     saved[rank][ids] = now_MD[ids]
-                    delta = files.write_delta(sequence, sequence, now_MD, [chosen(*ids)])
-                    chain = (files.compact(chain, sequence),) if wants_compaction(chain) else chain
+                    delta = shard.delta(sequence, sequence, now_MD, [chosen(*ids)])
+                    chain = (shard.compact(chain, sequence),) if wants_compaction(chain) else chain
                     shards[rank] = (*chain, delta)
             dense = write_dense(root, sequence, sequence, fsync=self.fsync, w=saved["ps0"])
             if step.commits:
                 self.rows[sequence] = saved
                 newest = manifest(sequence, sequence, shards, dense)
                 store.commit(newest)
-                store.wait()
+                store.close()
                 self.last = sequence
 
     def try_crashes(self) -> None:
@@ -132,8 +133,7 @@ class _Processes:
             assert (found and found.sequence) in may_be
             if found is not None:
                 for rank, records in found.shards.items():
-                    rows_MD = torch.empty(NUM_ROWS, 3)
-                    ShardStore(root, rank).read_into(records, rows_MD)
+                    rows_MD = files(root, rank).read(records, torch.empty(NUM_ROWS, 3))
                     assert torch.equal(rows_MD, self.rows[found.sequence][rank])
                 read_dense(root, found.trainer)
         if self.disk.num_calls >= self.ends:
@@ -197,7 +197,13 @@ def test_a_crash_at_any_call_leaves_the_last_resume_point(tmp_path: Path) -> Non
 def make_point(number: int, files: dict[str, FileRecord]) -> ResumePoint:
     """A resume point without a checkpoint."""
     events = EventsPosition(num_bytes=1, num_events=1, digest="e")
-    about = {"config_hash": "c", "code": "d", "checkpoint": None, "supervisor": {"generation": number}}
+    about = {
+        "config_hash": "c",
+        "code": "d",
+        "checkpoint": None,
+        "store": "files",
+        "supervisor": {"generation": number},
+    }
     return ResumePoint(number=number, step=number, events=events, files=files, **about)
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.store import Part, ShardStore, Snapshot, in_background
+from harness.store import Part, Snapshot, in_background
 from harness.store.snapshot import GivenUp
-from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
+from tests.store.helpers import DIM, NUM_ROWS, chosen, files, rows_of
 
 ROW_BYTES = DIM * 4
 PARTS: tuple[Part, ...] = (chosen(*range(3, 60, 2)), slice(60, 80), chosen(81, 90, 100))
@@ -92,8 +92,8 @@ def test_a_file_written_beside_steps_is_the_file_written_before_them(
     rows_MD = rows_of(3, num_rows=2000)
 
     def write(root: Path, rows):
-        store = ShardStore(root, "ps0", fsync=False)
-        return store.write_base(1, 10, rows) if parts is None else store.write_delta(1, 10, rows, parts)
+        shard = files(root)
+        return shard.base(1, 10, rows) if parts is None else shard.delta(1, 10, rows, parts)
 
     before = write(tmp_path / "before", rows_MD)
     rows = Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes)
@@ -115,5 +115,5 @@ def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> N
     rows.release()
     step.result()
     with pytest.raises(GivenUp):
-        ShardStore(tmp_path, "ps0").write_base(1, 10, rows)
+        files(tmp_path).base(1, 10, rows)
     assert list((tmp_path / "ps0").iterdir()) == []
