@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "EXTENDING.md"
 
@@ -38,7 +38,10 @@ def load_strategies() -> None:
     from harness.core import strategies
 
     known = set(strategies.STRATEGIES)
-    for title in ("strategy", "rows of the last hour", "kind of save", "kind of recovery", "tracker", "model"):
+    for title in (
+        *("strategy", "rows of the last hour", "kind of save", "kind of recovery", "tracker", "model"),
+        "store",  # whose class ranks import by its name
+    ):
         module = sys.modules[title] = ModuleType(title)  # ranks import functions of requests by its name
         exec(imports() + examples()[title], vars(module))
     assert "harness.config.model" not in sys.modules
@@ -135,6 +138,42 @@ def check_kind_of_save(runs: Runs, partial: list[Any]) -> None:
     finished = runs.run("incremental", {"name": "incremental", "interval_samples": 100})[-1]
     assert (finished.digests, finished.num_failures) == (partial[-1].digests, 10)
     assert finished.payload_bytes < partial[-1].payload_bytes
+
+
+def check_store(runs: Runs) -> None:
+    """The events are those of a store of files, on both engines and in each encoding; an interrupted run goes on."""
+    from contextlib import suppress
+
+    from harness.core.errors import RunStopped
+    from harness.core.events import Saved
+    from harness.record.event_log import read_events
+    from harness.run import assemble
+
+    bucket, short = {"kind": "bucket"}, {"max_train_samples": 400}
+    for name, options in {"cpr_mfu": {"r": 1.0}, "differential": {"bits": 8, "recovery": "partial"}}.items():
+        strategy = {"name": name, "interval_samples": 16, **options}
+        files = runs.run(f"files-{name}", strategy, data=short)
+        for engine in ("local", "rpc"):
+            kept = runs.run(f"bucket-{name}-{engine}", strategy, engine=engine, store=bucket, data=short)
+            assert facts(kept) == facts(files)
+        assert any(event.machine["compacted"] for event in files if isinstance(event, Saved)) == (name == "cpr_mfu")
+        config, out = runs.config(strategy=strategy, store=bucket, data=short), runs.out / f"bucket-{name}-stopped"
+        with suppress(RunStopped):
+            assemble.run(config, out, stop=cast(Any, _StopAt(50)))
+        assemble.run(config, out, resumes=True)
+        assert facts(read_events(out / "events.jsonl")) == facts(files)
+
+
+class _StopAt:
+    """A stop request that is set at the ``number``-th boundary."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    @property
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left <= 0
 
 
 def check_tracker(runs: Runs) -> None:
@@ -267,6 +306,7 @@ def check_all(config_text: str, out: Path) -> None:
     check_strategy(runs, digests)
     check_rows_of_the_last_hour(runs)
     check_kind_of_save(runs, partial_run)
+    check_store(runs)
     check_tracker(runs)
     check_optimizer(runs, digests)
     check_model(runs)
