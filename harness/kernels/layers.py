@@ -19,7 +19,7 @@ from numba import float32
 from numba.np.numpy_support import carray
 
 from harness.kernels.native import pointer, prefetch
-from harness.kernels.products import multiply
+from harness.kernels.products import TILE_COLUMNS, multiply
 from harness.kernels.row_loops import adagrad, sum_some_runs
 
 LAYER = np.dtype(
@@ -162,7 +162,10 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
     slots_N = carray(pointer(job.slots), job.num_rows, np.int64)
     inverse_A = carray(pointer(job.inverse), job.num_samples * (num_vectors - 1), np.int64)
     vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
-    products_VV = np.empty((num_vectors, num_vectors), np.float32)
+    # Products of a vector and those before it are wanted. They are computed in blocks of whole tiles, which are stored
+    # faster than parts of tiles: the last block takes vectors of the next sample too, and nothing is read of that.
+    width = (num_vectors + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS
+    products_VV = np.empty((num_vectors, width), np.float32)
     for b in range(first, last):
         vectors_VD, out_T = vectors_BVD[b], top_BT[b]
         for d in range(dim):
@@ -178,7 +181,14 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
                         prefetch(job.rows + (ahead * job.row_width + line) * 4)
             for d in range(dim):
                 vectors_VD[v, d] = rows_NX[row, d]
-        _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, False)
+        for column in range(0, num_vectors - 1, TILE_COLUMNS):
+            multiply(
+                *(num_vectors - column - 1, TILE_COLUMNS, dim),
+                *(vectors_VD[column + 1 :].ctypes.data, 4 * dim, 4),
+                *(vectors_VD[column:].ctypes.data, 4, 4 * dim),
+                *(products_VV[column + 1 :, column:].ctypes.data, 4 * width),
+                *(float32(1), False),
+            )
         at = dim
         for i in range(1, num_vectors):
             for j in range(i):

@@ -299,5 +299,8 @@ def _repeat(builder: Any, value: Any, vector: ir.VectorType) -> Any:
 TILES = {"512 bits": Tile(16, 2, 8), "256 bits": Tile(8, 2, 6)}
 """Tiles by vector width. On an AMD EPYC (Zen 5), 8 rows beat 12, and 2 vectors beat 3 and 4."""
 
-multiply = TILES["512 bits" if _FEATURES.get("avx512f") else "256 bits"].multiply
+_TILE = TILES["512 bits" if _FEATURES.get("avx512f") else "256 bits"]
+multiply = _TILE.multiply
 """The product of compiled code; see :attr:`Tile.multiply`."""
+TILE_COLUMNS = _TILE.width
+"""Columns that are computed together. A part of so many takes longer to store than all of them."""

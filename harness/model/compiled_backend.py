@@ -21,6 +21,7 @@ from harness.core.lookup import BatchPlan
 from harness.core.shares import Division, Share, spans
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
+from harness.kernels.products import TILE_COLUMNS
 from harness.kernels.team import num_counters
 
 _FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
@@ -154,7 +155,11 @@ class TeamPass:
         layers = np.array([*bottom.layers, *top.layers], LAYER)
         self._dim = bottom_JO[-1].shape[1]
         num_pairs = len(top_JO[0]) - 1 - self._dim
-        vectors_BVD = torch.empty((num_samples, (1 + math.isqrt(1 + 8 * num_pairs)) // 2, self._dim))
+        num_vectors = (1 + math.isqrt(1 + 8 * num_pairs)) // 2
+        memory_XD = torch.zeros(
+            (num_samples * num_vectors + TILE_COLUMNS, self._dim)
+        )  # interactions read beyond a sample
+        vectors_BVD = memory_XD[: num_samples * num_vectors].view(num_samples, num_vectors, self._dim)
         vector_grads_BVD = torch.empty_like(vectors_BVD)
         counters = _lines(num_counters(num_shares))
         semaphores = _lines(num_shares)
