@@ -18,7 +18,7 @@ from harness.config.model import Config, TrainerConfig
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
-from harness.processes.leash import hold_leash
+from harness.processes.spawn import own_fork_server
 from harness.record.code import environment, script_code
 
 ROW_BYTES = 16 * 4
@@ -44,10 +44,9 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """A parser with ``--json`` and the shared options named in ``defaults``.
 
-    A benchmark ends with the process that the variable ``HARNESS_OWNER`` names (`run.py reproduce`).
+    A script that has imported torch gets a fork server that knows the functions of the script.
     """
-    if owner := os.environ.get("HARNESS_OWNER"):
-        hold_leash(int(owner))
+    own_fork_server()
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         kind, text = _OPTIONS[name]

@@ -13,13 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks._common import Spread
 from harness.config.model import Config
-from harness.processes.leash import hold_leash
-from harness.processes.spawn import fork_server, nest_fork_server
+from harness.processes.spawn import fork_server, own_fork_server
 from harness.run import assemble
 
 SLACK_STEPS = 1000
@@ -44,11 +44,9 @@ class Worker:
     """
 
     def __init__(self, body: Body, config: Config, folder: Path) -> None:
-        context = fork_server()
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_main, args=(body, config, folder, theirs, os.getpid()))
-        self._process.start()
-        theirs.close()
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = fork_server().fork(_main, body, config, folder, theirs)
 
     def wait_ready(self) -> None:
         """Wait until the first chunk is done and the group is stopped. Raises EOFError if the process ended."""
@@ -71,7 +69,6 @@ class Worker:
 
     @property
     def _pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     def _wait_stopped(self) -> None:
@@ -80,10 +77,9 @@ class Worker:
             time.sleep(0.001)
 
 
-def _main(body: Body, config: Config, folder: Path, pipe: Connection, owner: int) -> None:
+def _main(body: Body, config: Config, folder: Path, pipe: Connection) -> None:
     os.setpgid(0, 0)
-    hold_leash(owner)
-    nest_fork_server()  # before anything starts a thread: ranks are forked from here
+    own_fork_server()  # before anything starts a thread: ranks are forked from here
     ordered, seen = 1, []
 
     def tick(seconds: float) -> None:

@@ -180,8 +180,7 @@ def lose_two(hosts: Emulation, config: Config, folder: Path, lose: Callable[[str
 def orphan(hosts: Emulation, config: Config, folder: Path) -> float:
     """Seconds from the end of a supervisor that is killed to that of the last process on its hosts."""
     arguments = (hosts, hosts.config(config), folder / "run", host_runs.end_supervisor)
-    process = fork_server().Process(target=host_runs.run_and, args=arguments)
-    process.start()
+    process = fork_server().fork(host_runs.run_and, *arguments)
     process.join()
     ended_s = time.monotonic()
     assert process.exitcode == -signal.SIGKILL, "the run has not come so far"

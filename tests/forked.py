@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from harness.processes.leash import end_with_parent
+from harness.processes.parent_death import end_with_parent
 from harness.processes.spawn import fork_server
 
 PATIENCE_S = 110
@@ -85,8 +85,7 @@ def ran(
     variables = {**os.environ, **(environment or {})}
     with tempfile.TemporaryDirectory() as name:
         said = [Path(name) / stream for stream in ("stdout", "stdout" if is_merged else "stderr")]
-        process = fork_server().Process(target=_be_a_program, args=(body, arguments, said, folder, variables))
-        process.start()
+        process = fork_server().fork(_be_a_program, body, arguments, said, folder, variables)
         process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()
@@ -102,7 +101,6 @@ def _be_a_program(
     folder: Path | None,
     variables: Mapping[str, str],
 ) -> None:
-    end_with_parent()  # the fork server, which ends with the owner: a leash would be a thread, and programs have one
     for stream, path in enumerate(said, start=1):
         with path.open("ab") as file:
             os.dup2(file.fileno(), stream)

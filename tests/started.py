@@ -12,7 +12,6 @@ from benchmarks import _processes
 from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
 from harness.config.model import Config
-from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
 from tests.forked import PATIENCE_S
 
@@ -23,9 +22,8 @@ _PROJECT = {"analysis", "benchmarks", "harness", "run", "tests"}
 
 def benchmark(name: str, arguments: tuple[str, ...]) -> None:
     """Run benchmark ``name``; what it starts is forked from this process."""
-    _processes.START_METHOD = "forkserver"
+    _processes.START_METHOD = "fork"
     current_code()  # inherited by the processes that the benchmark starts
-    nest_fork_server()
     benchmark_alone(name, *arguments)
 
 

@@ -302,7 +302,7 @@ def test_the_library_neither_prints_nor_exits() -> None:
 def test_a_kill_is_sigkill() -> None:
     """``terminate`` and SIGTERM, which a process may outlive or clean up after, are used for no rank."""
     assert not offenders(MODULES, lambda module: [n for n in module.attributes() if n.endswith(".terminate")])
-    ignores_it = "harness.processes.leash"
+    ignores_it = "harness.processes.parent_death"
     assert [module.name for module in modules_in("processes", "cluster", "hosts") if "SIGTERM" in module.text] == [
         ignores_it
     ]

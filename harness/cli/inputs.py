@@ -7,7 +7,6 @@ Scale `small` has generated data, `paper` a real click log.
 
 import hashlib
 import json
-import os
 import shlex
 import signal
 import sys
@@ -182,10 +181,9 @@ class BenchmarkRun:
         script = self.benchmark.script
         console.note(f"{script} ({number} of {num_runs}): {output} has what it prints")
         command = [sys.executable, str(_ROOT / script), *self.arguments, "--json", str(new.resolve())]
-        environment = os.environ | {"HARNESS_OWNER": str(os.getpid())}
         output.unlink(missing_ok=True)
         with amount_progress(script.name):
-            process = Child(command, log=output, environment=environment)
+            process = Child(command, log=output)
             try:
                 code = process.wait()
             finally:  # also by a Ctrl-C

@@ -14,9 +14,13 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.group import Formation
 from harness.cluster.launcher import RankContext
+from harness.config.model import ClusterConfig
+from harness.core.errors import RunFailed
 from harness.core.plans import Rank
 from harness.processes import control
-from harness.processes.control import LEASE_FRAC, give_up_all_after
+from harness.processes.control import give_up_all_after, interface_of
+
+_GIVE_UP_FRAC = 0.5  # the part of ``cluster.dead_after_s`` after which a rank gives a connection up
 
 
 class Stopped(Exception):
@@ -38,6 +42,7 @@ class ControlLink:
         self._connection: Connection = control.connect(
             options.host, rank_context.port, rank_context.authkey, options.join_timeout_s
         )
+        self._options = options if rank_context.dead_after_s is None else self._here(options)
         self._world: object = None  # keeps a generation's store alive
         self._order: tuple[Rank, Formation] | None = None  # an order received while a generation was being formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
@@ -46,7 +51,15 @@ class ControlLink:
         self._is_stopping = False
         self._step = self._num_finished = 0
         formation = rank_context.formation
-        self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
+        self.send("hello", rank_context.rank, rank_context.number, formation and formation.generation)
+
+    def _here(self, options: ClusterConfig) -> ClusterConfig:
+        """``options`` with the interface of this host by which it reaches the supervisor."""
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
+            address = sock.getsockname()[0]
+        if (interface := interface_of(address)) is None:
+            raise RunFailed(f"cluster.host: no interface here has {address}, by which this host reaches {options.host}")
+        return options.model_copy(update={"interface": interface})
 
     def send(self, *message: Any) -> None:
         """Send a message without waiting for a reply."""
@@ -93,7 +106,7 @@ class ControlLink:
         """Leave the present world, if any, and join the world of ``formation`` as ``rank``. Raises WorldBroken."""
         group.leave()
         meet = partial(self._meet, formation.generation)
-        self._world = group.join(rank, formation, meet=meet, options=self.rank_context.options)
+        self._world = group.join(rank, formation, meet=meet, options=self._options)
         give_up_silent_hosts(self.rank_context)
 
     def take_spares(self) -> bool:
@@ -155,7 +168,7 @@ def give_up_silent_hosts(rank_context: RankContext) -> None:
     that there are, so this must be called again after this process has connected to another rank.
     """
     if rank_context.dead_after_s is not None:
-        give_up_all_after(rank_context.dead_after_s * LEASE_FRAC)
+        give_up_all_after(rank_context.dead_after_s * _GIVE_UP_FRAC)
 
 
 class Connections:

@@ -3,31 +3,26 @@
 import signal
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any
 
-from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
+from harness.cluster.launcher import END_S, Launcher, Main, RankContext
 from harness.core.errors import RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank
+from harness.processes.forked import ForkedProcess
 
-REAP_S = 10.0  # longest time from SIGKILL, or the end of the control connection, to the end of a process
 _LOOK_S = 0.0005  # between two checks whether a process has stopped
 _STOP_S = 2.0  # from the order to stop to SIGKILL
 _DYING_S = 0.1  # longest time from the end of a process's connections to its own
 
 
 class Processes:
-    """The process of each rank and spare. The launcher is closed with them.
-
-    A method that asks how a process ended raises RunFailed if its exit code cannot be known any more.
-    """
+    """The process of each rank and spare. The launcher is closed with them."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
-        self._by_rank: dict[Rank, RankProcess] = {}
+        self._by_rank: dict[Rank, ForkedProcess] = {}
 
-    def __getitem__(self, rank: Rank) -> RankProcess:
+    def __getitem__(self, rank: Rank) -> ForkedProcess:
         return self._by_rank[rank]
 
     @property
@@ -39,22 +34,22 @@ class Processes:
         """Host of each rank and spare; empty with a launcher that starts all processes here."""
         return {rank: process.host for rank, process in self._by_rank.items() if process.host is not None}
 
-    def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
-        """All ranks and spares on the lost ones among the hosts of ``ranks``, which did not answer; and why each ended.
+    def await_ends(self, ranks: Iterable[Rank]) -> None:
+        """Wait at most 0.1 s for the end of each of ``ranks``, and of a host that gives no answer until it is lost."""
+        for rank in ranks:
+            if rank in self._by_rank:
+                self[rank].join(_DYING_S)
 
-        Waits for a silent host until it answers or counts as lost.
-        """
-        hosts = self.hosts
-        asked = [rank for rank in ranks if rank in hosts]
-        for rank in asked:
-            self[rank].join(_DYING_S)
-        why = self.launcher.lost_hosts()
-        lost = {hosts[rank] for rank in asked} & why.keys()
-        return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
-
-    def on_lost_hosts(self) -> list[Rank]:
+    @property
+    def on_lost_hosts(self) -> dict[Rank, str]:
+        """All ranks and spares whose host was lost, and why each ended, in words."""
         lost = self.launcher.lost_hosts()
-        return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
+        servers = {rank: process.server for rank, process in self._by_rank.items()} if lost else {}
+        return {
+            rank: f"its host {server.host} was lost: {server.lost}"
+            for rank, server in servers.items()
+            if server.lost is not None
+        }
 
     def spawn(self, context: RankContext, main: Main) -> None:
         """Start the process of a rank. Raises RunFailed."""
@@ -63,16 +58,6 @@ class Processes:
     def has_ended(self, rank: Rank) -> bool:
         """Whether the process of ``rank`` has ended, or was forgotten after its end."""
         return rank not in self._by_rank or self[rank].exitcode is not None
-
-    def ends(self, rank: Rank) -> bool:
-        """Whether the process of ``rank`` ends within 0.1 s. Its connections may have ended a moment before."""
-        self[rank].join(_DYING_S)
-        return self.has_ended(rank)
-
-    def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
-        """The objects of :meth:`Launcher.watched` for the processes of ``ranks``, or of all."""
-        processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]
-        return self.launcher.watched(processes)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them. Returns, by rank, pid, signal, exit code and host, if any.
@@ -85,9 +70,9 @@ class Processes:
 
     def _reap(self, rank: Rank) -> Machine:
         process = self[rank]
-        process.join(REAP_S)
+        process.join(END_S)
         if process.exitcode is None:
-            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {REAP_S:g} s of SIGKILL")
+            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {END_S:g} s of SIGKILL")
         host = {} if process.host is None else {"host": process.host}
         return {"pid": process.pid, "signal": int(signal.SIGKILL), "exitcode": process.exitcode, **host}
 
@@ -100,24 +85,21 @@ class Processes:
         """Send SIGSTOP to ``ranks``, and wait until no thread of them runs.
 
         A process that still runs gets the signal again, since something else may have continued it. Raises RunFailed if
-        one runs after ``REAP_S`` seconds.
+        one runs after ``END_S`` seconds.
         """
         for rank in ranks:
             self[rank].pause()
-        ends_s = time.monotonic() + REAP_S
+        ends_s = time.monotonic() + END_S
         while running := [rank for rank in ranks if not self[rank].is_paused]:
             if time.monotonic() > ends_s:
-                raise RunFailed(
-                    f"{running[0]} (pid {self[running[0]].pid}) did not stop within {REAP_S:g} s of SIGSTOP"
-                )
+                raise RunFailed(f"{running[0]} (pid {self[running[0]].pid}) did not stop within {END_S:g} s of SIGSTOP")
             time.sleep(_LOOK_S)
             for rank in running:
                 self[rank].pause()
 
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Reap all of ``ranks``; kill those that do not end within 0.1 s. Returns pid and action of each one killed."""
-        for rank in ranks:
-            self[rank].join(_DYING_S)
+        self.await_ends(ranks)
         killed = self.kill([rank for rank in ranks if not self.has_ended(rank)])
         return {rank: {"pid": machine["pid"], "action": "killed"} for rank, machine in killed.items()}
 
@@ -132,11 +114,10 @@ class Processes:
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()
-        self._await_all(REAP_S)
+        self._await_all(END_S)
         self.launcher.close()
 
     def _await_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s
         for process in self._by_rank.values():
-            with suppress(RunFailed):  # its exit code is unknown
-                process.join(max(0.0, ends_s - time.monotonic()))
+            process.join(max(0.0, ends_s - time.monotonic()))

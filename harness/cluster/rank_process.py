@@ -3,6 +3,7 @@
 A request of the trainer calls :meth:`PsProcess.serve` in another rank.
 """
 
+import os
 import signal
 import threading
 import traceback
@@ -25,7 +26,7 @@ from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare
 from harness.files import hold_also
 from harness.processes import control
-from harness.processes.leash import hold_leash, ignore_interrupts
+from harness.processes.parent_death import end_with_parent, ignore_interrupts
 
 _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
@@ -99,28 +100,24 @@ def _compute_server(spec: RankSpec, rank: Rank) -> ComputeServer:
 
 
 def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
-    """Carry out ``work`` in the process of a rank, until the order to stop or the end of the supervisor.
-
-    The network namespace is entered before the leash begins. The leash is a thread, and a process with two threads
-    cannot enter; entering would also undo the kernel's order to kill this process with its parent.
-    """
+    """Carry out ``work`` in the process of a rank, until the order to stop or the end of the control connection."""
     ignore_interrupts()
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines
+    parent = os.getppid()
     try:
         hold_also(rank_context.held, rank_context.supervisor_pid)  # inside the namespace, they cannot be opened
         if rank_context.entrance is not None:
             rank_context.entrance.enter()
-    except FileNotFoundError:  # the supervisor has ended
-        hold_leash(rank_context.supervisor_pid).follow()
-        raise
-    leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
+            end_with_parent(parent)  # which entering has undone
+    except FileNotFoundError:
+        if rank_context.supervisor_pid is None:
+            raise
+        return  # the supervisor has ended
     try:
         with sources.modules_fixed():
             work(ControlLink(rank_context))
-    except Stopped:
-        pass  # if the trainer's job has not ended, the supervisor knows why
-    except (EOFError, OSError):
-        leash.follow()  # returns if the supervisor lives and has closed the connection
+    except (Stopped, EOFError, OSError):
+        pass  # if the trainer's job has not ended, the supervisor has, or it knows why
     group.leave()
 
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
+from harness.cluster.launcher import END_S
 from harness.cluster.link import Connections
-from harness.cluster.processes import REAP_S, Processes
+from harness.cluster.processes import Processes
 from harness.config.model import ClusterConfig
 from harness.core.plans import CHIEF
 
@@ -51,18 +52,14 @@ class TrainerWatch:
 
     @property
     def problem(self) -> str | None:
-        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None.
-
-        Raises RunFailed if its process can be watched no more.
-        """
+        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None."""
         if CHIEF in self._connections:
             return self._progress.problem
         if CHIEF in self._connections.stuck:
             return self._progress.silence  # in the middle of a message
         if not self._has_met:
             return None
-        self._processes[CHIEF].join(REAP_S)
-        self._processes.launcher.check()
+        self._processes[CHIEF].join(END_S)
         return None if self.has_ended else "closed its connection"
 
 

@@ -75,6 +75,8 @@ class World:
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
         self.hang = self._processes.hang
+        self._numbers: dict[Rank, int] = {}  # of the process that has a name, at its start
+        self._num_spawned = 0
         self._num_spares = options.spares  # number ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
@@ -113,10 +115,13 @@ class World:
         return {"network": "open" if self._network is None else "private", **self._machine()}
 
     def _spawn(self, rank: Rank, formation: Formation | None = None) -> None:
+        self._numbers[rank] = self._num_spawned
+        self._num_spawned += 1
         context = RankContext(
             rank=rank,
             formation=formation,
-            supervisor_pid=os.getpid(),
+            number=self._numbers[rank],
+            supervisor_pid=os.getpid() if self._launcher.dead_after_s is None else None,
             port=self.port,
             authkey=self._authkey,
             options=self._options,
@@ -229,12 +234,12 @@ class World:
         The generation being formed is abandoned if one of its members has ended. In a formed generation the death of a
         rank is detected by the trainer, whose request fails.
 
-        Raises MustStartAnew if the trainer has ended, RunFailed if a process cannot be killed or watched any more.
+        Raises MustStartAnew if the trainer has ended, RunFailed if a process cannot be killed.
         """
         if not self._watch.has_ended:
             self._give_up(self._overdue())
         if self._watch.has_ended:
-            why = self._processes.lost_with([CHIEF]).get(CHIEF)
+            why = self._processes.on_lost_hosts.get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
             raise MustStartAnew(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
@@ -243,11 +248,12 @@ class World:
     def membership(self, found: Mapping[Rank, str]) -> tuple[Formation, dict[Rank, str]]:
         """The present generation, and all lost ranks with the reasons, spares left out.
 
-        ``found``: ranks that did not answer, and the error texts. If one is on a silent host, this waits until the host
-        answers or counts as lost, and with it all ranks there.
+        ``found``: ranks that did not answer, and the error texts. If one is on a host that gives no answer, this waits
+        until the host counts as lost, and with it all ranks there.
         """
+        self._processes.await_ends(found)
         ended = [rank for rank in self.names if self._processes.has_ended(rank)]
-        with_hosts = self._processes.lost_with({*found, *ended})
+        with_hosts = self._processes.on_lost_hosts
         for rank, why in with_hosts.items():
             self.members.lose(rank, why)
         for rank in ended:
@@ -296,18 +302,16 @@ class World:
         Raises:
             HarnessError: the error that the trainer reported, that a call without a result raised, or ``on_tick``.
             MustStartAnew: the trainer has died, which was not planned.
-            RunFailed: processes cannot be started or watched any more.
+            RunFailed: processes cannot be started any more.
         """
         while True:
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # called first, since it may end connections
-            watched = self._processes.watched(None if self._rendezvous.is_awaited else (CHIEF,))
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
-            ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
+            ready = wait([*self._connections.waited(), *self._launcher.watched(), *asked], wait_s)
             if stop is not None and stop.is_set and CHIEF in self._connections:
                 self._connections.send(CHIEF, "halt")
                 stop, self._is_halting = None, True
-            self._launcher.check()
-            self._connections.drop(self._processes.on_lost_hosts())  # ends their processes, which may still run
+            self._connections.drop(self._processes.on_lost_hosts)  # ends their processes, which may still run
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return
@@ -338,10 +342,13 @@ class World:
             self._rendezvous.publish(rank, *args)
         return False
 
-    def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
-        """Register a process that has connected. ``generation``: the one that it joins first; None if it awaits one."""
-        if self.pids.get(rank) != pid:
-            self._connections.forget(connection)  # a late message of a process that has been replaced
+    def _greet(self, connection: Connection, rank: Rank, number: int, generation: int | None) -> None:
+        """Register a process that has connected; refuse one that has been replaced.
+
+        ``number``: of the process. ``generation``: the one that it joins first; None if it awaits one.
+        """
+        if self._numbers.get(rank) != number:
+            self._connections.forget(connection)
             return
         self._connections.admit(connection, rank)
         if rank == CHIEF:

@@ -142,22 +142,22 @@ class ClusterConfig(_Model):
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES), NO_RESULT] = "fork"
-    """How rank processes are started. `fork`: on this machine, by a fork server with all imports done. `hosts`: on the
-        machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md). `ray`: the same, but a
-        Ray that runs starts the agents; needs `pip install -r requirements-ray.txt`."""
+    """Where fork servers start rank processes. `fork`: on this machine. `hosts`: on the machines of `cluster.hosts`;
+        needs `network: open` (docs/HOSTS.md). `ray`: the same, but a Ray that runs starts the fork servers; needs
+        `pip install -r requirements-ray.txt`."""
     hosts: Annotated[tuple[HostName, ...], Field(max_length=256), BY_TRACE] = ()
     """Launcher `hosts`: names of the hosts, as `start_agent` takes them. Launcher `ray`: addresses of nodes; empty: all
         living nodes. A trace calls them `host0`, `host1`, ... in this order."""
     ray_address: Annotated[str, NO_RESULT] = "auto"
     """Launcher `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
     start_agent: Annotated[str, NO_RESULT] = "ssh {host} {command}"
-    """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
-        absolute paths; what the agent must be told it reads from its standard input."""
+    """Launcher `hosts`: the command that starts the fork server of a host. `{command}` stands for the program's own,
+        with absolute paths; what it must be told it reads from its standard input."""
     place: Annotated[dict[str, str], BY_TRACE] = {}
     """Host by rank, `{ps0: a, trainer0: b}`. Ranks without one are placed in turn."""
     dead_after_s: Annotated[float, Field(ge=1), NO_RESULT] = 10.0
-    """Launchers `hosts` and `ray`: seconds of silence after which a host counts as dead, with all its ranks. A host
-        that hears nothing of the supervisor ends its ranks after half of that."""
+    """Launchers `hosts` and `ray`: seconds without an answer after which a host counts as dead, with all its ranks. A
+        host that the supervisor does not answer ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of spare nodes: on engine `rpc`, processes that take over at once when PS ranks or compute ranks die. Of
     the results, only emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""

@@ -33,9 +33,6 @@ DISTRIBUTIONS: list[str] = []
 ENTRY_POINTS = "cpr_harness.plugins"
 """Group of entry points by which an installed package offers plugins."""
 
-PRELOAD_VARIABLE = "CPR_HARNESS_PLUGINS"
-"""Environment variable with the plugins that a new fork server loads, one name a line."""
-
 _MODELS = "harness.config.model"
 _KEY = "plugins"
 

@@ -1,15 +1,14 @@
 """A cell as the grid's runner sees it: its process, the pipe on which it reports, and its outcome."""
 
-import logging
-import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.config.experiment import Cell
 from harness.core.errors import RunFailed, RunStopped, StoreError
@@ -17,7 +16,8 @@ from harness.core.events import Finished
 from harness.files import read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.processes.forked import ForkedProcess, current, signal_name, start
+from harness.processes.fork_server import states
+from harness.processes.forked import ForkedProcess, HostLost
 from harness.processes.spawn import fork_server
 from harness.record.code import current_code
 from harness.record.folder import State, drop_leftovers, inspect, system_errors
@@ -27,10 +27,7 @@ from harness.sources import with_place
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
 
-_log = logging.getLogger(__name__)
-
-_PATIENCE_S = 10.0  # for a fork server that dies
-_ANSWER_S = 30.0  # within which a fork server starts a process
+_PATIENCE_S = 40.0  # for fork servers that die
 _REAP_S = 10.0  # between SIGKILL, or the end of the pipe, and the end of a process
 _STOPPED_S = 60.0  # for which a cell may be stopped
 
@@ -97,7 +94,7 @@ class CellProcess:
         ``now_s``: a clock that stands still while the grid's process is stopped. Ctrl-Z stops both processes, so the
         cell's process survives it.
         """
-        if not self._process.is_stopped:
+        if states(self._process.pid, "stat") != {"T"}:
             self._stopped_since_s = None
         elif self._stopped_since_s is None:
             self._stopped_since_s = now_s
@@ -108,8 +105,7 @@ class CellProcess:
     def outcome(self) -> Outcome:
         """Wait for the process to end and return the cell's outcome; a crash is written to the cell's error.txt.
 
-        A cell that has sent its result and written DONE is done, whatever its exit code, which is unknown if the fork
-        server was killed.
+        A cell that has sent its result and written DONE is done, whatever its exit code.
         """
         exit_code = self._exit_code()
         self.pipe.close()
@@ -120,8 +116,6 @@ class CellProcess:
         except StoreError as foreign:
             lost = str(foreign)
         if isinstance(self._result, Finished) and is_written:
-            if isinstance(exit_code, str):
-                _log.warning("note: %s: %s", self.cell.slug, exit_code)
             try:
                 with system_errors(self.cell.run_dir):
                     RunDir(self.cell.run_dir).error.unlink(missing_ok=True)
@@ -139,14 +133,14 @@ class CellProcess:
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
     def _exit_code(self) -> int | str:
-        """The exit code of the process, or a sentence on why it is unknown. Kills a process that does not end."""
-        try:
-            if not self._process.has_ended(_REAP_S):
-                self._process.kill()
+        """The exit code of the process, or a sentence on why there is none. Kills a process that does not end."""
+        self._process.join(_REAP_S)
+        if self._process.exitcode is None:
+            self._process.kill()
             self._process.join(_REAP_S)
-            code = self._process.exitcode
-        except RunFailed as lost:
-            return str(lost)
+        code = self._process.exitcode
+        if code == -signal.SIGKILL and self._process.server.lost:
+            return self._process.server.lost
         return f"it did not end within {_REAP_S:g} s of SIGKILL" if code is None else code
 
 
@@ -155,56 +149,41 @@ class CellStarter:
 
     def __init__(self, run_cell: RunCell) -> None:
         self._run_cell = run_cell
-        self._context = fork_server()
-        self._starting: ForkServerProcess | None = None
         self._processes: list[ForkedProcess] = []
 
     def start(self, cell: Cell) -> CellProcess:
-        """Start ``cell``. Its process ends when this process ends, even by SIGKILL.
+        """Start ``cell``. Its process ends when this process or the fork server ends, even by SIGKILL.
 
         Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
         """
         with system_errors(cell.run_dir):
             cell.run_dir.mkdir(exist_ok=True)  # not what is above it: where that is gone, the grid was moved
-        ours, theirs = self._context.Pipe(duplex=False)
+        ours, theirs = Pipe(duplex=False)
         assert isinstance(ours, Connection)
-        arguments = (self._run_cell, cell, theirs, os.getpid(), current_code())
-        process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
-        self._starting = process  # so that end_all finds it after an interrupt below
-        _start(process)
-        theirs.close()
-        return CellProcess(cell, self._note_started(), ours)
-
-    def _note_started(self) -> ForkedProcess:
-        process, self._starting = self._starting, None
-        assert process is not None, "start() is under way"
-        forked = ForkedProcess(process, current())
-        self._processes = [*(one for one in self._processes if not one.has_ended()), forked]
-        return forked
+        with theirs:
+            process = _forked(worker.main, self._run_cell, cell, theirs, current_code())
+        self._processes = [*(one for one in self._processes if one.exitcode is None), process]
+        return CellProcess(cell, process, ours)
 
     def end_all(self) -> None:
         """Kill every running cell and wait for it. Its ranks end with it."""
-        if self._starting is not None and self._starting.pid is not None:
-            self._note_started()
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            with suppress(RunFailed):  # it has ended, and how does not matter
-                process.join(_REAP_S)
+            process.join(_REAP_S)
 
 
-def _start(process: ForkServerProcess) -> None:
-    """Start ``process``, and retry with a new fork server if the present one has died or does not answer.
+def _forked(main: Callable[..., None], *args: Any) -> ForkedProcess:
+    """Start a process, with a new fork server if the present one has died or does not answer.
 
     Raises RunFailed if that takes too long.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
-        fork_server()  # a new one if the former has died
         try:
-            return start(process, _ANSWER_S)
-        except (RunFailed, EOFError, ConnectionError, FileNotFoundError) as error:
-            if time.monotonic() > deadline_s + _ANSWER_S:
+            return fork_server().fork(main, *args)
+        except (HostLost, RunFailed, OSError) as error:
+            if time.monotonic() > deadline_s:
                 words = f"the cell's process could not be started: {error}; check memory and limits"
                 raise RunFailed(words) from error
             time.sleep(0.01)
@@ -214,7 +193,7 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if isinstance(exit_code, str):
         return f"no result came from the cell's process; {exit_code}"
     if exit_code < 0:
-        name = signal_name(-exit_code)
+        name = _signal_name(-exit_code)
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
         return f"the cell's process ended, and there is no {run_dir / 'DONE'}"
@@ -224,3 +203,11 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if not text:
         return f"the cell's process ended with code {exit_code}, without output"
     return f"the cell's process ended with code {exit_code}: {with_place(text.splitlines()[-1], text)} (see {output})"
+
+
+def _signal_name(number: int) -> str:
+    """Name of a signal, ``signal 35`` for one of the real-time signals without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -15,8 +15,7 @@ from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
 from harness.files import held
-from harness.processes.leash import continue_after_parent, hold_leash
-from harness.processes.spawn import nest_fork_server
+from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import Code, refuse_other_code
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
@@ -50,17 +49,15 @@ def run_assembled(
     return assemble.run(config, run_dir, on_status=on_status, resumes=has_resume_point(run_dir), stop=stop)
 
 
-def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int, code: Code) -> None:
+def main(run_cell: RunCell, cell: Cell, pipe: Connection, code: Code) -> None:
     """Main function of a cell's process: sends statuses, then the run's last event, or why there is none.
 
-    The latter is a RunStopped, or one line for any other HarnessError. The process ends when the process ``owner_pid``
-    ends. It ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop. ``code``: the owner's, by which the
-    cell is named; a process of other code refuses it.
+    The latter is a RunStopped, or one line for any other HarnessError. The process ignores SIGINT, which the runner
+    handles. SIGTERM asks the cell to stop. ``code``: the runner's, by which the cell is named; a process of other code
+    refuses it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = _stopped_by_sigterm()
-    hold_leash(owner_pid)
-    continue_after_parent()  # the fork server ends with the owner
     try:
         refuse_other_code(code, cell.slug)
         with (
@@ -69,7 +66,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int, code: 
             _output_to(run_dir / "output.txt"),
         ):
             if cell.config.engine == "rpc":
-                nest_fork_server()  # after the redirection of output, before any thread starts
+                own_fork_server()  # after the redirection of output, before any thread starts
             result = _run(run_cell, replace(cell, run_dir=run_dir), pipe, stop)
     except HarnessError as error:  # the folder could not be claimed
         result = one_line(error)

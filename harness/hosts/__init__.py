@@ -1,1 +1,1 @@
-"""Ranks on several hosts: an agent on each starts, watches and kills them."""
+"""Ranks on several hosts, by a fork server on each."""

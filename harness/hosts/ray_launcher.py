@@ -1,4 +1,4 @@
-"""The launcher ``ray``: as launcher ``hosts``, but with agents that are started as Ray tasks, one on each node."""
+"""The launcher ``ray``: as launcher ``hosts``, but Ray tasks start the fork servers, one on each node."""
 
 import importlib.util
 import shlex
@@ -29,7 +29,7 @@ class RayLauncher(HostsLauncher):
     """
 
     def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path) -> None:
-        start = shlex.join([*PROGRAM, "agent", cluster.ray_address, "{host}", "{command}"])
+        start = shlex.join([*PROGRAM, "run", cluster.ray_address, "{host}", "{command}"])
         keys = {"hosts": _nodes(cluster), "start_agent": start}
         super().__init__(cluster.model_copy(update=keys), hosts, checkpoints)
 
@@ -41,7 +41,7 @@ def require_ray(key: str) -> None:
 
 
 def _nodes(cluster: ClusterConfig) -> tuple[str, ...]:
-    """The addresses of the nodes that get an agent: ``cluster.hosts``, or all that live. Raises ConfigError."""
+    """The addresses of the nodes that get a fork server: ``cluster.hosts``, or all that live. Raises ConfigError."""
     require_ray("cluster.launcher: ray")
     command = [*PROGRAM, "nodes", cluster.ray_address, *cluster.hosts]
     with closing(Child(command, errors=subprocess.DEVNULL)) as process:

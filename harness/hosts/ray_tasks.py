@@ -1,12 +1,12 @@
 """A program that runs commands as plain tasks of a running Ray cluster. The only file that imports ray.
 
     ray_tasks.py nodes ADDRESS HOST ...       prints {"nodes": the addresses of HOST ..., or of all that live}
-    ray_tasks.py agent ADDRESS HOST COMMAND   runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
+    ray_tasks.py run ADDRESS HOST COMMAND     runs COMMAND on a node, as ``ssh HOST COMMAND`` does: it gets the first
                                               line of the standard input, and its output and exit code come back
     ray_tasks.py cells ADDRESS                trains cells on nodes that Ray chooses (:func:`train_cells`)
 
 A task ends when this program ends, and its command ends with the task: the kernel kills it with Ray's worker, which
-ends with the node's raylet. An error is printed as {"problem": one line}, by ``agent`` as the line alone with exit
+ends with the node's raylet. An error is printed as {"problem": one line}, by ``run`` as the line alone with exit
 code 2.
 """
 
@@ -28,13 +28,13 @@ from typing import Any, NoReturn
 _READY_S = 60.0  # within which Ray answers
 _LISTENS_S = 5.0  # within which something accepts a connection
 _TICK_S = 0.1
-_END_S = 5.0  # between the end of an agent's output and its own
+_END_S = 5.0  # between the end of a command's output and its own
 _AGAIN_S = 2.0  # between two requests to Ray to cancel a task: it does not promise that one arrives
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def agent(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
-    """The Ray task that runs an agent's command: yields each line that the command prints, and last its exit code.
+def run_there(command: list[str], settings: dict[str, Any]) -> Iterator[str | int]:
+    """The Ray task that runs a command: yields each line that the command prints, and last its exit code.
 
     ``settings``: the first line of its standard input, as JSON.
     """
@@ -106,7 +106,7 @@ def nodes_of(ray: Any, hosts: Sequence[str]) -> dict[str, str]:
     return {host: found[host] for host in hosts or nodes}
 
 
-def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any]) -> int:
+def run_on(ray: Any, host: str, command: list[str], settings: dict[str, Any]) -> int:
     """Run a command on the node ``host`` as a task and print its output. Returns its exit code.
 
     That is 128 + number of the signal if a signal ended it. Exits with an error if the task is lost.
@@ -116,7 +116,7 @@ def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any])
     )
 
     where = NodeAffinitySchedulingStrategy(node_id=nodes_of(ray, [host])[host], soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming", scheduling_strategy=where)(agent)
+    task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming", scheduling_strategy=where)(run_there)
     code = 1
     try:
         for reference in task.remote(command, settings):
@@ -126,7 +126,7 @@ def run_agent(ray: Any, host: str, command: list[str], settings: dict[str, Any])
                 case code:
                     pass
     except ray.exceptions.RayError as error:
-        _give_up(f"Ray lost the task of the agent: {error}")
+        _give_up(f"Ray lost the task: {error}")
     return code if code >= 0 else 128 - code
 
 
@@ -180,7 +180,7 @@ def check_room(ray: Any, request: dict[str, Any]) -> None:
 
 
 _out = 1  # file descriptor of what the caller reads
-_is_asked_for_text = sys.argv[1:2] == ["agent"]
+_is_asked_for_text = sys.argv[1:2] == ["run"]
 
 
 def _say(values: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ def _give_up(words: str) -> NoReturn:
 
 
 def main(mode: str, address: str, *words: str) -> int:
-    """Run the mode ``nodes``, ``agent`` or ``cells`` (see the module). Returns the exit code."""
+    """Run the mode ``nodes``, ``run`` or ``cells`` (see the module). Returns the exit code."""
     global _out  # noqa: PLW0603 - Ray prints to the standard streams
     request: Any = None if mode == "nodes" else json.loads(sys.stdin.readline())
     _out = os.dup(1)
@@ -211,8 +211,8 @@ def main(mode: str, address: str, *words: str) -> int:
     if mode == "nodes":
         _say({"nodes": [*nodes_of(ray, words)]})
         return 0
-    if mode == "agent":
-        return run_agent(ray, words[0], [*words[1:]], request)
+    if mode == "run":
+        return run_on(ray, words[0], [*words[1:]], request)
     check_room(ray, request)
     train_cells(ray, request)
     return 0

@@ -1,12 +1,12 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
 It outlives the generations of the RPC world. It carries the rendezvous of the next generation, the orders to join it or
-to stop, and the calls that the trainer makes to the supervisor. A rank that loses the connection ends. Agents of hosts
-connect with the supervisor by the same functions.
+to stop, and the calls that the trainer makes to the supervisor. A rank that loses the connection ends. Fork servers of
+other hosts connect with the supervisor by the same functions.
 
 Messages are tuples, the kind first:
 
-    rank -> supervisor      ("hello", rank, pid, generation)    ("publish", generation, address)
+    rank -> supervisor      ("hello", rank, number, generation) ("publish", generation, address)
     trainer -> supervisor   ("call", method, args)              ("tell", method, values)
                             ("ask", method, args), of the world
                             ("finished",)                       ("failed", error)
@@ -45,15 +45,10 @@ HANDSHAKE_S = 10.0
 _MOST_PENDING = 256  # handshakes at a time, of connections that have not shown the key
 _MOST_NAMED = 3  # addresses in a line
 _KNOCK_S = 0.05  # between two knocks of a rank
-LEASE_FRAC = 0.5
-"""The part of ``cluster.dead_after_s`` after which a host without its supervisor ends its ranks, and after which a
-connection of a rank that nobody answers is given up.
-
-The supervisor starts replacements after the whole of it. Ranks of a host that is cut off have ended by then.
-"""
 _SIOCGIFCONF = 0x8912  # linux/sockios.h
 _IFREQ = struct.Struct("16s2x2x4s16x")  # linux/if.h on 64-bit machines: name, family, port, IPv4 address
 _MOST_INTERFACES = 256
+_LAST_ACK = struct.Struct("56xI")  # tcpi_last_ack_recv of linux/tcp.h
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -210,6 +205,15 @@ def give_up_after(sock: socket.socket, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * seconds))
+
+
+def silent_s(connection: Connection) -> float:
+    """Seconds since the other end's kernel has answered, also to a probe of :func:`give_up_after`; 0 on one machine."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        if sock.family == socket.AF_UNIX:
+            return 0.0
+        (milliseconds,) = _LAST_ACK.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size))
+    return 1e-3 * milliseconds
 
 
 def give_up_all_after(seconds: float) -> None:

@@ -1,151 +1,239 @@
-"""The fork server of this process, and handles on the processes that it forked: their end, signals and exit code.
+"""Handles on a fork server, on this or another host, and on the processes that it forked.
 
-The server may die or be stopped, so every wait for it has a deadline.
+The program of a fork server is ``harness/processes/fork_server.py``. It may die, be stopped or be cut off, so every
+wait for it has a deadline.
 """
 
+import io
+import math
+import os
+import select
 import signal
-import threading
+import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
-from pathlib import Path
+from multiprocessing.connection import Connection
+from threading import RLock
+from typing import Any
 
-from harness.core.errors import RunFailed
+from harness.core.errors import HarnessError, RunFailed
+from harness.processes import control
+from harness.processes.fork_server import WorkPickler
 from harness.processes.pidfd import Pidfd
 
-END_S = 1.0
-"""Longest time, in seconds, from the first sign of the end of a process to its end."""
-_UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
-_TELL_S = 10.0  # for a fork server to report how a process ended
+ANSWER_S = 10.0
+"""Longest time, in seconds, in which a fork server of this machine answers."""
 _FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
+_LOOK_S = 0.05  # for which one thread may keep the others from the connection
 
 
-def signal_name(number: int) -> str:
-    """Name of a signal, ``signal 35`` for one of the real-time signals without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+class HostLost(HarnessError):
+    """The fork server was lost before it answered."""
 
 
-class ForkServer(Pidfd):
-    """A running fork server.
+class ForkServer:
+    """A running fork server. It is lost when its connection ends or it gives no answer in time; so is its host then.
+
+    Args:
+        host: its name; this machine's, if ``process`` is given.
+        timeout_s: seconds within which it answers.
+        process: the server itself, if it is a child of this process. It is killed when it is lost.
+        is_new: whether its imports may be under way; the first answer then takes longer.
 
     Attributes:
-        has_answered: whether it has started a process.
-        given_up: why :meth:`give_up` has killed it, in words; empty if it has not.
+        lost: why it counts as lost; None as long as it does not. All its processes count as killed then.
     """
 
-    def __init__(self, pid: int) -> None:
-        super().__init__(pid)
-        self.has_answered = False
-        self.given_up = ""
+    def __init__(
+        self,
+        connection: Connection,
+        pid: int,
+        host: str,
+        timeout_s: float,
+        *,
+        process: Pidfd | None = None,
+        is_new: bool = False,
+    ) -> None:
+        self.host, self.pid = host, pid
+        self.is_here = process is not None
+        self.lost: str | None = None
+        self._connection, self._process = connection, process
+        self._timeout_s, self._is_new = timeout_s, is_new
+        self._poll = select.poll()  # a tenth of the time of Connection.poll
+        self._poll.register(connection.fileno(), select.POLLIN)
+        self._lock = RLock()
+        self._answers: list[tuple[Any, str | None]] = []
+        self._exit_codes: dict[int, int] = {}
+        self._num_forked = 0
+        control.limit(connection, _FIRST_ANSWER_S if is_new else timeout_s)
 
-    def give_up(self, timeout_s: float, what: str) -> None:
-        """Kill the server because it did not do ``what`` within ``timeout_s``. A no-op if it has ended."""
-        if self.has_ended():
-            return
-        self.given_up = f"was killed, since it took more than {timeout_s:g} s to {what}"
-        self.send(signal.SIGKILL)
-
-    def failure(self) -> RunFailed:
-        end = f"was ended by {self.killed_by}" if self.killed_by else "has ended"
-        return RunFailed(f"the fork server (pid {self.pid}) {self.given_up or end}")
+    def fileno(self) -> int:
+        """A descriptor that is readable when :meth:`hear` has something to do; not to be asked for once it is lost."""
+        return self._connection.fileno()
 
     @property
-    def killed_by(self) -> str | None:
-        """Name of the signal that killed the server; None if it runs, ended by itself, or was reaped elsewhere."""
-        code = self.exit_code
-        return signal_name(-code) if code is not None and code < 0 else None
+    def num_running(self) -> int:
+        return self._num_forked - len(self._exit_codes)
+
+    def fork(self, main: Callable[..., object], *args: Any) -> "ForkedProcess":
+        """Call ``main(*args)`` in a new process, in the working folder of this process.
+
+        The arguments are pickled; on this machine they may hold connections. Raises HostLost; RunFailed if the server
+        could not fork.
+        """
+        stream = io.BytesIO()
+        pickler = WorkPickler(stream)
+        pickler.dump((_folder(), main, args))
+        assert self.is_here or not pickler.files, "a file does not leave its host"
+        with self._lock:
+            number, self._num_forked = self._num_forked, self._num_forked + 1
+            try:
+                pid = self._ask("fork", number, stream.getvalue(), len(pickler.files), files=pickler.files)
+            except HarnessError:
+                self._exit_codes[number] = -signal.SIGKILL
+                raise
+        return ForkedProcess(self, number, pid)
+
+    def _ask(self, *order: Any, files: list[Connection] | None = None) -> Any:
+        """Send an order and return its answer. Raises HostLost; RunFailed with the server's error message."""
+        with self._lock:
+            self.send(*order, files=files)
+            ends_s = time.monotonic() + (_FIRST_ANSWER_S if self._is_new else self._timeout_s)
+            if self.lost is None:
+                ends_s -= control.silent_s(self._connection)
+            while self.lost is None and not self._answers:
+                if not self._hear(ends_s - time.monotonic()):
+                    self._lose(f"gave no answer for {self._timeout_s:g} s")
+            if not self._answers:
+                raise HostLost(f"host {self.host} was lost: {self.lost}")
+            value, error = self._answers.pop()
+            if self._is_new:
+                self._is_new = False
+                control.limit(self._connection, self._timeout_s)
+        if error is not None:
+            raise RunFailed(f"host {self.host}: {error}")
+        return value
+
+    def send(self, *order: Any, files: list[Connection] | None = None) -> None:
+        """Send an order that has no answer; a no-op if the server is lost."""
+        with self._lock:
+            if self.lost is None:
+                try:
+                    self._connection.send(order)
+                    if files:
+                        with socket.socket(fileno=os.dup(self._connection.fileno())) as channel:
+                            socket.send_fds(channel, [b"1"], [file.fileno() for file in files])
+                except OSError as error:
+                    self._fail(error)
+
+    def is_paused(self, number: int) -> bool:
+        with suppress(HostLost):
+            return self._ask("is_paused", number)
+        return True  # it runs no more
+
+    def sync(self) -> None:
+        """Wait until all ends of processes until now are known, or the server is lost."""
+        with suppress(HostLost):
+            self._ask("sync")
+
+    def hear(self) -> None:
+        """Handle the messages that have come."""
+        with self._lock:
+            while self.lost is None and self._hear(0.0):
+                pass
+
+    def exit_code(self, number: int, within_s: float = 0.0) -> int | None:
+        """How a process ended, as :attr:`ForkedProcess.exitcode`; None if it runs longer than ``within_s``."""
+        ends_s = time.monotonic() + within_s
+        while True:
+            with self._lock:
+                self.hear()
+                if number in self._exit_codes or self.lost is not None:
+                    return self._exit_codes.get(number, -signal.SIGKILL)
+                if (left_s := ends_s - time.monotonic()) <= 0:
+                    return None
+                self._hear(min(left_s, _LOOK_S))
+
+    def end_all(self, timeout_s: float) -> None:
+        """Kill all its processes, await their ends, and have the server end itself. Raises RunFailed."""
+        for number in range(self._num_forked):
+            self.send("signal", number, signal.SIGKILL)
+        for number in range(self._num_forked):
+            if self.exit_code(number, timeout_s) is None:
+                raise RunFailed(f"host {self.host}: a process did not end within {timeout_s:g} s of SIGKILL")
+        self.close()
+
+    def close(self, why: str = "was ended") -> None:
+        """Have the server end, and all its processes with it. It is lost then."""
+        self.send("end")
+        self._lose(why)
+
+    def _hear(self, timeout_s: float) -> bool:
+        """Handle the next message; False if none comes in time. A connection that has ended is the last one."""
+        try:
+            if not self._poll.poll(1e3 * max(0.0, timeout_s)):
+                return False
+            kind, *args = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._fail(error)
+            return True
+        except BaseException:  # in the middle of a message
+            self._lose("was left at an interrupt")
+            raise
+        if kind == "ended":
+            self._exit_codes[args[0]] = args[1]
+        else:
+            self._answers.append((args[0], args[1]))
+        return True
+
+    def _fail(self, error: EOFError | OSError) -> None:
+        """Count the server as lost, whose connection has failed."""
+        has_ended = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
+        self._lose("has ended" if has_ended else f"cannot be reached: {getattr(error, 'strerror', None) or error}")
+
+    def _lose(self, why: str) -> None:
+        """Count the server as lost. Its processes end with it, and it ends with its connection, or by SIGKILL here."""
+        if self.lost is None:
+            self.lost = f"its fork server (pid {self.pid}) {why}"
+            self._connection.close()
+            if self._process is not None:
+                self._process.send(signal.SIGKILL)
+                if self._process.has_ended(ANSWER_S):  # the kernel has killed its processes by then
+                    with suppress(ChildProcessError):  # this is a copy of the process that started it
+                        os.waitpid(self.pid, os.WNOHANG)
 
 
-_current: ForkServer | None = None
-
-
-def current() -> ForkServer | None:
-    """The fork server of this process; None before it starts, and where Python's version hides its process id."""
-    global _current  # noqa: PLW0603 - as multiprocessing's own, one for each process
-    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-    if pid is None:
-        return None
-    if _current is None or _current.pid != pid:
-        with suppress(ProcessLookupError):
-            _current = ForkServer(pid)
-    return _current
-
-
-def start(process: BaseProcess, timeout_s: float) -> None:
-    """Start ``process`` by the running fork server.
-
-    Raises RunFailed if the server does not answer within ``timeout_s`` (at least 300 s for its first answer), and kills
-    it then, since a signal may have stopped it. Raises OSError or EOFError if the server has ended or could not fork.
-    """
-    server = current()
-    if server is None:
-        process.start()
-        return
-    if not server.has_answered:
-        timeout_s = max(timeout_s, _FIRST_ANSWER_S)
-    deadline = threading.Timer(timeout_s, server.give_up, (timeout_s, f"start {process.name}"))
-    deadline.daemon = True
-    deadline.start()
+def _folder() -> str:
     try:
-        process.start()
-    except (OSError, EOFError) as error:
-        if server.given_up:
-            raise server.failure() from error
-        raise
-    finally:
-        deadline.cancel()
-    server.has_answered = True
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return "."
 
 
 class ForkedProcess:
-    """A process that a fork server forked on this machine.
+    """A process that a fork server forked. ``number`` is its name in messages."""
 
-    Its end is detected by a pidfd, even after the server's end. The exit code is known only to the server, its parent.
+    def __init__(self, server: ForkServer, number: int, pid: int) -> None:
+        self.server, self.number = server, number
+        self.pid = pid
+        """Process id, on its host."""
 
-    Args:
-        server: the fork server; None where Python's version hides its process id.
-    """
-
-    host: None = None
-
-    def __init__(self, process: BaseProcess, server: ForkServer | None) -> None:
-        assert process.pid is not None, "it was started"
-        self._process = process
-        self._server = server
-        self.pid = process.pid
-        try:
-            self._handle = Pidfd(self.pid)
-        except ProcessLookupError:  # it has ended and been reaped
-            self._handle = None
+    @property
+    def host(self) -> str | None:
+        """Name of its host; None for a process of this machine."""
+        return None if self.server.is_here else self.server.host
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, or minus the number of the signal that ended the process; None until the server has reported it.
+        """Exit code, or minus the number of the signal that ended the process; None while it runs.
 
-        Raises RunFailed if the server has ended before it reported: the exit code is then unknown.
+        The kernel kills the processes of a fork server that ends, so it is that of SIGKILL if the server was lost.
         """
-        if not self.has_ended():
-            return None
-        self._process.join(END_S)  # the server tells how a moment later
-        if self._process.exitcode == _UNTOLD and self._server is not None and self._server.has_ended(END_S):
-            raise self._server.failure()
-        return self._process.exitcode
-
-    @property
-    def sentinel(self) -> int:
-        """File descriptor, readable once the server has reported the end of the process, or has ended itself."""
-        return self._process.sentinel
+        return self.server.exit_code(self.number)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process; a no-op if it has ended."""
-        if self._handle is not None:
-            self._handle.send(number)
 
     def pause(self) -> None:
         self.send(signal.SIGSTOP)
@@ -153,39 +241,19 @@ class ForkedProcess:
     def resume(self) -> None:
         self.send(signal.SIGCONT)
 
+    def send(self, number: signal.Signals) -> None:
+        """Have a signal sent, without waiting; a no-op if the process has ended."""
+        self.server.send("signal", self.number, number)
+
     @property
     def is_paused(self) -> bool:
-        return self.has_ended() or _states(self.pid, "task/*/stat") <= set("TtZX")
+        """Whether no thread of the process runs, because it is stopped or has ended."""
+        return self.server.is_paused(self.number)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process. False if it has ended, or a debugger has stopped it."""
-        return not self.has_ended() and _states(self.pid, "stat") == {"T"}
+    def join(self, timeout_s: float = math.inf) -> None:
+        """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 
-    def join(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for the process to end.
-
-        Raises RunFailed if the process has ended and the fork server does not report its exit code. The server is then
-        killed: a signal may have stopped it.
+        If the server gives no answer in time, it is lost, and the process has ended.
         """
-        if not self.has_ended(timeout_s):
-            return
-        self._process.join(_TELL_S)
-        if self._process.exitcode is None and self._server is not None:
-            self._server.give_up(_TELL_S, f"tell how {self._process.name} ended")
-            raise self._server.failure()
-
-    def has_ended(self, timeout_s: float = 0.0) -> bool:
-        return self._handle is None or self._handle.has_ended(timeout_s)
-
-
-def _states(pid: int, pattern: str) -> set[str]:
-    """The kernel's states of a process or its threads, a letter each ("R", "S", "T", …: ``man 5 proc``).
-
-    ``pattern``: of the stat files below ``/proc/PID`` to read. "?" alone if one of them ended meanwhile.
-    """
-    try:
-        stats = [file.read_text() for file in Path(f"/proc/{pid}").glob(pattern)]
-    except OSError:
-        return {"?"}
-    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+        self.server.sync()
+        self.server.exit_code(self.number, timeout_s)

@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection
 
 from harness.core.errors import RunFailed
 from harness.processes import control
-from harness.processes.forked import ForkedProcess, current, start
-from harness.processes.leash import end_with_parent
+from harness.processes.forked import HostLost
 from harness.processes.spawn import fork_server
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
@@ -61,7 +60,7 @@ class PrivateNetwork:
     def __init__(self, host: str, port: int) -> None:
         try:
             said, fds = _ask(host, port)
-        except (OSError, EOFError) as error:
+        except (OSError, HostLost) as error:
             raise RunFailed(f"no private network could be made: {error}") from error
         result, _, words = said.partition(" ")
         if result == _REFUSED:
@@ -83,14 +82,12 @@ class PrivateNetwork:
 def _ask(host: str, port: int) -> tuple[str, list[int]]:
     """Run :func:`make` in a new process, which ends before this returns. Returns the text and the descriptors it sends.
 
-    Raises RunFailed if no answer comes in time, OSError or EOFError if the process could not be started.
+    Raises RunFailed if no answer comes in time, HarnessError or OSError if the process could not be started.
     """
     ours, theirs = Pipe()
-    process = fork_server().Process(target=make, args=(theirs, host, port), name="network")
     with ours:
         with theirs:
-            start(process, _START_S)
-        forked = ForkedProcess(process, current())
+            forked = fork_server().fork(make, theirs, host, port)
         try:
             with socket.socket(fileno=os.dup(ours.fileno())) as channel:
                 channel.settimeout(_START_S)
@@ -115,7 +112,6 @@ def make(connection: Connection, host: str, port: int) -> None:
     It sends "made" with file descriptors of the listening socket and the namespaces, or "refused" or "failed" with the
     reason; nothing if the receiver has ended.
     """
-    end_with_parent()
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:
         try:
             names = _enter_new()

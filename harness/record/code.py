@@ -4,7 +4,7 @@ The code is kept as digests of source files, as they were loaded (``harness/sour
 of other code are recognised. The code of a run has
 
 * all files of the package ``harness`` but those of ``_NO_RESULT``, whether the run imports them or not: the command
-  that names a result, the process that computes it and the agent of another host know it without an import;
+  that names a result, the process that computes it and the fork server of another host know it without an import;
 * each own module that was imported when the plugins had been loaded, but for this project's: the plugins, and what they
   import, directly or not;
 * the versions of Python, torch, numpy, numba, and of the distributions that those modules name objects or modules of.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import sources
-from harness.cluster.launcher import ForkLauncher, Launcher, RankContext
+from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster
 from harness.cluster.rank_process import ps_main, trainer_main
@@ -34,7 +34,7 @@ from harness.files import held
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
-from harness.processes.spawn import own_fork_server
+from harness.processes.spawn import fork_server, own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
 from harness.record.event_log import read_events
@@ -57,7 +57,11 @@ Raises ConfigError, RunFailed.
 
 LAUNCHERS: PartTable[MakeLauncher] = PartTable(
     LAUNCHER_NAMES,
-    {"fork": lambda cluster, hosts, checkpoints: ForkLauncher(), "hosts": HostsLauncher, "ray": RayLauncher},
+    {
+        "fork": lambda cluster, hosts, checkpoints: Launcher([fork_server()]),
+        "hosts": HostsLauncher,
+        "ray": RayLauncher,
+    },
 )
 """Launchers by the value of config key ``cluster.launcher``."""
 

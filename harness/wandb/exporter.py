@@ -21,7 +21,7 @@ from typing import Any, Literal
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError, shown
 from harness.processes.child import Child, search_path
-from harness.processes.leash import INTERRUPTS
+from harness.processes.parent_death import INTERRUPTS
 from harness.record.rundir import RunDir
 from harness.wandb.export_process import Export
 from harness.wandb.facts import RunFacts, digest_of_export, facts_of, mark_sent, read_facts, sent_marker

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, PropertyMock
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,9 +22,8 @@ from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.trainer_watch import TrainerProgress, TrainerWatch
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ConfigError, MustStartAnew, RankLost, RunFailed
+from harness.core.errors import ConfigError, MustStartAnew, RankLost
 from harness.core.events import Lost, Regrouped
-from harness.processes.leash import ORPHANED
 from harness.processes.stop import StopRequest
 from tests.cluster import worlds
 from tests.cluster.worlds import DEADLINE_S, JOIN_S, TELL_S
@@ -127,29 +126,28 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
     world, _ = world_of(spares=2)
     world.start()
     trainer, late = Mock(), Mock()
-    world._greet(trainer, "trainer0", world.pids["trainer0"], 0)
-    world._greet(Mock(), "spare0", world.pids["spare0"], 0)
+    world._greet(trainer, "trainer0", world._numbers["trainer0"], 0)
+    world._greet(Mock(), "spare0", world._numbers["spare0"], 0)
     world.regroup()
     assert "spare1" not in world.membership({})[0].members
-    world._greet(late, "spare1", world.pids["spare1"], 0)
+    world._greet(late, "spare1", world._numbers["spare1"], 0)
     late.send.assert_not_called()
     trainer.send.assert_called_once_with(("spares",))
     assert "spare1" in world.regroup().members
     world.close()
 
 
-def test_a_world_is_closed_whole_though_a_fork_server_is_lost() -> None:
-    """Law: its listener, its launcher and its other processes do not depend on how a process ended."""
-    world, launcher = world_of(num_trainers=2, spares=1)
+def test_a_process_that_was_replaced_is_refused() -> None:
+    """Law: also if it connects late, from a host that was cut off, where it has the process id of its replacement."""
+    world, _ = world_of()
     world.start()
-    lost = RunFailed("the fork server (pid 1) was ended by SIGKILL")
-    processes: Any = world._processes
-    for each in processes._by_rank.values():
-        type(each).exitcode = PropertyMock(side_effect=lost)
+    old = world._numbers["ps0"]
+    world._spawn("ps0")
+    late = Mock()
+    world._greet(late, "ps0", old, 0)
+    late.close.assert_called_once()
+    assert "ps0" not in world._connections
     world.close()
-    launcher.close.assert_called_once()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", world.port))
 
 
 def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:
@@ -161,15 +159,13 @@ def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None
             worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, lambda *_: None)
 
 
-@pytest.mark.parametrize(("main", "is_reaped"), [(rank_process.ps_main, True), (rank_process.trainer_main, False)])
-def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None], *, is_reaped: bool) -> None:
+def test_a_rank_whose_supervisor_has_ended_ends_with_it() -> None:
     """Law: without an error, also before it has entered the network, whose files end with the supervisor."""
     supervisor = forked(lambda: None)
-    os.waitid(os.P_PID, supervisor, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
+    os.waitpid(supervisor, 0)
     context = worlds.lonely(supervisor)
-    assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(None, context)), 0)[1]) == ORPHANED
-    if not is_reaped:
-        os.waitpid(supervisor, 0)
+    for main in (rank_process.ps_main, rank_process.trainer_main):
+        assert os.waitpid(forked(partial(main, None, context)), 0)[1] == 0
 
 
 # --- the mute ---------------------------------------------------------------------------------------------------------
@@ -271,20 +267,20 @@ def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:
 
 # --- the fork server --------------------------------------------------------------------------------------------------
 
-LOST = {signal.SIGKILL: "was ended by SIGKILL", signal.SIGSTOP: "was killed, since it took more than {} s to {}"}
+LOST = {signal.SIGKILL: "has ended", signal.SIGSTOP: f"gave no answer for {TELL_S:g} s"}
 
 
 @pytest.mark.parametrize("number", LOST)
-def test_a_fork_server_that_is_lost_ends_the_run(config: Config, tmp_path: Path, number: signal.Signals) -> None:
-    """Law: in one line, at once if it died, at its deadline if it is mute; no rank and no server is left behind."""
-    words = LOST[number].format(f"{TELL_S:g}", "tell how ps1 ended")
+def test_a_fork_server_that_is_lost_is_a_lost_host(config: Config, tmp_path: Path, number: signal.Signals) -> None:
+    """Law: named in one line, at once if it died, at its deadline if it is mute; no rank and no server is left."""
     said = said_by(worlds.lose_the_server, number, config, tmp_path, tmp_path / "note")
-    assert re.fullmatch(rf"the fork server \(pid \d+\) {words}", said)
+    words = rf"trainer0 ended: its host \S+ was lost: its fork server \(pid \d+\) {LOST[number]}"
+    assert re.fullmatch(words, said)
     assert all(map(ends, map(int, (tmp_path / "note").read_text().split())))
 
 
 @pytest.mark.parametrize("number", LOST)
-def test_a_fork_server_that_is_lost_while_a_rank_starts_is_named(number: signal.Signals) -> None:
+def test_a_fork_server_that_is_lost_before_a_rank_starts_is_named(number: signal.Signals) -> None:
     """Law: at its deadline; the line does not guess at memory."""
-    words = LOST[number].format("0.5", "start ps0")
-    assert re.fullmatch(rf"the fork server \(pid \d+\) {words}", said_by(worlds.start_by_a_lost_server, number))
+    words = rf"ps0 could not be started: all hosts were lost \(\S+: its fork server \(pid \d+\) {LOST[number]}\)"
+    assert re.fullmatch(words, said_by(worlds.start_by_a_lost_server, number))

@@ -1,6 +1,5 @@
 """Real RPC worlds, and jobs for their trainer rank. Ranks import this file, and not pytest."""
 
-import multiprocessing
 import os
 import signal
 import struct
@@ -8,15 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed import rpc
 
-from harness.cluster import group, launcher, processes, rank_process
-from harness.cluster.launcher import ForkLauncher, RankContext
+from harness.cluster import group, rank_process
+from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
@@ -25,9 +23,8 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
 from harness.core.faults import Hang, PlannedFault, Strike
-from harness.processes import forked, network
-from harness.processes.forked import current
-from harness.processes.spawn import nest_fork_server
+from harness.processes import network, spawn
+from harness.processes.spawn import fork_server, own_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
@@ -64,7 +61,7 @@ def run_job(
         world.serve(supervisor, stop)
     finally:
         world.close()
-    assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())
+    assert not any(map(alive, world.pids.values()))
     return events
 
 
@@ -124,7 +121,7 @@ def lose_two(cluster: Cluster, supervisor: SupervisorClient) -> None:
         supervisor.record(str(error))
     supervisor.record(pids_of(cluster))
     lost = loss_at(cluster, supervisor, 5)
-    supervisor.record(lost)
+    supervisor.record(RankLost(lost.ranks, dict.fromkeys(lost.replies), lost.detail))
     mend(cluster, supervisor, lost, 5)
     after = ask(cluster)
     supervisor.record(pids_of(cluster))
@@ -282,7 +279,7 @@ def take_time(cluster: Cluster, supervisor: SupervisorClient) -> None:
 
 
 def run_and_say(config: Config, root: Path) -> None:
-    assert nest_fork_server()
+    assert own_fork_server()
     sys.stdout.write(str(run_job(config, root, take_time)))
 
 
@@ -297,7 +294,7 @@ def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClie
 
 
 def run_until_killed(config: Config, root: Path, note: Path) -> None:
-    assert nest_fork_server()
+    assert own_fork_server()
     run_job(config, root, partial(kill_the_supervisor, note))
 
 
@@ -309,18 +306,16 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
     begin(cluster)
     note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids_of(cluster).values()])))
     if number == signal.SIGSTOP:
-        stop(os.getppid())  # and wait: a thread of it could still tell how ps1 ended
+        stop(os.getppid())
     else:
         os.kill(os.getppid(), number)
     loss_at(cluster, supervisor, 5)
 
 
 def lose_the_server(number: int, config: Config, root: Path, note: Path) -> None:
-    """Body: the fork server of a world gets a signal. Waits for any deadline but one take longer than the test."""
-    assert nest_fork_server()
-    for module, name in ((processes, "_STOP_S"), (processes, "REAP_S"), (launcher, "END_S"), (forked, "END_S")):
-        setattr(module, name, 600.0)
-    forked._TELL_S = TELL_S
+    """Body: the fork server of a world gets a signal."""
+    spawn.ANSWER_S = TELL_S
+    assert own_fork_server()
     try:
         run_job(config, root, partial(signal_the_server, note, number), (kill(5, "ps1"),))
     except RunFailed as error:
@@ -332,6 +327,7 @@ def lonely(pid: int) -> RankContext:
     return RankContext(
         rank="ps0",
         formation=None,
+        number=0,
         supervisor_pid=pid,
         port=1,
         authkey=b"",
@@ -345,22 +341,18 @@ def end_at_once(context: RankContext) -> None:
 
 
 def start_by_a_lost_server(number: int) -> None:
-    """Body: a rank starts well; then the server is stopped, and gets a signal between a request and its answer."""
-    assert nest_fork_server()
-    ranks, connect = ForkLauncher(), forkserver.connect_to_new_process
+    """Body: a rank starts well; then the server gets a signal."""
+    spawn.ANSWER_S = TELL_S
+    assert own_fork_server()
+    server = fork_server()
+    ranks = Launcher([server])
     ranks.spawn(lonely(os.getpid()), end_at_once).join(60.0)
-    server = current()
-    assert server is not None
-    stop(server.pid)
-
-    def connect_and_signal(fds: list[int]) -> tuple[int, int]:
-        connected = connect(fds)
+    if number == signal.SIGSTOP:
+        stop(server.pid)
+    else:
         os.kill(server.pid, number)
-        return connected
-
-    forkserver.connect_to_new_process = connect_and_signal
     try:
         ranks.spawn(lonely(os.getpid()), end_at_once)
     except RunFailed as error:
         sys.stdout.write(str(error))
-    assert server.has_ended(20.0)
+    assert not alive(server.pid)

@@ -171,8 +171,7 @@ def test_the_next_command_removes_what_a_killed_one_left(
 ) -> None:
     """It is named with its size. What a process still writes, or another target's, stays."""
     source, out = _write(tmp_path / "a", to_text(rows)), tmp_path / "data" / "out"
-    process = fork_server().Process(target=killed_in_preparation, args=(source, out))
-    process.start()
+    process = fork_server().fork(killed_in_preparation, source, out)
     process.join()
     (left,) = out.parent.glob(".*.tmp")
     shutil.copytree(left, tmp_path / "kept")

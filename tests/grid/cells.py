@@ -1,7 +1,6 @@
 """What cells of the grid runner's tests do instead of training, and a grid of them whose processes import no pytest."""
 
 import json
-import logging
 import multiprocessing
 import os
 import select
@@ -23,8 +22,8 @@ from harness.grid import process, runner
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView, LocalPool, run_cells
 from harness.grid.worker import OnStatus, RunCell
-from harness.processes import forked
-from harness.processes.spawn import fork_server, nest_fork_server
+from harness.processes import spawn
+from harness.processes.spawn import fork_server, own_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 from tests.forked import stop
@@ -113,21 +112,16 @@ def run_in_a_grid_that_goes(config: Config, run_dir: Path, *, on_status: OnStatu
 
 
 def run_orphaned(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
-    """Its fork server is killed: for seed 1 before it ends at once, without output; else right after DONE."""
-    server = os.getppid()
-    os.kill(server, signal.SIGKILL)
-    while os.getppid() == server:
-        time.sleep(0.001)
-    (run_dir / "error.txt").write_text("of the time before DONE")
-    if config.seed == 1:
-        (run_dir / "output.txt").unlink()
-        os._exit(3)
+    """Seed 0 kills its fork server; the others end well."""
+    if config.seed == 0:
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
     return run_well(config, run_dir, on_status=on_status)
 
 
 def orphaned_grid(out: Path) -> None:
     """Body of a process with a fork server of its own, since cells kill it: says status, AUC and error of each cell."""
-    nest_fork_server()
+    own_fork_server()
     outcomes = run_grid(cells_of(out, 2), run_orphaned, Journal(), jobs=1)
     print(json.dumps([(o.status, o.finished and o.finished.auc, o.error) for o in outcomes]))  # noqa: T201
 
@@ -169,10 +163,9 @@ def _parent(pid: int) -> int:
 
 
 def grid_of_stopped(out: Path) -> None:
-    """Body of a process: grids under short deadlines; says the outcomes of each, and notes."""
-    nest_fork_server()
-    logging.basicConfig(stream=sys.stdout, format="%(message)s")
-    forked._TELL_S, process._STOPPED_S, runner._LOOK_S = 0.5, 0.5, 0.1
+    """Body of a process: grids under short deadlines; says the outcomes of each."""
+    spawn.ANSWER_S, process._STOPPED_S, runner._LOOK_S = 0.5, 0.5, 0.1
+    own_fork_server()
     for name, run_cell, jobs in (
         ("cell", run_stopped, 2),
         ("ctrl-z", run_through_ctrl_z, 1),
@@ -185,7 +178,7 @@ def grid_of_stopped(out: Path) -> None:
 
 def stopped_grid(out: Path) -> None:
     """Body of a process: a grid of which all processes are stopped but the runner, which is then killed."""
-    nest_fork_server()
+    own_fork_server()
     run_grid(cells_of(out, 2), run_forever, _Killer(), jobs=2)
 
 
@@ -197,8 +190,7 @@ def answer(pipe: Connection) -> None:
 def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None, **_: Any) -> Finished:
     """Starts a process as the rpc engine does, and writes down where it came from."""
     ours, theirs = multiprocessing.Pipe()
-    rank = fork_server().Process(target=answer, args=(theirs,))
-    rank.start()
+    rank = fork_server().fork(answer, theirs)
     parent, has_all = ours.recv()
     rank.join()
     is_fork = Path(f"/proc/{parent}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
@@ -271,10 +263,8 @@ class _Killer(Journal):
         super().status(cell, status)
         if len(self.lines) < 4:
             return
-        server = forked.current()
-        assert server is not None
         cells = [int((cell.run_dir.parent / f"local-{seed}" / "pid").read_text()) for seed in range(2)]
-        pids = [*cells, server.pid]
+        pids = [*cells, fork_server().pid]
         for pid in pids:
             stop(pid)
         (cell.run_dir.parent / "stopped").write_text(" ".join(map(str, pids)))

@@ -25,6 +25,7 @@ from harness.core.errors import RunStopped, StoreError, UserError
 from harness.grid import process, runner
 from harness.grid.process import CellProcess, CellStarter, is_done
 from harness.grid.runner import LocalPool
+from harness.processes.forked import HostLost
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
@@ -118,15 +119,14 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path, capfd: pytest.Ca
     assert not (tmp_path / "local-2" / "error.txt").exists()
 
 
-def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Path) -> None:
-    """Law: DONE and a result count, not an exit code; a failure names only files that exist."""
+def test_a_cell_ends_with_its_fork_server_and_the_others_run(tmp_path: Path) -> None:
+    """Law: it fails in one line, which names the server; a new one starts the next cell."""
     cells = cells_of(tmp_path, 2)
-    good, bad = json.loads(said_by(orphaned_grid, tmp_path).splitlines()[-1])
-    assert good == ["done", 0.0, None]
-    words = r"no result came from the cell's process; the fork server \(pid \d+\) (was ended by SIGKILL|has ended)"
+    bad, good = json.loads(said_by(orphaned_grid, tmp_path).splitlines()[-1])
+    assert good == ["done", 0.1, None]
+    words = r"no result came from the cell's process; its fork server \(pid \d+\) has ended"
     assert re.fullmatch(words, bad[2])
-    assert not (cells[0].run_dir / "error.txt").exists()
-    assert (cells[1].run_dir / "error.txt").read_text() == bad[2] + "\n"
+    assert (cells[0].run_dir / "error.txt").read_text() == bad[2] + "\n"
 
 
 def test_a_cell_whose_process_cannot_be_started_fails_in_one_line(
@@ -135,12 +135,11 @@ def test_a_cell_whose_process_cannot_be_started_fails_in_one_line(
     """Law: a fork server that ends whenever it is to fork, as without memory, is retried, and then costs each cell a
     line."""
 
-    def end(_process: object, _timeout_s: float) -> None:
-        raise EOFError("unexpected EOF")
+    def end() -> None:
+        raise HostLost("unexpected EOF")
 
-    monkeypatch.setattr(process, "start", end)
+    monkeypatch.setattr(process, "fork_server", end)
     monkeypatch.setattr(process, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(process, "_ANSWER_S", 0.0)
     outcomes = run_grid(cells_of(tmp_path, 2), run_well, Journal())
     words = "the cell's process could not be started: unexpected EOF; check memory and limits"
     assert [(one.status, one.error) for one in outcomes] == [("failed", words)] * 2
@@ -159,24 +158,21 @@ def test_half_a_message_is_the_end_of_a_cell(tmp_path: Path) -> None:
 
 
 def test_a_stopped_fork_server_or_cell_does_not_hold_up_a_grid(tmp_path: Path) -> None:
-    """Law: it is named, and killed at its deadline; the result of a cell that was finished is kept; others run.
+    """Law: it is killed at its deadline, and a cell is named; the result of a cell that was finished is kept.
 
     Ctrl-Z, which stops the runner too, kills no cell.
     """
-    cell, ctrl_z, note, server = said_by(grid_of_stopped, tmp_path).splitlines()
+    cell, ctrl_z, server = said_by(grid_of_stopped, tmp_path).splitlines()
     (status, error), other = json.loads(cell)
     assert (status, other) == ("failed", ["done", None])
     assert re.fullmatch(r"the cell's process \(pid \d+\) was stopped for 0.5 s, and was killed", error)
     assert json.loads(ctrl_z) == [["done", None]] * 2
-    words = r"note: local-1: the fork server \(pid \d+\) was killed, since it took more than 0.5 s to tell how local-1 "
-    assert re.fullmatch(words + "ended", note)
     assert json.loads(server) == [["done", None]] * 2
 
 
 def test_stopped_cells_and_fork_server_end_with_their_runner(tmp_path: Path) -> None:
     """Law: nothing of a grid outlives it, though nothing but the kernel can act."""
-    process = fork_server().Process(target=stopped_grid, args=(tmp_path,))
-    process.start()
+    process = fork_server().fork(stopped_grid, tmp_path)
     process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
     assert all(gone(int(pid)) for pid in (tmp_path / "stopped").read_text().split())
@@ -218,7 +214,7 @@ def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None
     for cell in cells:
         *facts, num_files, server = json.loads((cell.run_dir / "facts").read_text())
         assert facts == [True, True, True]
-        assert num_files <= 12  # standard streams, listener, pipes, selector, leash
+        assert num_files <= 8  # standard streams, connection, handles, selector
         assert gone(server)
 
 

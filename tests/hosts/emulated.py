@@ -56,7 +56,7 @@ class Emulation:
         return changed(config, engine="rpc", **{f"cluster__{key}": value for key, value in (given | cluster).items()})
 
     def near(self, config: Config) -> Config:
-        """``config`` with ranks of three agents in the supervisor's network, which reach it by loopback."""
+        """``config`` with ranks of three fork servers in the supervisor's network, which reach it by loopback."""
         names, start = ("a", "b", "c"), self._forked_by("bridge")
         return self.config(config, hosts=names, start_agent=start, host="127.0.0.1")
 
@@ -113,8 +113,8 @@ def peers(holder: str) -> set[str]:
     return found
 
 
-def signal_agent(host: str, number: int) -> None:
-    """Send a signal to the agent of a host, which came first."""
+def signal_server(host: str, number: int) -> None:
+    """Send a signal to the fork server of a host, which came first."""
     os.kill(min(processes(host).items())[1], number)
 
 
@@ -155,8 +155,7 @@ def emulated(num: int, folder: Path) -> Iterator[Emulation]:
 def _held(holders: list[Any], main: Callable[..., None], *arguments: Any) -> int:
     """Start a holder; its process id. Raises NotAllowed if it reports an error."""
     ours, theirs = Pipe(duplex=False)
-    holder = fork_server().Process(target=main, args=(theirs, *arguments))
-    holder.start()
+    holder = fork_server().fork(main, theirs, *arguments)
     holders.append(holder)
     theirs.close()
     assert holder.pid is not None

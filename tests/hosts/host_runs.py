@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.launcher import Main, RankContext, RankProcess
+from harness.cluster.launcher import Main, RankContext
 from harness.config.derived import host_map
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.hosts.launcher import HostsLauncher
+from harness.processes.forked import ForkedProcess
 from harness.processes.stop import StopRequest
 from harness.run import assemble
 from run import main
 from tests.forked import await_stop, forked, is_stopped
-from tests.hosts.emulated import Emulation, await_end, await_that, peers, processes, signal_agent
+from tests.hosts.emulated import Emulation, await_end, await_that, peers, processes, signal_server
 from tests.hosts.ray_nodes import ours
 from tests.own_time import own_time
 
@@ -34,14 +35,16 @@ class NotingLauncher(HostsLauncher):
         super().__init__(config.cluster, host_map(config), checkpoints)
         self._file = run_dir.with_name("spawned")
         self.clock = clock
+        self.processes: dict[str, ForkedProcess] = {}
 
-    def spawn(self, context: RankContext, main: Main) -> RankProcess:
+    def spawn(self, context: RankContext, main: Main) -> ForkedProcess:
         """Note both, and start it."""
         if context.formation is not None and context.formation.generation:
             left = [pid for host in self.lost_hosts() for pid in processes(host)]
             with self._file.open("a") as file:
                 file.write(f"{self.clock.read()} {len(left)}\n")
-        return super().spawn(context, main)
+        self.processes[context.rank] = super().spawn(context, main)
+        return self.processes[context.rank]
 
 
 Act = Callable[[Any, Emulation], None]
@@ -110,16 +113,18 @@ def name_peers(_launcher: object, hosts: Emulation) -> None:
             os.write(1, f"{holder} {peer}\n".encode())
 
 
-def lose_agent(_launcher: object, _hosts: Emulation, host: str) -> None:
-    """The agent of a host is killed; the supervisor goes on when its ranks have ended, lest the run end before."""
-    signal_agent(host, signal.SIGKILL)
+def lose_server(_launcher: object, _hosts: Emulation, host: str) -> None:
+    """The fork server of a host is killed; the supervisor goes on when its ranks have ended: the run is not over."""
+    signal_server(host, signal.SIGKILL)
     await_end((host,))
 
 
-def stop_agent(launcher: HostsLauncher, _hosts: Emulation, host: str) -> None:
-    """The agent of a host is stopped: its ranks run, and nobody watches them. The run waits for the deadline."""
-    signal_agent(host, signal.SIGSTOP)
-    await_that(lambda: host in launcher.lost_hosts(), "the host is lost")
+def stop_server(launcher: NotingLauncher, _hosts: Emulation, host: str, rank: str) -> None:
+    """The fork server of a host is stopped, and one of its ranks is to be killed: the run waits for the deadline."""
+    signal_server(host, signal.SIGSTOP)
+    launcher.processes[rank].kill()
+    launcher.processes[rank].join()
+    assert host in launcher.lost_hosts()
 
 
 def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:

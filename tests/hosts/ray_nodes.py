@@ -15,8 +15,8 @@ from tests.hosts.emulated import SUPERVISOR, Emulation, address_of, give_own_fol
 
 _ADDRESS = f"{SUPERVISOR}:26379"
 _PATIENCE_S = 180.0  # of a busy machine, for all nodes
-OURS = (b"harness.run.agent", b"ray::agent", b"from multiprocessing")
-"""Parts of the command lines of agents, ranks, tasks and fork servers."""
+OURS = (b"harness.run.fork_server", b"ray::run_there")
+"""Parts of the command lines of fork servers, of the ranks that they fork, and of tasks."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def end(started: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
 
 
 def by_ray(hosts: Emulation, config: Config, num: int | None = None) -> Config:
-    """``config`` with ranks on the first ``num`` hosts, or all, whose agents Ray starts."""
+    """``config`` with ranks on the first ``num`` hosts, or all, whose fork servers Ray starts."""
     addresses = tuple(address_of(hosts, host) for host in hosts.hosts[:num])
     return hosts.config(config, launcher="ray", hosts=addresses, ray_address=_ADDRESS)
 

@@ -33,14 +33,14 @@ from tests.hosts.emulated import (
     emulated,
     give_own_folder,
     processes,
-    signal_agent,
+    signal_server,
 )
 from tests.injected import is_loss
 from tests.model.test_backends import needs_compiled
 from tests.runs import changed, run, saving_every
 
 DEAD_AFTER_S = 4.0
-SILENT = re.escape(f"its agent gave no sign of life for {DEAD_AFTER_S:g} s (cluster.dead_after_s)")
+SILENT = rf"its fork server \(pid \d+\) (gave no answer for {DEAD_AFTER_S:g} s|cannot be reached: Connection timed out)"
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +63,15 @@ def on_hosts(
 ) -> tuple[list[Event], str]:
     """The events of a run on the hosts, with ``acts`` in its middle, and what was said. No process is left there.
 
-    ``stopped``: a host whose agent was stopped. All else there has ended, and it ends when it goes on.
+    ``stopped``: a host whose fork server was stopped. All else there has ended, and it ends when it goes on.
     """
     run_dir = folder / "hosts" / "run"
     said = said_by(host_runs.run_and, hosts, hosts.config(config, **cluster), run_dir, *acts)
     for host in hosts.hosts:
         hosts.mend(host)
     if stopped is not None:
-        await_that(lambda: len(processes(stopped)) == 2, "the agent and its fork server are left")
-        signal_agent(stopped, signal.SIGCONT)
+        await_that(lambda: len(processes(stopped)) == 1, "the fork server is left")
+        signal_server(stopped, signal.SIGCONT)
     await_end(hosts.hosts)
     return read_events(run_dir / "events.jsonl"), said
 
@@ -125,7 +125,7 @@ HOST_KILLS = "hour,rank,phase,fault\n5,host1,,\n12,ps1,,\n18,ps5,lookup,hang\n20
 
 
 def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: every event is that of ``local``; each host is gone with its agent, and no rank is on it again.
+    """Law: every event is that of ``local``; each host is gone with its fork server, and no rank is on it again.
 
     So it is if the run is stopped between the two hosts, and goes on. A rank that hangs is no lost host.
     """
@@ -182,21 +182,21 @@ def ends_as(config: Config, folder: Path, events: list[Event]) -> None:
     assert reference.digests.items() <= finished.digests.items()
 
 
-def test_an_agent_that_is_killed_or_stopped_is_one_failure_of_its_ranks(
+def test_a_fork_server_that_is_killed_or_stopped_is_one_failure_of_its_ranks(
     hosts: Emulation, config: Config, tmp_path: Path
 ) -> None:
     """Law: the run goes on without the host, and full recovery ends with the bits of no failure.
 
-    The ranks of an agent that is stopped end when the supervisor hangs up on them, and it ends itself when it goes on.
+    The ranks of one that is stopped end when the supervisor hangs up on them, and it ends itself when it goes on.
     """
     config = short(config, data__max_train_samples=1024)  # many steps are still to come when those ranks end
     _, killed, stopped = hosts.hosts
-    acts = partial(host_runs.lose_agent, host=killed), partial(host_runs.stop_agent, host=stopped)
+    acts = partial(host_runs.lose_server, host=killed), partial(host_runs.stop_server, host=stopped, rank="ps2")
     events, said = on_hosts(hosts, config, tmp_path, *acts, stopped=stopped)
     assert said == ""
-    lost_in_turn(events, {killed: r"its agent \(pid \d+\) has ended", stopped: SILENT})
+    lost_in_turn(events, {killed: r"its fork server \(pid \d+\) has ended", stopped: SILENT})
     story = shown(analysis.show(tmp_path / "hosts" / "run"))
-    assert f"generation 1, ps1, ps4 replaced; lost: host {killed} (its agent (pid " in story
+    assert f"generation 1, ps1, ps4 replaced; lost: host {killed} (its fork server (pid " in story
     ends_as(config, tmp_path, events)
 
 
@@ -221,9 +221,9 @@ def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, c
 def test_ctrl_z_costs_no_host_but_one_that_is_cut_off_meanwhile(
     hosts: Emulation, config: Config, tmp_path: Path
 ) -> None:
-    """Law: the command may be stopped for longer than any deadline between supervisor and agents.
+    """Law: the command may be stopped for longer than any deadline between supervisor and hosts.
 
-    The ranks behind a link that is cut while it is stopped end although nobody beats; it finds that when it goes on.
+    The ranks behind a link that is cut while it is stopped end; it finds that when it goes on.
     """
     config = short(config)
     press = partial(host_runs.press_ctrl_z, host=hosts.hosts[1], pause_s=1.2 * DEAD_AFTER_S)
@@ -237,24 +237,25 @@ def test_ctrl_z_costs_no_host_but_one_that_is_cut_off_meanwhile(
 def test_a_supervisor_or_host_of_the_trainer_that_ends_leaves_nothing(
     hosts: Emulation, config: Config, tmp_path: Path
 ) -> None:
-    """Law: no rank and no agent runs on any host until its lease runs out: all end with the connection.
+    """Law: no rank and no fork server runs on any host until a deadline: all end with the connection.
 
     The line names the host of the trainer, which ``cluster.place`` chose.
     """
     config, host = short(config, cluster__num_ps=3), hosts.hosts[2]
     killed_at_last(hosts, hosts.config(config), tmp_path)
     await_end(hosts.hosts)
-    _, said = on_hosts(hosts, config, tmp_path, partial(host_runs.lose_agent, host=host), place={"trainer0": host})
-    words = rf"RunFailed: trainer0 ended: its host {host} was lost: its agent \(pid \d+\) has ended; there is no .*\n"
+    _, said = on_hosts(hosts, config, tmp_path, partial(host_runs.lose_server, host=host), place={"trainer0": host})
+    words = (
+        rf"RunFailed: trainer0 ended: its host {host} was lost: its fork server \(pid \d+\) has ended; there is no .*\n"
+    )
     assert re.fullmatch(words, said)
 
 
 def killed_at_last(hosts: Emulation, config: Config, run_dir: Path, *acts: host_runs.Act) -> None:
-    """A run with ``acts`` in its middle, until the supervisor is killed; leases last for long."""
+    """A run with ``acts`` in its middle, until the supervisor is killed; deadlines are far."""
     config = changed(config, cluster__dead_after_s=4 * PATIENCE_S)
     arguments = (hosts, config, run_dir / "run", *acts, host_runs.end_supervisor)
-    process = fork_server().Process(target=host_runs.run_and, args=arguments)
-    process.start()
+    process = fork_server().fork(host_runs.run_and, *arguments)
     process.join(RUN_PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
 
@@ -271,7 +272,7 @@ def test_a_trainer_with_other_data_is_one_line(hosts: Emulation, config: Config,
 
 
 def test_a_folder_that_is_not_shared_is_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: exit code 2, and the line names the host. The agent is started as on a real host."""
+    """Law: exit code 2, and the line names the host. The fork server is started as on a real host."""
     out = tmp_path / "out"
     out.mkdir()
     give_own_folder(hosts.hosts[1], out)

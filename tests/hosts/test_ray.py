@@ -1,4 +1,4 @@
-"""Ranks on hosts whose agents Ray starts. Needs ray (requirements-ray.txt), and is skipped without."""
+"""Ranks on hosts whose fork servers Ray starts. Needs ray (requirements-ray.txt), and is skipped without."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -64,13 +64,13 @@ def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_pa
 
 
 def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: agent, task or raylet: one failure of its ranks, nothing of the harness is left there, and the run goes on.
+    """Law: fork server, task or raylet: one failure of its ranks, nothing is left there, and the run goes on.
 
-    At last the supervisor is killed, and no rank, agent or task is left on any host. All of it is long before a lease
-    runs out. A node without its raylet is lost for good, so this comes last.
+    At last the supervisor is killed, and no rank, fork server or task is left on any host, long before a
+    deadline. A node without its raylet is lost for good, so this comes last.
     """
     trainers, *lost = hosts.hosts
-    parts = (b"harness.run.agent", b"ray::agent", b"raylet/raylet")
+    parts = (b"harness.run.fork_server", b"ray::run_there", b"raylet/raylet")
     acts = [partial(host_runs.lose_process, host=host, part=part) for host, part in zip(lost, parts, strict=True)]
     config = by_ray(hosts, short(config, data__max_train_samples=640))
     killed_at_last(hosts, changed(config, cluster__place={"trainer0": address_of(hosts, trainers)}), tmp_path, *acts)

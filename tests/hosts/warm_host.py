@@ -1,7 +1,7 @@
-"""The first process of an emulated host. It is forked from one that has imported everything, and forks agents.
+"""The first process of an emulated host. It is forked from one that has imported everything, and forks fork servers.
 
-As a program, ``warm_host.py SOCKET``, the command that starts an agent: it has the first process of the host fork one
-with its own standard streams, and ends with the agent.
+As a program, ``warm_host.py SOCKET``, the command that starts a fork server: it has the first process of the host fork
+one with its own standard streams, and ends with it.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ def hold_bridge(report: Connection, path: str) -> None:
 
     It reports an error, empty if there is none.
     """
-    from harness.processes.leash import end_with_parent
+    from harness.processes.parent_death import end_with_parent
 
     end_with_parent()
     if _unshared(NEW_NETWORK, report):
@@ -45,7 +45,7 @@ def hold_bridge(report: Connection, path: str) -> None:
 
 def hold_host(report: Connection, path: str) -> None:
     """Main function of a process whose child is the first one of a host; ``path``: of the socket for orders."""
-    from harness.processes.leash import end_with_parent
+    from harness.processes.parent_death import end_with_parent
 
     end_with_parent()
     if not _unshared(NEW_MOUNTS | NEW_PROCESSES | NEW_NETWORK, report):
@@ -73,11 +73,11 @@ def _unshared(flags: int, report: Connection) -> bool:
 
 
 def _serve(path: str, report: Connection) -> NoReturn:
-    """Fork an agent for each connection."""
+    """Fork a fork server for each connection."""
     from harness.record.code import current_code
-    from harness.run.agent import main
+    from harness.run.fork_server import main
 
-    current_code()  # inherited by the agents
+    current_code()  # inherited
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps, orphans too
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -87,11 +87,11 @@ def _serve(path: str, report: Connection) -> NoReturn:
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _be_an_agent(connection, main)
+                _be_a_fork_server(connection, main)
             connection.close()
 
 
-def _be_an_agent(connection: socket.socket, main: Callable[[], None]) -> NoReturn:
+def _be_a_fork_server(connection: socket.socket, main: Callable[[], None]) -> NoReturn:
     """``main`` with the streams that were sent; the connection ends with this process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 2)

@@ -4,13 +4,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from harness import sources
 from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.grid.runner import CellPool, run_cells
-from harness.processes.leash import hold_leash
 from harness.processes.spawn import fork_server
 from harness.record.code import current_code
 from harness.run import assemble
@@ -52,9 +52,8 @@ def hash_in_a_job(config: Config, plugin: str) -> str:
     return f"{cell_hash(config).partition('-')[0]}-{loaded.fingerprint[:8]}"
 
 
-def run_command(cells: list[Cell], pool: CellPool, owner: int, **environment: str) -> None:
+def run_command(cells: list[Cell], pool: CellPool, **environment: str) -> None:
     """What the command does. ``environment``: its variables, which a fork server of earlier tests has not."""
-    hold_leash(owner)
     os.setsid()
     os.environ.update(environment)
     run_cells(cells, pool, Journal())
@@ -62,8 +61,7 @@ def run_command(cells: list[Cell], pool: CellPool, owner: int, **environment: st
 
 def kill_command(cells: list[Cell], pool: CellPool, gate: Path) -> None:
     """Run the cells by a command that is killed when all have reached the gate."""
-    command = fork_server().Process(target=run_command, args=(cells, pool, os.getpid()), kwargs={"GATE": str(gate)})
-    command.start()
+    command = fork_server().fork(partial(run_command, GATE=str(gate)), cells, pool)
     wait_until(lambda: all(reached(gate, cell).exists() for cell in cells))
     command.kill()
     command.join()

@@ -10,7 +10,6 @@ from threading import Thread
 import pytest
 
 from harness.processes.child import Child, said_by
-from harness.processes.forked import ForkServer
 from tests.forked import ends, forked
 
 PATIENCE_S = 60.0
@@ -128,17 +127,6 @@ def test_a_command_that_cannot_be_watched_is_not_left_running(monkeypatch: pytes
     for pid in opened:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def test_a_fork_server_that_a_signal_without_a_name_ends_is_told_of() -> None:
-    """Law: a real-time signal is told by its number, any other by its name."""
-    for number, name in ((signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}"), (signal.SIGTERM, "SIGTERM")):
-        child = Child(["sleep", "600"])
-        server = ForkServer(child.pid)
-        os.kill(child.pid, number)
-        child.wait(PATIENCE_S)
-        assert str(server.failure()) == f"the fork server (pid {child.pid}) was ended by {name}"
-        child.close()
 
 
 def test_what_a_command_says_is_its_output_if_it_ends_well() -> None:

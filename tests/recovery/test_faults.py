@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.cluster import launcher
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Lost, Recovered, Regrouped, Saved
 from harness.core.faults import PHASES
+from harness.processes import forked
 from harness.processes.forked import ForkedProcess
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
@@ -115,7 +115,7 @@ def test_a_rank_that_hangs_stays_lost_if_something_else_continues_it(
 ) -> None:
     """A shell's `fg` continues every process of a run: who was stopped by the trace is lost, whatever it answers."""
     lines = HEAD + "5,ps1,,hang\n12,ps2,lookup,hang\n" + HANGS["buddy"]
-    monkeypatch.setattr(launcher, "ForkedProcess", Continued)
+    monkeypatch.setattr(forked, "ForkedProcess", Continued)
     events = run_on_both(under(config, tmp_path, lines, strategy__name="buddy"), tmp_path)
     why = [detail for event in events if isinstance(event, Lost) for detail in event.machine["detail"].values()]
     assert sum("something else continued it" in detail for detail in why) >= 1

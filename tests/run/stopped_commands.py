@@ -14,7 +14,6 @@ from harness.cli import interrupts
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.events import Event
-from harness.processes.leash import end_with_parent
 from harness.processes.spawn import fork_server
 from harness.record.recorder import Recorder
 
@@ -29,7 +28,6 @@ def command(config: Config, file: Path, said: Path, moment: Moment) -> None:
     At the moment it creates the file "reached" beside its run, and stands still until it is asked to stop, so that a
     signal finds it there.
     """
-    end_with_parent()  # a leash's thread would keep it from nesting a fork server, which saves an import of torch
     real, reached = Recorder.record, file.with_name("reached")
 
     def record(self: Recorder, event: Event) -> None:
@@ -63,8 +61,7 @@ def interrupted(config: Config, folder: Path, number: signal.Signals, moment: Mo
     """
     file, said = folder / "run.yaml", folder / "said.txt"
     file.write_text(to_yaml(config.model_dump(mode="json")))
-    process = fork_server().Process(target=command, args=(config, file, said, moment))
-    process.start()
+    process = fork_server().fork(command, config, file, said, moment)
     assert process.pid is not None
     wait_until(lambda: (folder / "reached").exists() or process.exitcode is not None)
     assert process.exitcode is None, said.read_text()

@@ -22,7 +22,7 @@ from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
 from harness.core.plans import CHIEF, is_compute, is_ps
-from harness.processes.leash import end_with_parent
+from harness.processes.parent_death import end_with_parent
 from harness.record.event_log import read_events
 
 POLL_S = 0.002
@@ -166,7 +166,7 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
     code = 1
     try:
         os.setsid()
-        end_with_parent()  # a leash's thread would keep it from nesting
+        end_with_parent()
         with output.open("wb") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)

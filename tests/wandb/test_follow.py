@@ -12,13 +12,14 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.core.events import Finished
+from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
 from harness.record.event_log import read_events
 from harness.record.recorder import Recorder
@@ -61,11 +62,9 @@ def record(
         recorder.done()
 
 
-def _recording(*arguments: Any, **options: Any) -> BaseProcess:
+def _recording(*arguments: Any, **options: Any) -> ForkedProcess:
     """A process of its own that calls :func:`record`."""
-    process = fork_server().Process(target=record, args=arguments, kwargs=options)
-    process.start()
-    return process
+    return fork_server().fork(partial(record, **options), *arguments)
 
 
 def _inspected(folder: Path, *options: str) -> str:
@@ -135,10 +134,9 @@ def test_wandb_gets_the_same_offline_from_a_run_that_goes_on_and_later(
 def test_a_killed_run_leaves_no_wandb_process(tmp_path: Path) -> None:
     """SIGKILL of the recording process ends its exporter, and wandb-core."""
     process = _recording(tmp_path / "run", waits=True)
-    assert process.pid is not None
     until = time.monotonic() + _PATIENCE_S
     while not (tmp_path / "run" / "recorded").exists():
-        assert process.is_alive()
+        assert process.exitcode is None
         assert time.monotonic() < until
         time.sleep(0.01)
     core = started_core(process.pid)

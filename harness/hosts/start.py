@@ -1,4 +1,8 @@
-"""Start of the agents of all hosts: runs the start command of each, logs its output, and waits for the connection."""
+"""Start of a fork server on each host: runs its start command, logs its output, and waits for the connection.
+
+The program is that of this machine (``harness/run/fork_server.py``). It imports everything, connects with the key of
+the run, which it has read from its standard input, and says ("hello", {host, pid, code}).
+"""
 
 import logging
 import os
@@ -9,9 +13,10 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import IO, Any
@@ -19,27 +24,30 @@ from typing import IO, Any
 from harness.config import plugins
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, printable
-from harness.hosts.agent import AgentSettings
-from harness.hosts.agent_link import AgentLink
 from harness.processes import control
 from harness.processes.child import ROOT, Child
 from harness.processes.control import give_up_after
+from harness.processes.fork_server import Settings
+from harness.processes.forked import ForkServer
+from harness.processes.spawn import PROGRAM
 from harness.record.code import Code, current_code
 
 _log = logging.getLogger(__name__)
-_START_S = 300.0  # within which an agent connects: it imports everything first, and may compile
+_START_S = 300.0  # within which a fork server connects: it imports everything first, and may compile
 _TICK_S = 0.1
 _END_S = 5.0
-_NUM_LINES = 20  # of what the start of an agent printed, which an error repeats
+_CONNECT_S = 20.0
+_GIVE_UP_FRAC = 0.5  # of ``cluster.dead_after_s``: a host that is cut off usually ends before it is replaced
+_NUM_LINES = 20  # of what a start command printed, which an error repeats
 
 
 def words_of(template: str, host: str) -> list[str]:
-    """The words of the command that starts the agent of ``host``. Raises ConfigError.
+    """The words of the command that starts the fork server of ``host``. Raises ConfigError.
 
-    In ``template``, a word ``{command}`` becomes the words of the agent's command; ``{command}`` inside a longer word
+    In ``template``, a word ``{command}`` becomes the words of the program's command; ``{command}`` inside a longer word
     becomes that command as one text, quoted for a shell. ``{host}`` becomes ``host``.
     """
-    command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "harness.run.agent"]
+    command = ["env", f"PYTHONPATH={ROOT}", sys.executable, *PROGRAM]
     try:
         words = shlex.split(template)
     except ValueError as error:
@@ -54,12 +62,12 @@ def words_of(template: str, host: str) -> list[str]:
 
 
 class StartCommand:
-    """The running command that starts the agent of a host. Its output, which has the ranks' output, is logged.
+    """The running command that starts the fork server of a host. Its output, and that of the ranks there, is logged.
 
     The constructor raises ConfigError if the command cannot be run.
     """
 
-    def __init__(self, template: str, settings: AgentSettings) -> None:
+    def __init__(self, template: str, settings: Settings) -> None:
         self.host = settings.host
         self._lines: deque[str] = deque(maxlen=_NUM_LINES)
         words = words_of(template, self.host)
@@ -78,7 +86,7 @@ class StartCommand:
                 _log.info("note: host %s: %s", self.host, text)
 
     def failure(self, *, is_late: bool) -> ConfigError | None:
-        """The error of a command that has ended before its agent connected, or ``is_late``; None for any other."""
+        """The error of a command that has ended before its host connected, or ``is_late``; None for any other."""
         code = self._child.wait(0.0)
         if code is None and not is_late:
             return None
@@ -88,26 +96,23 @@ class StartCommand:
             what = f"was not started: the command ended with exit code {code}"
         printed = " | ".join(filter(None, self._lines))
         said = f"; it printed: {printed}" if printed else " and printed nothing"
-        return ConfigError(f"cluster.start_agent: the agent of host {self.host} {what}{said}")
+        return ConfigError(f"cluster.start_agent: the fork server of host {self.host} {what}{said}")
 
     def close(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for the command to end, as it does when its agent ends; then kill it."""
+        """Wait at most ``timeout_s`` for the command to end, as it does with its fork server; then kill it."""
         if self._child.close(timeout_s) != -signal.SIGKILL:
             self._thread.join(timeout_s)
 
 
-def start_agents(
-    cluster: ClusterConfig, notify: Callable[[], None]
-) -> tuple[dict[str, AgentLink], dict[str, StartCommand]]:
-    """Start an agent on each host, all at once, and wait until all have connected.
+def start_servers(cluster: ClusterConfig) -> tuple[list[ForkServer], list[StartCommand]]:
+    """Start a fork server on each host, all at once, and wait until all have connected.
 
-    Returns the agents and the commands that started them, each by host in the order of ``cluster.hosts``. ``notify``:
-    see :class:`AgentLink`. Raises ConfigError if a start fails, or if the code or versions of an agent differ from this
-    process's. All agents are ended before it is raised.
+    Returns them, and the commands that started them, in the order of ``cluster.hosts``. Raises ConfigError if a start
+    fails, or if the code or versions of one differ from this process's. All are ended before it is raised.
     """
     authkey = secrets.token_bytes(32)
     commands: dict[str, StartCommand] = {}
-    agents: dict[str, AgentLink] = {}
+    servers: dict[str, ForkServer] = {}
     try:
         listener = control.listen(cluster.host, 0)
     except OSError as error:
@@ -116,45 +121,38 @@ def start_agents(
         give_up_after(listener, cluster.dead_after_s)
         try:
             for host in cluster.hosts:
-                settings = _settings(cluster, host, listener.getsockname()[1], authkey)
+                settings = Settings(
+                    path=sys.path,
+                    plugins=[*plugins.LOADED],
+                    folder=os.getcwd(),
+                    host=host,
+                    address=cluster.host,
+                    port=listener.getsockname()[1],
+                    authkey=authkey.hex(),
+                    dead_after_s=cluster.dead_after_s,
+                )
                 commands[host] = StartCommand(cluster.start_agent, settings)
-            for host, pid, connection in _agents_of(listener, authkey, commands):
-                agents[host] = AgentLink(host, pid, connection, cluster.dead_after_s, notify)
+            for host, pid, connection in _connected(listener, authkey, commands):
+                servers[host] = ForkServer(connection, pid, host, cluster.dead_after_s)
         except BaseException:
             listener.close()  # those that start find no supervisor, and end
-            end_agents(agents.values(), commands.values(), timeout_s=0.0)
+            end_servers(servers.values(), commands.values(), timeout_s=0.0)
             raise
-    return {host: agents[host] for host in cluster.hosts}, commands
+    return [servers[host] for host in cluster.hosts], [*commands.values()]
 
 
-def end_agents(agents: Iterable[AgentLink], commands: Iterable[StartCommand], timeout_s: float = _END_S) -> None:
-    """End all agents, then wait at most ``timeout_s`` for each start command to end; kill those that do not."""
-    agents = list(agents)
-    for agent in agents:
-        agent.send("end")
-    for agent in agents:
-        agent.close(_END_S)
+def end_servers(servers: Iterable[ForkServer], commands: Iterable[StartCommand], timeout_s: float = _END_S) -> None:
+    """End all fork servers, then wait at most ``timeout_s`` for each start command to end; kill those that do not."""
+    for server in servers:
+        server.close()
     for command in commands:
         command.close(timeout_s)
 
 
-def _settings(cluster: ClusterConfig, host: str, port: int, authkey: bytes) -> AgentSettings:
-    return AgentSettings(
-        host=host,
-        address=cluster.host,
-        port=port,
-        authkey=authkey.hex(),
-        folder=os.getcwd(),
-        path=sys.path,
-        plugins=[*plugins.LOADED],
-        dead_after_s=cluster.dead_after_s,
-    )
-
-
-def _agents_of(
+def _connected(
     listener: socket.socket, authkey: bytes, commands: Mapping[str, StartCommand]
 ) -> Iterator[tuple[str, int, Connection]]:
-    """Yields (host, pid of the agent, connection) for each agent when it has connected. Raises ConfigError."""
+    """Yields (host, pid of the fork server, connection) for each one when it has connected. Raises ConfigError."""
     handshakes = control.Handshakes(authkey)
     ends_s = time.monotonic() + _START_S
     missing = dict(commands)
@@ -181,7 +179,7 @@ def _agents_of(
 
 
 def _hello(connection: Connection) -> dict[str, Any]:
-    """The facts (host, pid, code) in an agent's message ``hello``; empty if another message, or none, arrives."""
+    """The facts (host, pid, code) in the message ``hello``; empty if another message, or none, arrives."""
     try:
         kind, facts = connection.recv() if connection.poll(control.HANDSHAKE_S) else ("", {})
     except (EOFError, OSError):
@@ -190,7 +188,7 @@ def _hello(connection: Connection) -> dict[str, Any]:
 
 
 def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
-    """The error for an agent whose code or versions differ from this process's; None if they are the same."""
+    """The error for a host whose code or versions differ from this process's; None if they are the same."""
     theirs = Code.of_json(facts["code"])
     difference = "unknown" if theirs is None else current_code().difference(theirs)
     if difference is None:
@@ -198,3 +196,17 @@ def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
     return ConfigError(
         f"cluster.hosts: {facts['host']}: expected the supervisor's code and versions, got others: {difference}"
     )
+
+
+def connect(settings: Settings) -> Connection:
+    """Connect a fork server on another host to its supervisor, and say hello. Raises ConfigError."""
+    try:
+        connection = control.connect(settings.address, settings.port, bytes.fromhex(settings.authkey), _CONNECT_S)
+        with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+            give_up_after(sock, settings.dead_after_s * _GIVE_UP_FRAC)
+        facts = {"host": settings.host, "pid": os.getpid(), "code": current_code().to_json()}
+        connection.send(("hello", facts))
+    except (OSError, EOFError, AuthenticationError) as error:
+        where = f"{settings.address}:{settings.port}"
+        raise ConfigError(f"cluster.host: the supervisor cannot be reached at {where}: {error}") from error
+    return connection
