@@ -21,53 +21,13 @@ from harness.recovery.recoveries import Recoveries
 from harness.store import FileRecord, Manifest, Store, in_background
 
 
-class Checkpoints(Resumable):
-    """The newest checkpoint of a run in ``store``, and the save under way, if there is one.
+@dataclass(kw_only=True, eq=False)
+class Checkpointer(Resumable):
+    """Begins saves and commits them. One save is under way at a time.
 
     Attributes:
         newest: the manifest of the newest checkpoint; None before the first.
         saving: the position of the run when the save under way began; None without one.
-    """
-
-    _state = ("newest", "_held_by_store")
-    _state_types = (Manifest, FileRecord)
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._held_by_store = store.held(CHIEF)
-        self.newest: Manifest | None = None
-        self.saving: Progress | None = None
-        self._dense: Future[FileRecord] | None = None  # the trainer's file of the save under way
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence number of the next manifest, which is also that of the files of a save under way."""
-        return self.newest.sequence + 1 if self.newest else 0
-
-    def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
-        """Record that a save has begun. ``dense``: gives the record of the dense network's file, once it is written."""
-        self.saving, self._dense = progress, dense
-
-    def dense(self) -> FileRecord:
-        """Wait for the dense network's file of the save under way, and return its record. Raises StoreError."""
-        assert self._dense is not None, "a save is under way"
-        return self._dense.result()
-
-    def commit(self, manifest: Manifest) -> None:
-        """Record that the manifest of the save under way has been written."""
-        self.newest, self.saving, self._dense = manifest, None, None
-
-    def give_up(self) -> None:
-        """Abandon the save under way, if any: wait for its thread, then remove the dense network's file."""
-        dense, self.saving, self._dense = self._dense, None, None
-        if dense is not None:
-            wait([dense])
-            self.store.discard(CHIEF, self.next_sequence)
-
-
-@dataclass(kw_only=True, eq=False)
-class Checkpointer:
-    """Begins saves and commits them.
 
     Args:
         in_background: whether training goes on while a save is written.
@@ -75,10 +35,13 @@ class Checkpointer:
         dense_optimizer: the optimizer's name, recorded in the file of the dense network.
     """
 
+    _state = ("newest", "_held_by_store")
+    _state_types = (Manifest, FileRecord)
+
     ask: Ask
     ranks: tuple[Rank, ...]
     supervisor: SupervisorClient
-    checkpoints: Checkpoints
+    store: Store
     accounting: Accounting
     recoveries: Recoveries
     injections: Injections
@@ -88,24 +51,39 @@ class Checkpointer:
     dense_optimizer: str
 
     def __post_init__(self) -> None:
+        self._held_by_store = self.store.held(CHIEF)
+        self.newest: Manifest | None = None
+        self.saving: Progress | None = None
+        self._dense: Future[FileRecord] | None = None  # the dense network's part of the save under way
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
         self._stall_s = 0.0  # seconds that training stood still for it so far
+
+    @property
+    def _sequence(self) -> int:
+        """The number of the save under way, or of the next one."""
+        return self.newest.sequence + 1 if self.newest else 0
+
+    def give_up(self) -> None:
+        """Abandon the save under way, if any: wait for its thread, then discard the dense network's part."""
+        dense, self.saving, self._dense = self._dense, None, None
+        if dense is not None:
+            wait([dense])
+            self.store.discard(CHIEF, self._sequence)
 
     async def save(self, plan: SavePlan, progress: Progress) -> None:
         """Write and commit a checkpoint or, in the background, begin one.
 
         Raises StoreError if the disk failed.
         """
-        assert self.checkpoints.saving is None, "one save at a time"
+        assert self.saving is None, "one save at a time"
         began_s = self.supervisor.clock()
         self.supervisor.status(phase="save")
         mirrored = await self.recoveries.prepare_save(self.ask, progress)
-        newest = self.checkpoints.newest
-        files = newest.shards if newest else {}
+        files = self.newest.shards if self.newest else {}
         self._requests = {
             rank: Save(
                 plan=plan,
-                sequence=self.checkpoints.next_sequence,
+                sequence=self._sequence,
                 step=progress.step,
                 records=tuple(files.get(rank, ())),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
@@ -118,7 +96,7 @@ class Checkpointer:
         self.accounting.freeze()
         for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
-        self.checkpoints.begin(progress, in_background("save", self._dense_writer(progress)))
+        self.saving, self._dense = progress, in_background("save", self._dense_writer(progress))
         self._stall_s = self.supervisor.clock() - began_s
         if not self.in_background:
             self._commit(written, began_s)
@@ -126,7 +104,7 @@ class Checkpointer:
 
     async def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if any, and commit it. Raises as :meth:`save`."""
-        if self.checkpoints.saving is None:
+        if self.saving is None:
             return
         began_s = self.supervisor.clock() - self._stall_s
         self.supervisor.status(phase="save")
@@ -143,21 +121,22 @@ class Checkpointer:
 
         ``began_s``: the clock's reading from which on training stood still for it.
         """
-        progress, plan = self.checkpoints.saving, self._requests[self.ranks[0]].plan
+        progress, plan = self.saving, self._requests[self.ranks[0]].plan
         assert progress is not None, "a save is under way"
+        assert self._dense is not None, "a save is under way"
         manifest = Manifest(
-            sequence=self.checkpoints.next_sequence,
+            sequence=self._sequence,
             step=progress.step,
             samples=progress.samples,
             kind=plan.kind,
             config_hash=self.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
-            trainer=self.checkpoints.dense(),
+            trainer=self._dense.result(),
         )
         self.injections.wrote(written)
         self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
         self.supervisor.commit(manifest)
-        self.checkpoints.commit(manifest)
+        self.newest, self.saving, self._dense = manifest, None, None
         for kind in self.recoveries:
             kind.committed()
         stall_s = self.supervisor.clock() - began_s + sum(reply.waited_s for reply in written.values())
@@ -171,6 +150,5 @@ class Checkpointer:
         # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
         position = {"step": progress.step, "samples": progress.samples}
         extra = {"position": position, "optimizer": self.dense_optimizer}
-        checkpoints = self.checkpoints
-        write, sequence = checkpoints.store.write_dense, checkpoints.next_sequence
+        write, sequence = self.store.write_dense, self._sequence
         return partial(write, CHIEF, sequence, progress.step, tensors, extra)

@@ -13,7 +13,7 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps
 from harness.core.strategies import Strategy
-from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.injections import Injections
 from harness.recovery.kinds import LostRanks, Restoration
 from harness.recovery.recoveries import Recoveries, plan_recovery, rolls_back
@@ -31,7 +31,7 @@ class Failover:
     cluster: Cluster
     supervisor: SupervisorClient
     strategy: Strategy
-    checkpoints: Checkpoints
+    checkpointer: Checkpointer
     recoveries: Recoveries
     injections: Injections
     max_replacements_in_a_row: int
@@ -65,7 +65,7 @@ class Failover:
                 takes_trainers = self.injections.has_taken_trainers
                 plan = plan_recovery(self.strategy, dead, loss.progress, takes_trainers=takes_trainers)
                 if rolls_back(plan):
-                    self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
+                    self.checkpointer.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
                 load_s += self.supervisor.clock() - since_s
                 return Restoration(plan=plan, loss=loss, num_rows=num_rows, load_s=load_s, reschedule_s=reschedule_s)
@@ -81,7 +81,7 @@ class Failover:
         """The dense network's tensors in the checkpoint of a restoration. Raises StoreError."""
         checkpoint = restoration.loss.checkpoint
         assert checkpoint is not None, "a plan that reads a checkpoint needs one"
-        return self.checkpoints.store.read_dense(checkpoint.trainer)
+        return self.checkpointer.store.read_dense(checkpoint.trainer)
 
     def _replace(self, lost: RankLost, progress: Progress, detect_s: float) -> None:
         self.supervisor.replace(lost.detail, progress.step, progress.samples, detect_s)
@@ -89,7 +89,7 @@ class Failover:
         self.cluster.replace(lost.ranks)
 
     def _loss(self, dead: frozenset[Rank], progress: Progress) -> LostRanks:
-        newest = self.checkpoints.newest
+        newest = self.checkpointer.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
         return LostRanks(ranks=frozenset(filter(is_ps, dead)), progress=committed, checkpoint=newest)
 

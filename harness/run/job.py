@@ -21,7 +21,7 @@ from harness.core.trackers import TRACKERS
 from harness.data.dataset import Batch
 from harness.model.network import Network, make_network
 from harness.recovery.accounting import Accounting
-from harness.recovery.checkpointer import Checkpointer, Checkpoints
+from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import Failover
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
@@ -89,7 +89,6 @@ class Job:
         self.run_spec = run_spec
         self.cluster = cluster
         self.supervisor = supervisor
-        self.checkpoints = Checkpoints(store)
         self.steps = StepLog(
             supervisor,
             num_steps=run_spec.num_steps,
@@ -108,16 +107,17 @@ class Job:
         )
         self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
         self.requests = Requests(cluster, self.recoveries, self.injections)
+        self.network = _make_network(run_spec, cluster)
+        self.checkpointer = self._make_checkpointer(store)
         self.failover = Failover(
             cluster=cluster,
             supervisor=supervisor,
             strategy=run_spec.strategy,
-            checkpoints=self.checkpoints,
+            checkpointer=self.checkpointer,
             recoveries=self.recoveries,
             injections=self.injections,
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
-        self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: supervisor.advanced(self.steps.step))
         self.drops = Drops(
@@ -129,12 +129,12 @@ class Job:
             progress=self.progress,
             repeats_exactly=run_spec.strategy.restores_exactly,
         )
-        self.checkpointer = self._make_checkpointer()
         self.resume_points = self._make_resume_points()
 
     def progress(self) -> Progress:
         """The present position of the run. Its save is the one under way or, if none is, the newest checkpoint."""
-        batch_size, save = self.run_spec.config.trainer.batch_size, self.checkpoints.saving or self.checkpoints.newest
+        batch_size = self.run_spec.config.trainer.batch_size
+        save = self.checkpointer.saving or self.checkpointer.newest
         return Progress(
             step=self.steps.step,
             samples=self.steps.step * batch_size,
@@ -163,13 +163,13 @@ class Job:
         )
         return CLIENTS[config.cache.mode](spec)
 
-    def _make_checkpointer(self) -> Checkpointer:
+    def _make_checkpointer(self, store: Store) -> Checkpointer:
         config = self.run_spec.config
         return Checkpointer(
             ask=self.requests.ask,
             ranks=self.cluster.ranks,
             supervisor=self.supervisor,
-            checkpoints=self.checkpoints,
+            store=store,
             accounting=self.accounting,
             recoveries=self.recoveries,
             injections=self.injections,
@@ -180,7 +180,7 @@ class Job:
         )
 
     def _make_resume_points(self) -> ResumePoints:
-        names = ("steps", "boundaries", "checkpoints", "accounting", "recoveries", "injections", "drops", "client")
+        names = ("steps", "boundaries", "checkpointer", "accounting", "recoveries", "injections", "drops", "client")
         names += ("network",)
         return ResumePoints(
             parts={name: getattr(self, name) for name in names},

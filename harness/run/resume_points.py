@@ -136,7 +136,7 @@ class ResumePoints:
         Raises RunStopped if the run is asked to stop, and the point was written, or could not be.
         """
         is_stopping = self.supervisor.is_stopping()
-        if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
+        if self.checkpointer.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
             is_written = await self._write(progress)
@@ -164,7 +164,7 @@ class ResumePoints:
         if files is None:
             return False
         own = write_state(root, CHIEF, number, progress.step, self._state(), fsync=self.fsync)
-        newest = self.checkpointer.checkpoints.newest
+        newest = self.checkpointer.newest
         self.supervisor.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
         self._last_s = self.supervisor.clock()
         self._written_s += self._last_s - began_s

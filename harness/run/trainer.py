@@ -76,7 +76,7 @@ def train(
             except ChiefDied:
                 pass  # a new one begins
             finally:
-                job.checkpoints.give_up()
+                job.checkpointer.give_up()
     finally:
         torch.set_num_threads(before[0])
         if torch.are_deterministic_algorithms_enabled() != before[1]:  # to set it imports a compiler
@@ -302,7 +302,7 @@ class Trainer:
 
     async def _finish_pending(self) -> None:
         """Commit the save in the background, if there is one."""
-        if self._checkpointer.checkpoints.saving is not None:
+        if self._checkpointer.saving is not None:
             await self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
             await self._checkpointer.finish_pending(self._progress())
 

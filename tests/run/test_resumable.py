@@ -25,7 +25,11 @@ REBUILT: dict[str, set[str]] = {
     "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
-    "Checkpoints": {"store", "saving", "dense"},  # no save is under way
+    "Checkpointer": {
+        *("ask", "ranks", "supervisor", "store", "accounting", "recoveries", "injections"),
+        *("config_hash", "in_background", "dense_state", "dense_optimizer"),
+        *("saving", "dense", "requests", "stall_s"),  # no save is under way
+    },
     "_Held": set(),
     "DirectClient": {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
