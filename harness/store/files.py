@@ -29,9 +29,10 @@ from harness.files import fsync_folder, os_errors
 from harness.store.background import in_background
 from harness.store.contract import Store
 from harness.store.format import (
-    ContentReader,
+    Content,
     HashingWriter,
     bytes_of,
+    check_size,
     content_paths,
     discard,
     dtype_name,
@@ -136,7 +137,6 @@ class FileStore(Store):
                 if (found := _form(_like(reader))) != _form(rows_MD):
                     raise StoreError(f"{reader.path}: expected rows of a shard of {_form(rows_MD)}, got {found}")
                 _read(reader, rows_MD)
-                reader.finish()
 
     def read_dense(self, record: FileRecord) -> dict[str, Tensor]:
         return read_state(self.root, record)["tensors"]
@@ -169,9 +169,9 @@ class FileStore(Store):
         """Make ``manifest`` the newest checkpoint, then begin to delete older ones.
 
         The newest ``keep`` manifests, those of :meth:`pin`, and all their files are kept. Raises StoreError if a file
-        that ``manifest`` names and the one before it does not is missing, truncated or has a damaged header, if its
-        sequence number is not the highest, if an older manifest has another format version, or if the disk failed. The
-        previous checkpoint then remains valid.
+        that ``manifest`` names and the one before it does not is missing or has another size, if its sequence number
+        is not the highest, if an older manifest has another format version, or if the disk failed. The previous
+        checkpoint then remains valid.
         """
         self._wait()
         older = dict(numbered_paths(self.root, "manifest"))
@@ -189,8 +189,7 @@ class FileStore(Store):
         before = {record for each in kept[1:2] for record in each.files}
         for record in manifest.files:
             if record not in before:
-                with reading(self.root, record):
-                    pass
+                check_size(self.root, record)
         write_text(self.root / manifest.name, manifest.to_text(), fsync=self._fsync)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
@@ -264,13 +263,10 @@ class FileStore(Store):
         return next((record for record in reversed(records) if record.payload_bytes), None)
 
 
-def _read(reader: ContentReader, rows_MD: Tensor) -> None:
+def _read(reader: Content, rows_MD: Tensor) -> None:
     """Overwrite the rows of ``rows_MD`` that the file has."""
     ids_K = torch.empty(reader.header["num_chosen"], dtype=torch.int32)
     reader.read_into(bytes_of(ids_K))
-    # Checked before use: the checksum comes too late for a row id that was damaged.
-    if len(ids_K) and (ids_K[0] < 0 or ids_K[-1] >= len(rows_MD) or (ids_K[1:] <= ids_K[:-1]).any()):
-        raise reader.damage("expected row ids in ascending order, and in the shard")
     for start, stop in reader.header["ranges"]:
         reader.read_rows(rows_MD[start:stop])
     for ids_W in ids_K.split(RowSource(rows_MD).chunk_rows):
@@ -279,7 +275,7 @@ def _read(reader: ContentReader, rows_MD: Tensor) -> None:
         rows_MD.index_copy_(0, ids_W.long(), chunk_WD)
 
 
-def _like(reader: ContentReader) -> Tensor:
+def _like(reader: Content) -> Tensor:
     """A tensor without memory that has the shape and dtype of the shard whose file is read."""
     return torch.empty(reader.header["shape"], dtype=getattr(torch, reader.header["dtype"]), device="meta")
 

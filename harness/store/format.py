@@ -1,11 +1,10 @@
-"""Content files: a header and a payload, with checksums; written atomically, read once from start to end.
+"""Content files: a header and a payload, with checksums; written atomically, verified before they are read.
 
-    magic (8 bytes) | format version (u32) | bytes of JSON (u32) | header checksum (u64) | JSON | payload
+    magic (8 bytes) | format version (u32) | bytes of JSON (u32) | JSON | payload
 
-Numbers are little-endian. The JSON is padded with spaces so that the payload starts at a multiple of 4096. The header
-checksum is the 64-bit XXH3 of all other header bytes: magic, version, length and JSON. A second XXH3 covers the whole
-file. It is stored in the file's record, so a complete file of another save is detected too. Files are read and written,
-never mapped: mapped pages would count as the reader's memory.
+Numbers are little-endian. The JSON is padded with spaces so that the payload starts at a multiple of 4096. The file's
+record has the 64-bit XXH3 of all of it. It is checked before anything is read, so a complete file of another save is
+detected too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
 
 A file of plain data (``harness.core.resumable``) is a state of a resume point or the dense network's file. It has the
 data in its header as JSON, in which ``{"#": k}`` stands for array number k, from 0. Its payload is the arrays, one
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"CPRSTORE"
 _PREFIX = struct.Struct("<8sII")
-_HEADER_HASH = struct.Struct("<Q")
-_HEADER_START = _PREFIX.size + _HEADER_HASH.size
 _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
 
 
@@ -125,10 +122,8 @@ class HashingWriter:
     def header(self, header: Mapping[str, Any]) -> None:
         """Write the header of a content file, padded to whole pages. Must come first."""
         text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-        text += b" " * (-(_HEADER_START + len(text)) % _PAGE_BYTES)
-        prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(text))
-        header_hash = _HEADER_HASH.pack(xxhash.xxh3_64_intdigest(prefix + text))
-        self.write(memoryview(prefix + header_hash + text))
+        text += b" " * (-(_PREFIX.size + len(text)) % _PAGE_BYTES)
+        self.write(memoryview(_PREFIX.pack(MAGIC, FORMAT_VERSION, len(text)) + text))
 
     def write(self, view: memoryview) -> None:
         """Append bytes. Raises OSError, which ``replacing`` turns into a StoreError that names the file."""
@@ -202,8 +197,7 @@ def write_content(
     if path.exists():
         raise StoreError(f"{path}: expected a new file, but it exists; every save needs a new sequence number")
     with replacing(path, fsync=fsync) as writer:
-        own = {"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step}
-        writer.header({**own, **header, **({} if encoding == RAW else {"encoding": encoding})})
+        writer.header({"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step, **header})
         header_bytes = writer.num_bytes
         payload(writer)
     return FileRecord(
@@ -229,112 +223,76 @@ def discard(root: Path, rank: str, sequence: int) -> None:
 
 
 @contextmanager
-def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
-    """A context with a reader of the content file that ``record`` names, whose header has been read.
+def reading(root: Path, record: FileRecord) -> Iterator["Content"]:
+    """A context with the content file that ``record`` names. All of it has passed its checksum, so it is as written.
 
-    Raises StoreError, as :class:`ContentReader` does.
+    Raises StoreError that names the file: Damaged if bytes are wrong, WrongFormatVersion if another version wrote it.
     """
     path = root / record.path
-    with os_errors(f"{path}: cannot be read"):
-        file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, where an OSError may be another file's
-    with file:
-        yield ContentReader(path, record, file)
+    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
+        _check(path, record, file)
+        file.seek(0)
+        yield Content(path, record, file)
 
 
-class ContentReader:
-    """Reads a content file front to back, and checks it against its record. Made by ``reading``.
-
-    Every problem is a StoreError that names the file: Damaged if its bytes are wrong, WrongFormatVersion if another
-    version wrote it. The checksum is known only at the end, so the data that was read is valid only after
-    :meth:`finish` has returned.
-    """
+class Content:
+    """Reads a content file front to back. ``header``: the JSON of its header."""
 
     def __init__(self, path: Path, record: FileRecord, file: BufferedReader) -> None:
         self.path = path
         self.record = record
-        if record.encoding != RAW:
-            _check_encoding(path, record.encoding)
         self._file = file
-        self._hash = xxhash.xxh3_64()
-        self._num_read = 0
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes != record.num_bytes:
-            raise self.damage(f"expected {record.num_bytes} bytes, got {size_bytes}")
-        self.header = self._read_header()
-
-    def damage(self, what: str) -> Damaged:
-        """The error that the file is damaged, with the detail ``what``, to be raised by the caller."""
-        return Damaged(f"{self.path}: damaged: {what}")
+        start = file.read(_PREFIX.size)
+        if len(start) < _PREFIX.size or not start.startswith(MAGIC):
+            raise Damaged(f"{path}: expected a content file of a checkpoint, got another format")
+        _, version, num_bytes = _PREFIX.unpack(start)
+        check_version(version, str(path))
+        self.header: Mapping[str, Any] = json.loads(file.read(num_bytes))
 
     def read_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes of the file."""
-        for start in range(0, len(view), CHUNK_BYTES):
-            chunk = view[start : start + CHUNK_BYTES]
-            with os_errors(f"{self.path}: cannot be read"):
-                self._num_read += (got := self._file.readinto(chunk))
-            if got < len(chunk):
-                raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read}")
-            self._hash.update(chunk)
+        if self._file.readinto(view) < len(view):
+            raise Damaged(f"{self.path}: damaged: it became shorter")
 
     def read_rows(self, rows_WD: "Tensor") -> None:
         """Set ``rows_WD`` (contiguous) to the next W rows of the file, decoded a chunk at a time."""
         from harness.store.rows import ENCODINGS, rows_in
 
+        if (encoding := self.record.encoding) not in ENCODINGS:
+            raise StoreError(
+                f"{self.path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {encoding!r}; "
+                "read the file with the version that wrote it"
+            )
         for chunk_WD in rows_WD.split(rows_in(CHUNK_BYTES, rows_WD)):
-            ENCODINGS[self.record.encoding].read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
-
-    def finish(self) -> None:
-        """Read what is left of the file. Raises Damaged if its checksum is not the record's."""
-        scratch = memoryview(bytearray(min(CHUNK_BYTES, self.record.num_bytes - self._num_read)))
-        while left := self.record.num_bytes - self._num_read:
-            self.read_into(scratch[:left])
-        if (found := self._hash.hexdigest()) != self.record.xxh3:
-            raise self.damage(f"expected checksum {self.record.xxh3}, got {found}")
-
-    def _read_header(self) -> Mapping[str, Any]:
-        start = bytearray(min(_HEADER_START, self.record.num_bytes))
-        self.read_into(memoryview(start))
-        if len(start) < _HEADER_START or not start.startswith(MAGIC):
-            self.finish()  # damage explains a strange header better than its own words
-            raise Damaged(f"{self.path}: expected a content file of a checkpoint, got another format")
-        _, version, num_bytes = _PREFIX.unpack_from(start)
-        if version != FORMAT_VERSION:
-            self.finish()
-            check_version(version, str(self.path))
-        text = bytearray(min(num_bytes, self.record.num_bytes - _HEADER_START))
-        self.read_into(memoryview(text))
-        (header_hash,) = _HEADER_HASH.unpack_from(start, _PREFIX.size)
-        if header_hash != xxhash.xxh3_64_intdigest(start[: _PREFIX.size] + text):
-            raise self.damage("the checksum of its header differs")
-        header = json.loads(text)
-        if (found := (header["kind"], header["applied_step"])) != (self.record.kind, self.record.applied_step):
-            raise Damaged(
-                f"{self.path}: expected {self.record.kind} of step {self.record.applied_step}, as its manifest states, "
-                f"got {found[0]} of step {found[1]}"
-            )
-        if (encoding := header.get("encoding", RAW)) != self.record.encoding:
-            raise Damaged(
-                f"{self.path}: expected rows in encoding {self.record.encoding!r}, as its manifest states, "
-                f"got {encoding!r}"
-            )
-        return header
+            ENCODINGS[encoding].read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
 
 
-def _check_encoding(path: Path, encoding: str) -> None:
-    from harness.store.rows import ENCODINGS
-
-    if encoding not in ENCODINGS:
-        raise StoreError(
-            f"{path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {encoding!r}; "
-            "read the file with the version that wrote it"
-        )
+def check_size(root: Path, record: FileRecord) -> None:
+    """Raise StoreError unless the file of ``record`` is there, with all its bytes."""
+    path = root / record.path
+    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
+        _check_size(path, record, file)
 
 
 def verify(root: Path, records: Iterable[FileRecord]) -> None:
     """Read all files of ``records`` in bounded memory. Raises StoreError that names the first with other content."""
     for record in records:
-        with reading(root, record) as reader:
-            reader.finish()
+        with reading(root, record):
+            pass
+
+
+def _check_size(path: Path, record: FileRecord, file: BufferedReader) -> None:
+    if (num_bytes := os.fstat(file.fileno()).st_size) != record.num_bytes:
+        raise Damaged(f"{path}: damaged: expected {record.num_bytes} bytes, got {num_bytes}")
+
+
+def _check(path: Path, record: FileRecord, file: BufferedReader) -> None:
+    _check_size(path, record, file)
+    hasher = xxhash.xxh3_64()
+    while chunk := file.read(CHUNK_BYTES):
+        hasher.update(chunk)
+    if (found := hasher.hexdigest()) != record.xxh3:
+        raise Damaged(f"{path}: damaged: expected checksum {record.xxh3}, got {found}")
 
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array
@@ -380,7 +338,6 @@ def read_state(root: Path, record: FileRecord) -> State:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             reader.read_into(bytes_of(tensor))
             arrays.append(tensor.numpy() if of == _NUMPY else tensor)
-        reader.finish()
         return _from_json(reader.header["state"], arrays)
 
 
