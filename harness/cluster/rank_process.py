@@ -4,6 +4,7 @@ A request of the trainer calls :meth:`PsProcess.serve` in another rank.
 """
 
 import os
+import secrets
 import signal
 import threading
 import traceback
@@ -27,6 +28,7 @@ from harness.core.plans import Rank, is_ps, is_spare
 from harness.files import hold_also
 from harness.processes import control
 from harness.processes.parent_death import end_with_parent, ignore_interrupts
+from harness.store import name_files_by
 
 _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
@@ -104,6 +106,8 @@ def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) ->
     ignore_interrupts()
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines
     parent = os.getppid()
+    if rank_context.supervisor_pid is None:
+        name_files_by(secrets.token_hex(4))
     try:
         hold_also(rank_context.held, rank_context.supervisor_pid)  # inside the namespace, they cannot be opened
         if rank_context.entrance is not None:

@@ -43,7 +43,7 @@ from harness.record.rundir import RunDir
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_code, with_data
-from harness.store import FileRecord, ResumeFolder, ResumePoint, Store
+from harness.store import FileRecord, ResumeFolder, ResumePoint, Store, without_writer
 from harness.store.stores import STORES
 from harness.wandb.exporter import followed
 
@@ -444,6 +444,7 @@ def _damage_in(problem: str, events: Path) -> str:
     read.
     """
     lines: dict[str, list[str]] = {}
+    problem = without_writer(problem)
     record = read_events(events) if ": damaged" in problem else []
     for event in (each for each in record if isinstance(each, Injected)):
         what = FAULTS[event.fault].damage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.store.background import in_background
 from harness.store.format import read_state, write_state
 from harness.store.listing import newest_checkpoint, read_checkpoint
-from harness.store.manifest import RAW, FileRecord, Manifest, wants_compaction
+from harness.store.manifest import RAW, FileRecord, Manifest, name_files_by, wants_compaction, without_writer
 from harness.store.points import ResumeFolder, ResumePoint
 
 if TYPE_CHECKING:
@@ -38,11 +38,13 @@ __all__ = [
     "Snapshot",
     "Store",
     "in_background",
+    "name_files_by",
     "newest_checkpoint",
     "read_checkpoint",
     "read_state",
     "save_kind",
     "wants_compaction",
+    "without_writer",
     "write_state",
 ]
 

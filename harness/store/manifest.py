@@ -25,7 +25,9 @@ RAW = "raw"
 
 FileKind = Literal["base", "delta", "dense", "state"]
 
-_SEQUENCE = re.compile(r"^[a-z]+-(\d+)\.(?:bin|json)$")
+_SEQUENCE = re.compile(r"^[a-z]+-(\d+)(?:-[0-9a-f]{8})?\.(?:bin|json)$")
+_WRITER = re.compile(r"(-\d+)-[0-9a-f]{8}(?=\.bin)")
+_writer = ""  # of the content files of this process
 
 
 class WrongFormatVersion(StoreError):
@@ -40,9 +42,26 @@ def check_version(found: object, where: str) -> None:
         )
 
 
+def name_files_by(writer: str) -> None:
+    """Let the names of the content files of this process hold ``writer``, eight hexadecimal digits that are its own.
+
+    A rank on a host that is cut off may run beside its replacement. It then touches none of that one's files.
+    """
+    global _writer  # noqa: PLW0603 - one for each process
+    _writer = f"-{writer}"
+
+
 def content_name(kind: FileKind, sequence: int) -> str:
-    """The file name ``KIND-SEQUENCE.bin``, such as ``base-000012.bin``, with at least six digits."""
-    return f"{kind}-{sequence:06d}.bin"
+    """The name of a content file that this process writes: ``KIND-SEQUENCE.bin``, such as ``base-000012.bin``.
+
+    The number has at least six digits. See :func:`name_files_by`.
+    """
+    return f"{kind}-{sequence:06d}{_writer}.bin"
+
+
+def without_writer(text: str) -> str:
+    """``text`` with the names that content files have where :func:`name_files_by` was not called."""
+    return _WRITER.sub(r"\1", text)
 
 
 def manifest_name(sequence: int) -> str:

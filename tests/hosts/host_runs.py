@@ -5,21 +5,29 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import Main, RankContext
+from harness.cluster.server import RankSpec
 from harness.config.derived import host_map
 from harness.config.model import Config
-from harness.core.errors import HarnessError, RunStopped
+from harness.core.errors import HarnessError, RunStopped, StoreError
+from harness.files import hold_also
 from harness.hosts.launcher import HostsLauncher
 from harness.processes.forked import ForkedProcess
 from harness.processes.stop import StopRequest
 from harness.run import assemble
+from harness.store import FileStore, RowSource
+from harness.store.format import content_paths
 from run import main
 from tests.forked import await_stop, forked, is_stopped
-from tests.hosts.emulated import Emulation, await_end, await_that, peers, processes, signal_server
+from tests.hosts.emulated import Emulation, await_end, await_that, peers, signal_server
 from tests.hosts.ray_nodes import ours
 from tests.own_time import own_time
 
@@ -27,22 +35,22 @@ AT_STEP, BETWEEN = 40, 15
 
 
 class NotingLauncher(HostsLauncher):
-    """Notes in a file when each replacement is started, and how many processes are left then on lost hosts."""
+    """Notes in a file when each replacement is started."""
 
     def __init__(self, config: Config, run_dir: Path, clock: ListeningClock) -> None:
         checkpoints = run_dir.with_name("shared")
         checkpoints.mkdir(parents=True)
         super().__init__(config.cluster, host_map(config), checkpoints)
+        self.folder = run_dir.parent
         self._file = run_dir.with_name("spawned")
         self.clock = clock
         self.processes: dict[str, ForkedProcess] = {}
 
     def spawn(self, context: RankContext, main: Main) -> ForkedProcess:
-        """Note both, and start it."""
+        """Note it, and start it."""
         if context.formation is not None and context.formation.generation:
-            left = [pid for host in self.lost_hosts() for pid in processes(host)]
             with self._file.open("a") as file:
-                file.write(f"{self.clock.read()} {len(left)}\n")
+                file.write(f"{self.clock.read()}\n")
         self.processes[context.rank] = super().spawn(context, main)
         return self.processes[context.rank]
 
@@ -51,7 +59,9 @@ Act = Callable[[Any, Emulation], None]
 """What is done in the middle of a run; it gets the launcher (None: Ray's) and the hosts."""
 
 
-def run_and(hosts: Emulation, config: Config, run_dir: Path, *acts: Act) -> None:
+def run_and(
+    hosts: Emulation, config: Config, run_dir: Path, *acts: Act, ps_main: Callable[..., None] = rank_process.ps_main
+) -> None:
     """A run in whose middle ``acts`` are called, each ``BETWEEN`` steps after the last one; says its error."""
     hosts.enter()
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
@@ -64,7 +74,7 @@ def run_and(hosts: Emulation, config: Config, run_dir: Path, *acts: Act) -> None
     try:
         with own_time() as clock:
             launcher = NotingLauncher(config, run_dir, clock) if config.cluster.launcher == "hosts" else None
-            assemble.run(config, run_dir, on_status=on_status, parts=assemble.Parts(launcher=launcher))
+            assemble.run(config, run_dir, on_status=on_status, parts=assemble.Parts(launcher=launcher, ps_main=ps_main))
     except HarnessError as error:
         os.write(1, f"{type(error).__name__}: {error}\n".encode())
 
@@ -127,9 +137,45 @@ def stop_server(launcher: NotingLauncher, _hosts: Emulation, host: str, rank: st
     assert host in launcher.lost_hosts()
 
 
+def go_on_writing(folder: Path, spec: RankSpec, context: RankContext) -> None:
+    """Main function of a rank. The first ps1 goes on with saves when its host is cut off, until the run is done.
+
+    It is played by a copy of it, which has the names of its files, and says in a file how many it has written.
+    """
+    name_files_by = rank_process.name_files_by
+
+    def name_and_copy(writer: str) -> None:
+        name_files_by(writer)
+        if os.fork() == 0:
+            try:
+                hold_also(context.held)
+                assert spec.store.root is not None
+                _overwrite(folder, spec.store.root)
+            finally:
+                os._exit(0)
+
+    if context.rank == "ps1" and context.formation is not None and context.formation.generation == 0:
+        rank_process.name_files_by = name_and_copy
+    rank_process.ps_main(spec, context)
+
+
+def _overwrite(folder: Path, checkpoints: Path) -> None:
+    store = FileStore(checkpoints, fsync=False)
+    await_that((folder / "cut").exists, "the host is cut off")
+    first, number = 1 + max(sequence for sequence, _ in content_paths(checkpoints)), 0
+    while not any((folder / name).exists() for name in ("run/DONE", "run/error.txt")):
+        for sequence in range(first, 80):
+            store.discard("ps1", sequence)
+            with suppress(StoreError):  # the folder has gone, or another process has written it since
+                store.write_base("ps1", sequence, 0, RowSource(torch.zeros(4, 4)))
+                number += 1
+        (folder / "written").write_text(str(number))
+
+
 def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:
     """The cable of a host is taken out; says when it was out, by the launcher's clock."""
     hosts.cut(host)
+    (launcher.folder / "cut").touch()
     os.write(1, f"{launcher.clock.read()}\n".encode())
 
 

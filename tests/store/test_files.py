@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from harness.core.errors import StoreError
-from harness.store import ENCODINGS, rows
+from harness.store import ENCODINGS, name_files_by, rows, without_writer
+from harness.store.manifest import sequence_of
 from tests.store.helpers import DIM, NUM_ROWS, chosen, files, rows_of
 from tests.store.test_stores import ROW_BYTES, random_history
 
@@ -68,3 +69,19 @@ def test_every_flipped_bit_of_a_delta_is_noticed(
             shard.read([base, delta], old_N1)
         with pytest.raises(StoreError, match=r"delta-000001\.bin: damaged"):
             shard.compact([base, delta], 2)
+
+
+def test_two_writers_of_one_save_touch_no_file_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a rank on a host that was cut off and its replacement; messages have the names without the writer."""
+    monkeypatch.setattr("harness.store.manifest._writer", "")
+    shard, written = files(tmp_path), [rows_of(0), rows_of(1)]
+    records = []
+    for writer, rows_ND in zip(("00000000", "ffffffff"), written, strict=True):
+        name_files_by(writer)
+        shard.store.discard("ps0", 7)
+        records.append(shard.base(7, 70, rows_ND))
+    shard.store.discard("ps0", 7)
+    assert torch.equal(shard.read([records[0]], torch.empty(NUM_ROWS, DIM)), written[0])
+    assert not (tmp_path / records[1].path).exists()
+    assert without_writer(records[0].path) == "ps0/base-000007.bin"
+    assert sequence_of("base-000007-00000000.bin") == 7
