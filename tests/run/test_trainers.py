@@ -397,7 +397,7 @@ def dying(steps: tuple[int, ...], *arguments: Any) -> None:
 
     def advanced(step: int) -> None:
         real(step)
-        if any(step >= each and once(arguments[1] / f"died{number}") for number, each in enumerate(steps)):
+        if any(step >= each and once(arguments[1].root / f"died{number}") for number, each in enumerate(steps)):
             os.kill(os.getpid(), signal.SIGKILL)
 
     arguments[-1].advanced = advanced
