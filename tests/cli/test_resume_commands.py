@@ -128,7 +128,7 @@ def test_a_finished_run_keeps_what_its_config_says(command: Command, *, keeps: b
 
     No resume point stays; checkpoints stay unless the recorded config has ``store.keep_finished=false``.
     """
-    config = changed(load_config(Path("one.yaml")), store__keep_finished=keeps)
+    config = changed(load_config(Path("one.yaml")), store__keep_finished=keeps, store__kind="files")
     Path("one.yaml").write_text(to_yaml(config.model_dump(mode="json")))
     leave_a_resume_point()
     for name in ("resume", "checkpoints"):
