@@ -104,13 +104,14 @@ class LocalCluster(Cluster):
         return requests, {rank: servers[rank].handle(requests[rank]) for rank in asked}
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
+        """See Cluster. After :meth:`expect_losses` the next requests to PS ranks find all dead ranks, asked or not."""
         requests, replies = underway
         raise_failures(replies.values())
         finds_all = self._expects_losses and not any(map(is_compute, requests))
         self._expects_losses = self._expects_losses and not finds_all
         lost = self._ranks.members.lost
         if lost and (finds_all or not lost.keys().isdisjoint(requests)):
-            raise RankLost(lost, replies, lost)
+            raise RankLost(lost, replies, detail=lost)
         return replies
 
     def expect_losses(self) -> None:

@@ -89,7 +89,7 @@ class RpcCluster(Cluster):
         if wire.is_plain(request):
             return self._call(rank, *_message(request))
         workers = self._workers if isinstance(request, CopyShard) else None
-        return self._call(rank, wire.on_rank, "serve", wire.packed(request), workers)
+        return self._call(rank, wire.on_rank, "serve", wire.without_slices(request), workers)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function on a rank, without waiting. The future of a call that cannot be sent has failed."""
@@ -166,7 +166,7 @@ def _message(exchange: Exchange) -> tuple[Any, ...]:
     """The function to call on a rank to serve ``exchange``, and its arguments."""
     if wire.is_plain(exchange):
         return wire.serve_words, wire.words_of(exchange)
-    return wire.on_rank, "serve", wire.packed(exchange)
+    return wire.on_rank, "serve", wire.without_slices(exchange)
 
 
 def _failed(error: RuntimeError) -> Future[Any]:

@@ -30,7 +30,7 @@ class TrainerWatch:
         self._has_met = False  # whether it has connected
         self._progress = TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
 
-    def begins(self) -> None:
+    def trainer_started(self) -> None:
         """Record that a new process is the trainer now."""
         self._has_met = False
         self._connections.stuck.discard(CHIEF)

@@ -118,7 +118,10 @@ def reply_tensor(reply: Reply) -> Tensor:
 
 
 def reply_of(value: Any) -> Reply:
-    """Decode a reply that :func:`reply_tensor` encoded; any other reply, which torch has unpickled, stays as it is."""
+    """The reply that :func:`reply_tensor` encoded: a matrix is rows; of bytes (K,), none are None, others a pickle.
+
+    Any other value is a reply that torch has unpickled.
+    """
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
     return pickle.loads(value.numpy().tobytes()) if len(value) else None
@@ -127,7 +130,7 @@ def reply_of(value: Any) -> Reply:
 _Sent = TypeVar("_Sent", bound=Request | Push | WriteBack)
 
 
-def packed(message: _Sent) -> _Sent:
+def without_slices(message: _Sent) -> _Sent:
     """``message``, to be pickled, with a copy of each tensor that is a slice of a larger one.
 
     A rank's rows are a slice of the rows of all ranks. For a slice of more than half of a tensor, torch sends the whole
@@ -141,7 +144,7 @@ def packed(message: _Sent) -> _Sent:
 def _with_own_memory(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
-    return packed(value) if isinstance(value, Push | WriteBack) else value
+    return without_slices(value) if isinstance(value, Push | WriteBack) else value
 
 
 _process: Any = None

@@ -87,7 +87,7 @@ class World:
         self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # for the record: who was killed at a deadline since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
-        self._watch = TrainerWatch(
+        self._trainer_watch = TrainerWatch(
             options,
             self._processes,
             self._connections,
@@ -110,7 +110,7 @@ class World:
         Returns facts about processes and network for the ``machine`` part of an event.
         """
         spares = [*map(spare_name, range(self._num_spares))]
-        self._watch.begins()
+        self._trainer_watch.trainer_started()
         self._begin_generation(spares, fresh=[*self.names, *spares])
         return {"network": "open" if self._network is None else "private", **self._machine()}
 
@@ -206,7 +206,7 @@ class World:
         self._connections.drop(ranks)
         for rank in ranks:
             self.members.lose(rank, f"died with {CHIEF}, or before it", old_pid=self.pids[rank])
-        self._watch.begins()
+        self._trainer_watch.trainer_started()
         self._begin_generation(self._ready_spares(), fresh=ranks)
 
     def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
@@ -236,9 +236,9 @@ class World:
 
         Raises MustStartAnew if the trainer has ended, RunFailed if a process cannot be killed.
         """
-        if not self._watch.has_ended:
+        if not self._trainer_watch.has_ended:
             self._give_up(self._overdue())
-        if self._watch.has_ended:
+        if self._trainer_watch.has_ended:
             why = self._processes.on_lost_hosts.get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
             raise MustStartAnew(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
@@ -263,7 +263,7 @@ class World:
 
     def _overdue(self) -> dict[Rank, str]:
         """The ranks that missed a deadline, and which one, in words; the trainer alone if it is among them."""
-        if why := self._watch.problem:
+        if why := self._trainer_watch.problem:
             return {CHIEF: why}
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
@@ -278,7 +278,7 @@ class World:
         """Kill ranks that missed a deadline, and keep the reasons for the record."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():
-            seconds = self._watch.silent_s if rank == CHIEF else now_s - self._begun_s
+            seconds = self._trainer_watch.silent_s if rank == CHIEF else now_s - self._begun_s
             self._mute[rank] = {"pid": machine["pid"], "seconds": seconds, "action": "killed", "why": overdue[rank]}
         if overdue:
             self._begun_s = now_s
@@ -325,7 +325,7 @@ class World:
             return False
         assert rank is not None, "a rank says its name first"
         if rank == CHIEF:
-            self._watch.hear(kind, *args)
+            self._trainer_watch.hear(kind, *args)
         if kind == "finished":
             return True
         if kind == "failed":
@@ -352,7 +352,7 @@ class World:
             return
         self._connections.admit(connection, rank)
         if rank == CHIEF:
-            self._watch.hear("hello")
+            self._trainer_watch.hear("hello")
             if self._is_halting:
                 self._connections.send(rank, "halt")  # the one that was told has died
         if generation is None or rank not in self._formation.members:  # others have formed one without a late spare

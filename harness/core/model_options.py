@@ -52,9 +52,16 @@ class ModelOptions(Options):
         return self.model_copy(update={key: value for key, value in own.items() if getattr(self, key) is None})
 
     @property
+    def dim(self) -> int:
+        """D, of these options or of the size that they name."""
+        found = self.filled().embedding_dim
+        assert found is not None, "each size has an embedding_dim"
+        return found
+
+    @property
     def row_values(self) -> int:
         """Number of values of a row that the model reads: D, and one more if each row has a first-order weight."""
-        return self.filled().embedding_dim or 0
+        return self.dim
 
     def check(self, shape: Shape) -> None:
         """Raise ConfigError if the options do not fit each other or the data's shape. By default all options fit."""

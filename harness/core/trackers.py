@@ -122,14 +122,14 @@ class TopTracker(Tracker):
 
     def choose(self, table: int, step: int) -> Tensor:
         """The at most K rows with the highest scores above 0."""
-        scores_T, first, budget = self._scored(table)
+        scores_T, first, budget = self._scores_and_budget(table)
         return top_rows(scores_T, budget) + first
 
     def _scores(self, table: int) -> Tensor:
         """The score of each row of ``table``: (T,), of any dtype, none below 0."""
         raise NotImplementedError
 
-    def _scored(self, table: int) -> tuple[Tensor, int, int]:
+    def _scores_and_budget(self, table: int) -> tuple[Tensor, int, int]:
         """The scores of the rows of ``table``, its first row in the shard, and K, the most rows that a save writes."""
         span = self._shard.span(table)
         return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
@@ -185,7 +185,7 @@ class RandomTracker(MfuTracker):
 
     def choose(self, table: int, step: int) -> Tensor:
         """Up to K rows, drawn by a generator derived from (seed, rank, table, step), so that repeated calls agree."""
-        pending_T, first, budget = self._scored(table)
+        pending_T, first, budget = self._scores_and_budget(table)
         pending = pending_T.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
         rows = np.arange(len(pending)) if self._pool == "all" else np.flatnonzero(pending)

@@ -2,7 +2,6 @@
 
 import secrets
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 
 from harness.cluster.launcher import Launcher
@@ -26,7 +25,7 @@ class HostsLauncher(Launcher):
     """
 
     def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path) -> None:
-        _refuse(cluster)
+        _check_keys(cluster)
         servers, self._commands = start_servers(cluster)
         super().__init__(servers, hosts, cluster.dead_after_s)
         try:
@@ -78,7 +77,7 @@ def _answer_probe(probe: Path, text: str, host: str) -> None:
             probe.write_text(text + host)
 
 
-def _refuse(cluster: ClusterConfig) -> None:
+def _check_keys(cluster: ClusterConfig) -> None:
     """Raise ConfigError for keys of ``cluster`` that do not fit ranks on several hosts."""
     launcher = f"cluster.launcher={cluster.launcher}"
     if not cluster.hosts:
@@ -90,9 +89,8 @@ def _refuse(cluster: ClusterConfig) -> None:
         )
     if "shm" in cluster.transports:
         raise ConfigError(f"cluster.transports: expected uv with {launcher}, got shm, which ends at a host")
-    with suppress(ValueError):  # a name
-        if ip_address(cluster.host).is_unspecified:
-            raise ConfigError(
-                f"cluster.host: expected an address of this machine that the hosts reach, got {cluster.host}, "
-                "which names none"
-            )
+    if cluster.host in ("0.0.0.0", "::"):
+        raise ConfigError(
+            f"cluster.host: expected an address of this machine that the hosts reach, got {cluster.host}, which names "
+            "none"
+        )

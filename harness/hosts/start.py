@@ -169,7 +169,7 @@ def _connected(
                 if facts.get("host") not in missing:
                     connection.close()
                     continue
-                if (refusal := _refusal(facts)) is not None:
+                if (refusal := _code_mismatch(facts)) is not None:
                     connection.close()
                     raise refusal
                 del missing[facts["host"]]
@@ -187,7 +187,7 @@ def _hello(connection: Connection) -> dict[str, Any]:
     return facts if kind == "hello" else {}
 
 
-def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
+def _code_mismatch(facts: Mapping[str, Any]) -> ConfigError | None:
     """The error for a host whose code or versions differ from this process's; None if they are the same."""
     theirs = Code.of_json(facts["code"])
     difference = "unknown" if theirs is None else current_code().difference(theirs)

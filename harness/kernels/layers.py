@@ -39,6 +39,8 @@ LAYER = np.dtype(
 
 PARTS = ("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce")
 """Parts of a training step, in order. The first thread notes the time before the first and after each."""
+START, UPDATED, BOTTOM, INTERACTION, TOP, LOSS, TOP_BACKWARD, INTERACTION_BACKWARD, COALESCED = range(len(PARTS) + 1)
+"""Indices of these times: the start, and the end of each part."""
 
 JOB = np.dtype(
     [

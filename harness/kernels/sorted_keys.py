@@ -13,7 +13,7 @@ from harness.kernels.compiler import compiled_for
 
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
-def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
+def sort_words(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
     """A word for each access, (A,), by which accesses are sorted by row and then by their order in the batch.
 
     The upper bits are the key of the row, its position in the rank-major order: ``i // O + origins_OF[i % O, f]`` for

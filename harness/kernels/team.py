@@ -19,8 +19,17 @@ from numba.np.numpy_support import carray
 
 from harness.kernels.compiler import compiled_for
 from harness.kernels.layers import (
+    BOTTOM,
+    COALESCED,
+    INTERACTION,
+    INTERACTION_BACKWARD,
     JOB,
     LAYER,
+    LOSS,
+    START,
+    TOP,
+    TOP_BACKWARD,
+    UPDATED,
     backward,
     coalesce,
     cross_entropy,
@@ -83,7 +92,7 @@ def wait_for(address: int, value: int) -> None:
 
 
 @inlined
-def mark(job: Any, thread: int, index: int) -> None:
+def note_time(job: Any, thread: int, index: int) -> None:
     """Store the present time in ns in ``job.marks[index]``; a no-op on other threads than 0."""
     if thread == 0:
         job.marks[index] = nanoseconds()
@@ -101,12 +110,12 @@ def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
             inputs_BI[b, i] = dense_BI[b, i]
     for index in range(num_bottom):
         forward(layers[index], job.num_samples, first, last)
-    mark(job, thread, 2)
+    note_time(job, thread, BOTTOM)
     interact(job, layers[num_bottom - 1], layers[num_bottom], first, last)
-    mark(job, thread, 3)
+    note_time(job, thread, INTERACTION)
     for index in range(num_bottom, job.num_layers):
         forward(layers[index], job.num_samples, first, last)
-    mark(job, thread, 4)
+    note_time(job, thread, TOP)
 
 
 @inlined
@@ -117,18 +126,18 @@ def _train_share(job: Any, thread: int) -> None:
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
     run_tasks(job)
     wait_for(counter(job, DONE), num_tasks(job))
-    mark(job, thread, 1)
+    note_time(job, thread, UPDATED)
     start, stop = share(job.last - job.first, thread, num_shares, 16)
     first, last = job.first + start, job.first + stop
     _forward_share(job, thread, first, last)
     cross_entropy(job, layers[job.num_layers - 1], first, last)
-    mark(job, thread, 5)
+    note_time(job, thread, LOSS)
     for index in range(job.num_layers - 1, num_bottom - 1, -1):
         mask(layers[index], job.num_samples, first, last)
         backward(layers[index], job.num_samples, first, last)
-    mark(job, thread, 6)
+    note_time(job, thread, TOP_BACKWARD)
     interact_backward(job, bottom, top, first, last)
-    mark(job, thread, 7)
+    note_time(job, thread, INTERACTION_BACKWARD)
 
 
 @inlined
@@ -136,7 +145,7 @@ def _merge_share(job: Any, thread: int) -> None:
     """Compute a thread's share of the distinct rows' gradients: ``row_grads``."""
     first, last = share(job.num_rows, thread, job.num_shares, 1)
     coalesce(job, first, last)
-    mark(job, thread, 8)
+    note_time(job, thread, COALESCED)
 
 
 @inlined
@@ -222,12 +231,12 @@ def _join(job: Any) -> None:
 @inlined
 def _command(job: Any, command: int) -> None:
     """Carry out a command with the whole team, after the rest of the previous command."""
-    mark(job, 0, 0)
+    note_time(job, 0, START)
     _join(job)
     if command == PREDICT:  # it overwrites buffers that an update reads
         run_tasks(job)
         wait_for(counter(job, DONE), num_tasks(job))
-        mark(job, 0, 1)
+        note_time(job, 0, UPDATED)
     if command == UPDATE and load(counter(job, CLAIMED)) >= num_tasks(job):
         return
     if job.num_shares > 1:
@@ -299,11 +308,11 @@ def update(job_1: Any, is_alone: bool) -> None:
     """
     job = job_1[0]
     if is_alone and not job.is_running:
-        mark(job, 0, 0)
+        note_time(job, 0, START)
         run_tasks(job)
     else:
         _command(job, UPDATE)
-    mark(job, 0, 1)
+    note_time(job, 0, UPDATED)
 
 
 @inlined

@@ -60,7 +60,7 @@ def model_size(options: ModelOptions, shape: Shape = CRITEO) -> ModelSize:
     options.check(shape)
     whole = options.filled()
     assert isinstance(whole, DlrmOptions)
-    return ModelSize(whole.embedding_dim or 0, whole.bottom_mlp or (), whole.top_mlp or (), shape)
+    return ModelSize(whole.dim, whole.bottom_mlp or (), whole.top_mlp or (), shape)
 
 
 F32 = NDArray[np.float32]
@@ -118,7 +118,7 @@ class WideDeep(Model):
 
     def __init__(self, options: WideDeepOptions, shape: Shape) -> None:
         super().__init__(options, shape)
-        dim = options.embedding_dim or 0
+        dim = options.dim
         num_embedded = shape.num_tables * dim
         self.reads_ids = options.wide == "ids"
         self.dim = dim
@@ -146,7 +146,7 @@ class Dcn(Model):
         assert options.cross_rank is not None
         self.bottom = Mlp(shape.num_dense, options.bottom_mlp) if options.bottom_mlp else None
         num_dense = self.bottom.num_outputs if self.bottom else shape.num_dense
-        num_inputs = num_dense + shape.num_tables * (options.embedding_dim or 0)
+        num_inputs = num_dense + shape.num_tables * options.dim
         self.cross = nn.ModuleList(Cross(num_inputs, options.cross_rank) for _ in range(options.cross_layers or 0))
         self.deep = Mlp.of(options, num_inputs)
         self.is_parallel = options.structure == "parallel"
@@ -169,7 +169,7 @@ class DeepFm(Model):
 
     def __init__(self, options: DeepFmOptions, shape: Shape) -> None:
         super().__init__(options, shape)
-        self.dim = options.embedding_dim or 0
+        self.dim = options.dim
         self.num_dense = shape.num_dense if options.dense == "read" else 0
         self.deep = Mlp.of(options, self.num_dense + shape.num_tables * self.dim)
         self.last = Layer(self.deep.num_outputs, 1)

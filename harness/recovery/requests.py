@@ -82,16 +82,16 @@ class Requests:
         """The replies to ``sent``. To be awaited at once."""
         return Wait(sent, progress)
 
-    def receive(self, sent: Sent) -> Replies:
+    def await_replies(self, sent: Sent) -> Replies:
         """Wait until ``sent`` is served; replies in rank order. Requests without a reply are sent again first.
 
         Raises RankLost. The replies of living ranks are kept, and this method is to be called again after the recovery.
         """
-        self._receive(sent)
+        self._await(sent)
         self._in_flight.remove(sent)
         return {rank: sent.replies[rank] for rank in sent.requests}
 
-    def _receive(self, sent: Sent) -> None:
+    def _await(self, sent: Sent) -> None:
         if sent.token is None:
             sent.token = self._cluster.start({k: v for k, v in sent.requests.items() if k not in sent.replies})
         token, sent.token = sent.token, None
@@ -101,12 +101,12 @@ class Requests:
             sent.replies.update(lost.replies)
             raise
 
-    def collect(self, lost: RankLost) -> RankLost:
+    def drain(self, lost: RankLost) -> RankLost:
         """Wait for all other requests in flight, since they end with the generation. Returns what is lost by then."""
         for sent in self._in_flight:
             if sent.token is not None:
                 try:
-                    self._receive(sent)
+                    self._await(sent)
                 except RankLost as later:
                     lost = later
         return lost
@@ -118,5 +118,5 @@ class Requests:
                 sent.replies.pop(rank, None)
 
     def reset(self) -> None:
-        """Forget all requests in flight. They must have been collected."""
+        """Forget all requests in flight. They must have been drained."""
         self._in_flight = []

@@ -168,7 +168,7 @@ def _point_after(error: MustStartAnew, one: "_Run", num_deaths: int) -> ResumePo
     if num_deaths > most:
         raise RunFailed(f"{error}; so did {most} before it at one resume point (cluster.max_replacements_in_a_row)")
     _log.warning("note: %s; all ranks start anew", error)
-    return point_to_go_on_from(one.spec, one.run, one.folder, one.store)
+    return point_to_go_on_from(one.spec, one.run, one.resume_folder, one.store)
 
 
 @dataclass
@@ -177,7 +177,7 @@ class _Run:
 
     spec: RunSpec
     run: RunDir
-    folder: ResumeFolder
+    resume_folder: ResumeFolder
     store: Store
     point: ResumePoint | None
     parts: Parts
@@ -197,9 +197,10 @@ class _Run:
         with ExitStack() as views, Recorder(self.run.path, config, **self.spec.facts, since=since) as self.recorder:
             views.enter_context(sources.modules_fixed())
             views.enter_context(followed(self.run, config, self.spec.result_hash))  # left when the record is complete
-            return self._carry_out()
+            return self._train_and_seal()
 
-    def _carry_out(self) -> Finished:
+    def _train_and_seal(self) -> Finished:
+        """Carry out the run on its engine, and seal the record if the result is valid."""
         if self.point is not None:
             self.store.rewind(self.point.checkpoint)
         try:
@@ -213,7 +214,7 @@ class _Run:
         finished = self.recorder.finished
         assert finished is not None, "a run ends with its last event"
         if problem := _problem_of(self.spec, supervisor):
-            shutil.rmtree(self.folder.root, ignore_errors=True)  # a run resumed from there would end here again
+            shutil.rmtree(self.resume_folder.root, ignore_errors=True)  # a run resumed from there would end here again
             raise RunFailed(problem)
         self.recorder.done()
         return finished
@@ -235,7 +236,7 @@ class _Run:
         ranks = self.parts.make_ranks(config.num_ps, make_server, config.cluster.num_trainers)
         supervisor = self._supervisor_of(ranks)
         try:
-            self._train()(LocalCluster(ranks), SupervisorClient(LocalChannel(supervisor, self.stop)))
+            self._job()(LocalCluster(ranks), SupervisorClient(LocalChannel(supervisor, self.stop)))
         finally:
             ranks.close()
         return supervisor
@@ -243,7 +244,7 @@ class _Run:
     def _on_rpc(self) -> Supervisor:
         config = self.spec.config
         _check_interface(config.cluster)
-        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
+        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._job())
         job = partial(with_code, current_code(), job)
         hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
         rank_spec = self.spec.rank_spec(self.store)
@@ -256,7 +257,7 @@ class _Run:
             world.close()
         return supervisor
 
-    def _train(self) -> Callable[[Cluster, SupervisorClient], None]:
+    def _job(self) -> Callable[[Cluster, SupervisorClient], None]:
         """The job of the trainer rank: a function that trains to the end.
 
         With ``trace.inject: boundary`` the job gets the times of the planned faults, and asks the supervisor at each
@@ -291,9 +292,9 @@ class _Run:
 
     def _resumption(self) -> Resumption:
         """What a trainer starts with. Makes the folder of resume points if need be."""
-        self.folder.prepare()
+        self.resume_folder.prepare()
         self._pin(self.point)
-        return Resumption(root=self.folder.root, next_number=self.folder.next_number(), point=self.point)
+        return Resumption(root=self.resume_folder.root, next_number=self.resume_folder.next_number(), point=self.point)
 
     def _commit_point(
         self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
@@ -311,9 +312,9 @@ class _Run:
             supervisor=supervisor,
         )
         self._pin(self.point, point)
-        self.folder.commit(point)
+        self.resume_folder.commit(point)
         self.point = point
-        self.folder.keep_only(point)
+        self.resume_folder.keep_only(point)
         self._pin(point)
 
     def _pin(self, *points: ResumePoint | None) -> None:
@@ -327,7 +328,7 @@ def prepare_fork_server() -> None:
     To be called before any thread or process is started. Else no server is forked here, and processes are forked from
     one that has imported everything again.
     """
-    current_code()  # every process inherits it, and imports no other
+    current_code()  # computed once: forked processes inherit the digest of the code
     own_fork_server()
 
 

@@ -22,14 +22,14 @@ def main() -> None:
         settings = Settings.of_line(line)
         if settings.owner is not None:
             end_with_parent(settings.owner)
-        _import_all(settings)
+        _prepare_process(settings)
         ForkServerLoop(_connection(settings)).serve()
     except (HarnessError, OSError) as error:
         raise SystemExit(str(error)) from None
 
 
-def _import_all(settings: Settings) -> None:
-    gc.set_threshold(50_000, 20, 20)  # as of run.py
+def _prepare_process(settings: Settings) -> None:
+    gc.set_threshold(50_000, 20, 20)  # as in run.py
     sys.path += [folder for folder in settings.path if folder not in sys.path]
     os.chdir(settings.folder)
     from harness.config.plugins import load
@@ -38,7 +38,7 @@ def _import_all(settings: Settings) -> None:
     import harness.run.assemble  # noqa: F401
     from harness.record.code import current_code
 
-    current_code()  # every process inherits it, and imports no other
+    current_code()  # computed once: forked processes inherit the digest of the code
 
 
 def _connection(settings: Settings) -> Connection:

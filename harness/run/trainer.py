@@ -166,10 +166,11 @@ class Trainer:
         for _ in range(most):
             asked_s = self._supervisor.clock()
             try:
-                return self._requests.receive(wait.sent)
+                return self._requests.await_replies(wait.sent)
             except RankLost as lost:
                 detect_s = self._supervisor.clock() - asked_s
-                if self._recover(self._requests.collect(lost), wait.progress, detect_s):
+                lost = self._requests.drain(lost)  # the others in flight end with the generation, and may find more
+                if self._recover(lost, wait.progress, detect_s):
                     return None
         raise RunFailed(
             f"step {wait.progress.step}: ranks died {most} times in a row at one request "

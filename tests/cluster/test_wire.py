@@ -71,11 +71,11 @@ def test_what_is_not_of_every_step_is_pickled_with_a_rank_s_own_rows() -> None:
     rows_N, ones_N = torch.arange(6), torch.ones(6, dtype=torch.int32)
     back = WriteBack(step=1, rows_N=rows_N, values_ND=all_ND[:6], counts_N=ones_N)
     assert not any(map(wire.is_plain, (Initialise(step=0), Exchange(push=back))))
-    sent = wire.packed(Exchange(push=back, pull_N=rows_N))
+    sent = wire.without_slices(Exchange(push=back, pull_N=rows_N))
     assert isinstance(sent.push, WriteBack)
     assert sent.push.values_ND.equal(all_ND[:6])
     assert sent.push.values_ND.untyped_storage().nbytes() == sent.push.values_ND.nbytes
     assert sent.pull_N is rows_N
-    assert wire.packed(sent) is sent
+    assert wire.without_slices(sent) is sent
     restored = Restored(num_rows=2)
     assert wire.reply_of(restored) is restored

@@ -234,7 +234,7 @@ def test_who_replaces_a_trainer_that_stood_still_in_a_message_has_its_own_deadli
     connections = Mock(stuck={"trainer0"}, __contains__=lambda *_: False)
     watch = TrainerWatch(ClusterConfig(), Mock(), connections, ListeningClock(1.0), progress_timeout_s=None)
     assert "no sign of life" in str(watch.problem)
-    watch.begins()
+    watch.trainer_started()
     assert watch.problem is None
 
 
