@@ -64,6 +64,7 @@ def run_and(
 ) -> None:
     """A run in whose middle ``acts`` are called, each ``BETWEEN`` steps after the last one; says its error."""
     hosts.enter()
+    os.setpgid(0, 0)  # SIGTSTP stops nobody in a group whose starter has ended, as of tests in the background
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
     to_do = deque(acts)
 
