@@ -156,9 +156,8 @@ class TeamPass:
         self._dim = bottom_JO[-1].shape[1]
         num_pairs = len(top_JO[0]) - 1 - self._dim
         num_vectors = (1 + math.isqrt(1 + 8 * num_pairs)) // 2
-        memory_XD = torch.zeros(
-            (num_samples * num_vectors + TILE_COLUMNS, self._dim)
-        )  # interactions read beyond a sample
+        # Interactions read up to a tile of vectors beyond a sample.
+        memory_XD = torch.zeros((num_samples * num_vectors + TILE_COLUMNS, self._dim))
         vectors_BVD = memory_XD[: num_samples * num_vectors].view(num_samples, num_vectors, self._dim)
         vector_grads_BVD = torch.empty_like(vectors_BVD)
         counters = _lines(num_counters(num_shares))
@@ -178,17 +177,12 @@ class TeamPass:
         self._of_samples = _of_samples(bottom, top, vector_grads_BVD, self._losses_B)
         # The program has addresses only: this object and each worker keep the arrays alive.
         self._buffers = (
-            bottom,
-            top,
-            bottom_JO,
-            top_JO,
-            sums_JO,
-            layers,
-            vectors_BVD,
-            vector_grads_BVD,
-            counters,
-            semaphores,
+            *(bottom, top, bottom_JO, top_JO, sums_JO, layers),
+            *(vectors_BVD, vector_grads_BVD, counters, semaphores),
         )
+        self._start_workers(num_shares)
+
+    def _start_workers(self, num_shares: int) -> None:
         workers = [
             Thread(target=_run_worker, args=(self._job_1, thread, self._buffers), daemon=True)
             for thread in range(1, num_shares)
