@@ -253,7 +253,7 @@ class World:
         """
         self._processes.await_ends(found)
         ended = [rank for rank in self.names if self._processes.has_ended(rank)]
-        with_hosts = self._processes.on_lost_hosts
+        with_hosts = {rank: why for rank, why in self._processes.on_lost_hosts.items() if rank in self.names}
         for rank, why in with_hosts.items():
             self.members.lose(rank, why)
         for rank in ended:

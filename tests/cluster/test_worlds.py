@@ -137,6 +137,20 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
     world.close()
 
 
+def test_a_spare_that_is_lost_with_its_host_is_no_lost_rank() -> None:
+    """Law: as a host is lost, all ranks on it are; the trainer asks who, before it is found to be lost itself."""
+    world, launcher = world_of(spares=2)
+    world.start()
+    launcher.lost_hosts.return_value = {"here": "ended"}
+    for rank in ("ps0", "spare1"):
+        world._processes[rank].server.host, world._processes[rank].server.lost = "here", "it ended"
+    for rank in ("trainer0", "spare0"):
+        world._processes[rank].server.lost = None
+    assert world.membership({})[1] == {"ps0": "its host here was lost: it ended"}
+    assert world.membership({})[1] == {"ps0": "its host here was lost: it ended"}
+    world.close()
+
+
 def test_a_process_that_was_replaced_is_refused() -> None:
     """Law: also if it connects late, from a host that was cut off, where it has the process id of its replacement."""
     world, _ = world_of()
