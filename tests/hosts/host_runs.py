@@ -173,10 +173,15 @@ def _overwrite(folder: Path, checkpoints: Path) -> None:
         (folder / "written").write_text(str(number))
 
 
-def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:
-    """The cable of a host is taken out; says when it was out, by the launcher's clock."""
+def cut_link(_launcher: object, hosts: Emulation, host: str, folder: Path) -> None:
+    """The cable of a host is taken out; a file of ``folder`` says so."""
     hosts.cut(host)
-    (launcher.folder / "cut").touch()
+    (folder / "cut").touch()
+
+
+def lose_link(launcher: NotingLauncher, hosts: Emulation, host: str) -> None:
+    """The same; says when it was out, by the launcher's clock."""
+    cut_link(launcher, hosts, host, launcher.folder)
     os.write(1, f"{launcher.clock.read()}\n".encode())
 
 
