@@ -41,9 +41,10 @@ from harness.core.plans import Rank, buddy_of, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.shares import ShareTrainer
-from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
-from harness.store import Store, read_state, save_kind, write_state
+from harness.core.trackers import TRACKERS, TrackerSpec
+from harness.store import Store, read_state, write_state
 from harness.store.format import bytes_of
+from harness.store.kinds import whole
 
 COPY_BYTES = 32 << 20
 """A shard is copied in messages with rows of at most this size."""
@@ -95,12 +96,11 @@ class Replica(Resumable):
         self.shard = make_shard(ps_index(self.owner))
         self._tracked = tracked
 
-    def take(self, save: Save) -> None:
-        """Count the rows that the owner's part of ``save`` writes as saved."""
+    def count_saved(self, save: Save) -> None:
+        """Count all updates in the replica as saved, as the owner does for its part of ``save``."""
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
-        rows = save_kind(kind).rows(self.shard, Tracker(self.shard, TrackerSpec(None, ())), (), save.step)
-        self.shard.mark_saved(save.sequence, rows, self._tracked)
+        self.shard.mark_saved(save.sequence, whole(self.shard), tracked=self._tracked)
 
 
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
@@ -206,10 +206,10 @@ class RankServer(Resumable):
                 reply = read_shard(request, self._held.shard if request.is_replica else self.shard)
             case Save():
                 if self.replica is not None and request.mode != "finish":
-                    self.replica.take(request)  # at the same request as its owner, which reports the updates
+                    self.replica.count_saved(request)  # at the same request as its owner, which reports the updates
                 reply = self._saver.save(request)
             case CountReplicaSaved():
-                self._held.take(request.save)
+                self._held.count_saved(request.save)
             case WriteState(root=root, number=number):
                 step = self.shard.applied_step
                 reply = write_state(root, self.rank, number, step, self.state(), fsync=self._fsync)

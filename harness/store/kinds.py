@@ -76,7 +76,7 @@ class FullSave(SaveKind):
     """Every row, in the raw encoding, into a new base."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        return _whole(shard)
+        return whole(shard)
 
     def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         return ()
@@ -99,7 +99,7 @@ class PrioritySave(TrackedSave):
     """The tracker's choice of rows of tracked tables and all rows of other tables, in raw encoding, into a delta."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        return _whole(shard) | super().rows(shard, tracker, tracked, step)
+        return whole(shard) | super().rows(shard, tracker, tracked, step)
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
         return of.all - of.tracked, of.chosen
@@ -138,8 +138,8 @@ class DifferentialSave(SaveKind):
         self.encoding = encoding
 
     def rows(self, shard: "Shard", tracker: Any, tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        whole = _whole(shard)
-        return whole if self._is_base_due(shard, tracker) else {table: tracker.choose(table, step) for table in whole}
+        spans = whole(shard)
+        return spans if self._is_base_due(shard, tracker) else {table: tracker.choose(table, step) for table in spans}
 
     def builds_on(self, shard: "Shard", tracker: Any, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         """All files except the delta that the new one replaces; none for a base.
@@ -161,7 +161,8 @@ class DifferentialSave(SaveKind):
         return changed.num_changed * (row_bytes + ROW_ID_BYTES) * (changed.num_deltas + 1) >= written_bytes
 
 
-def _whole(shard: "Shard") -> dict[int, Tensor | slice]:
+def whole(shard: "Shard") -> dict[int, Tensor | slice]:
+    """All rows of ``shard``: the span of each table."""
     return {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}
 
 
