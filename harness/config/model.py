@@ -126,7 +126,8 @@ class EvalConfig(_Model):
     """Whether the model is evaluated right before each planned failure and right after its recovery: the drop in AUC.
         Changes no other result."""
     recovery_samples: PositiveInt | None = None
-    """Samples of each of these evaluations, the first of the set; null: as many as take 4 % of the training time."""
+    """Samples of each of these evaluations, the first of the set; null: as many that all of them together take about
+        4 % of the training time, at least 256."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None
