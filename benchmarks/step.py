@@ -136,7 +136,7 @@ def dense(config: Config, folder: Path, tick: _turns.Tick) -> None:
         train, update, seconds = team.train, dict, team.seconds
     else:
         network = BACKENDS[name](bottom, top, learning_rate=0.1, is_eager=False)
-        train, update, seconds = network.train, network.step, dict
+        train, update, seconds = network.train, network.apply_pending, dict
 
     def step(number: int) -> None:
         began_s = time.perf_counter()

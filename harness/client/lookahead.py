@@ -219,10 +219,10 @@ class LookaheadClient(EmbeddingClient):
         self._touches = TouchLog(self._spec.tracker)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
-        self._before = Placing()  # what the window was planned from
+        self._before = Placing()  # what the present window was planned from
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
-        self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> where to end
+        self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> _stop_of
         self._under_way: tuple[Rows, Sent] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
@@ -355,8 +355,11 @@ class LookaheadClient(EmbeddingClient):
         return following
 
     def _plan(self, before: Placing, first: int) -> Future[Window]:
-        """Plan the window that begins at ``first``, in a thread: numpy mostly runs without the interpreter lock."""
-        if first not in self._stops:  # a run that goes on plans it again
+        """Plan the window from step ``first`` in a thread: numpy mostly runs without the interpreter lock.
+
+        Its end is fixed when it is first planned, and kept in the state: a resumed run plans it again, to the same end.
+        """
+        if first not in self._stops:
             self._stops[first] = self._stop_of(first)
         stop, is_flushed = self._stops[first]
         return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)

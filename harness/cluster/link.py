@@ -18,7 +18,7 @@ from harness.config.model import ClusterConfig
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
 from harness.processes import control
-from harness.processes.control import give_up_all_after, interface_of
+from harness.processes.control import interface_of, limit_silence_of_all
 
 _GIVE_UP_FRAC = 0.5  # the part of ``cluster.dead_after_s`` after which a rank gives a connection up
 
@@ -107,7 +107,7 @@ class ControlLink:
         group.leave()
         meet = partial(self._meet, formation.generation)
         self._world = group.join(rank, formation, meet=meet, options=self._options)
-        give_up_silent_hosts(self.rank_context)
+        limit_silence_of_hosts(self.rank_context)
 
     def take_spares(self) -> bool:
         self.hear()
@@ -127,6 +127,10 @@ class ControlLink:
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
+        """Publish the own ``address`` in a generation, and wait for those of its members. Raises WorldBroken.
+
+        An order to join another generation means that this one is abandoned; the order is kept for :meth:`order`.
+        """
         self.send("publish", generation, address)
         while True:
             kind, *values = self._await("addresses", "broken", "join")
@@ -161,14 +165,14 @@ class ControlLink:
         return None
 
 
-def give_up_silent_hosts(rank_context: RankContext) -> None:
-    """Let requests to a host that is cut off fail after half of ``dead_after_s``; a no-op without other hosts.
+def limit_silence_of_hosts(rank_context: RankContext) -> None:
+    """Let the connections that this process has now end if the other host is silent for half of ``dead_after_s``.
 
-    The supervisor counts a silent host as lost after the whole of ``dead_after_s``. The limit is set on the connections
-    that there are, so this must be called again after this process has connected to another rank.
+    Requests to it then fail before the supervisor counts the host as lost, after the whole of ``dead_after_s``. To be
+    called again after this process has connected to another rank. A no-op without other hosts.
     """
     if rank_context.dead_after_s is not None:
-        give_up_all_after(rank_context.dead_after_s * _GIVE_UP_FRAC)
+        limit_silence_of_all(rank_context.dead_after_s * _GIVE_UP_FRAC)
 
 
 class Connections:
@@ -202,7 +206,7 @@ class Connections:
             with suppress(OSError):  # the caller has closed the connection
                 self._handshakes.begin(self._listener)
         for connection in self._handshakes.take():
-            control.limit(connection, self._timeout_s)
+            control.limit_stalls(connection, self._timeout_s)
             self._ranks[connection] = None
         for connection in connections:
             if connection in ready:

@@ -110,7 +110,10 @@ class Processes:
         del self._by_rank[rank]
 
     def close(self) -> None:
-        """Wait for processes that were ordered to stop; kill and reap each that has not ended after two seconds."""
+        """Wait for processes that were ordered to stop; kill and reap each that has not ended after two seconds.
+
+        After ten seconds more, one that still lives is left: it ends when the kernel lets it.
+        """
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()

@@ -18,7 +18,7 @@ from harness import sources
 from harness.cluster import group, wire
 from harness.cluster.compute import ComputeServer
 from harness.cluster.launcher import RankContext
-from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
+from harness.cluster.link import ControlLink, Stopped, limit_silence_of_hosts
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.cluster.rpc import RpcCluster, words_of
 from harness.cluster.server import RankServer, RankSpec
@@ -82,12 +82,13 @@ class PsProcess:
         return self._server.handle(request)
 
     def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
+        """Send a request to another PS rank, and wait for its reply: a :data:`harness.cluster.server.Reach`."""
         timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
         try:
             reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
-        except RuntimeError as error:
+        except RuntimeError as error:  # of the transport: code of the rank that raises replies with a Failure
             raise RankLost([rank], {}, {rank: words_of(error)}) from error
-        give_up_silent_hosts(self._context)
+        limit_silence_of_hosts(self._context)  # the call may have opened a connection
         return reply
 
     def close(self) -> None:

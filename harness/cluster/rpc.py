@@ -11,7 +11,7 @@ from torch.futures import Future
 
 from harness.cluster import group, wire
 from harness.cluster.group import Formation
-from harness.cluster.link import ControlLink, give_up_silent_hosts
+from harness.cluster.link import ControlLink, limit_silence_of_hosts
 from harness.cluster.protocol import (
     Cluster,
     CopyShard,
@@ -115,7 +115,7 @@ class RpcCluster(Cluster):
         if lost:
             raise RankLost(lost, replies, lost)
         if not replies.keys() <= self._answered:
-            give_up_silent_hosts(self._link.rank_context)
+            limit_silence_of_hosts(self._link.rank_context)
             self._answered |= replies.keys()
         return replies
 

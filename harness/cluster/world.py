@@ -25,7 +25,7 @@ from harness.core.errors import HELD, ConfigError, HarnessError, MustStartAnew
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, all_ranks, is_spare, spare_name
 from harness.processes import control
-from harness.processes.control import give_up_after
+from harness.processes.control import limit_silence
 from harness.processes.network import PrivateNetwork
 from harness.processes.stop import StopRequest
 
@@ -65,7 +65,7 @@ class World:
                 "set cluster.port=0 to take a free port"
             ) from error
         if launcher.dead_after_s is not None:
-            give_up_after(listener, launcher.dead_after_s)
+            limit_silence(listener, launcher.dead_after_s)
         self._network = network
         self.port: int = listener.getsockname()[1]
         self._options = options

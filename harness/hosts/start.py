@@ -26,7 +26,7 @@ from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, printable
 from harness.processes import control
 from harness.processes.child import ROOT, Child
-from harness.processes.control import give_up_after
+from harness.processes.control import limit_silence
 from harness.processes.fork_server import Settings
 from harness.processes.forked import ForkServer
 from harness.processes.spawn import PROGRAM
@@ -118,7 +118,7 @@ def start_servers(cluster: ClusterConfig) -> tuple[list[ForkServer], list[StartC
     except OSError as error:
         raise ConfigError(f"cluster.host: cannot listen on {cluster.host}: {error.strerror}") from error
     with listener:
-        give_up_after(listener, cluster.dead_after_s)
+        limit_silence(listener, cluster.dead_after_s)
         try:
             for host in cluster.hosts:
                 settings = Settings(
@@ -203,7 +203,7 @@ def connect(settings: Settings) -> Connection:
     try:
         connection = control.connect(settings.address, settings.port, bytes.fromhex(settings.authkey), _CONNECT_S)
         with socket.socket(fileno=os.dup(connection.fileno())) as sock:
-            give_up_after(sock, settings.dead_after_s * _GIVE_UP_FRAC)
+            limit_silence(sock, settings.dead_after_s * _GIVE_UP_FRAC)
         facts = {"host": settings.host, "pid": os.getpid(), "code": current_code().to_json()}
         connection.send(("hello", facts))
     except (OSError, EOFError, AuthenticationError) as error:

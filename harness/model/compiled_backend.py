@@ -65,12 +65,12 @@ class CompiledBackend:
             last.update()
         return self._training
 
-    def step(self, *, is_alone: bool = False) -> None:
+    def apply_pending(self, *, is_alone: bool = False) -> None:
         if self._training is not None:
             self._training.update(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        self.step()
+        self.apply_pending()
         self._predicting = self._pass_for(len(dense_BI), self._predicting)
         return self._predicting.predict(dense_BI, rows_NX, inverse_A)
 

@@ -4,7 +4,7 @@ This module has the parameters, their names and initial values. A backend does t
 :mod:`harness.model.torch_backend` states its mathematics.
 
 Gradients of embedding rows are computed first, since ranks wait for them. The step of the dense parameters is then
-pending. :meth:`DenseNetwork.step` applies it, and so does every other method before it computes anything.
+pending. :meth:`DenseNetwork.apply_pending` applies it, and so does every other method before it computes anything.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features. J: a layer's
 inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state of its
@@ -56,10 +56,10 @@ class Backend(Protocol):
         """A batch, given as to :meth:`train`, as ``num_shares`` shares. Backend ``compiled`` alone does it."""
         ...
 
-    def step(self, *, is_alone: bool = False) -> None:
+    def apply_pending(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 
-        ``is_alone``: see :meth:`DenseNetwork.step`.
+        ``is_alone``: see :meth:`DenseNetwork.apply_pending`.
         """
         ...
 
@@ -129,7 +129,7 @@ class DenseNetwork(Resumable):
         """
         return self._backend.divide(num_shares, *batch)
 
-    def step(self, *, is_alone: bool = False) -> None:
+    def apply_pending(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 
         A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
@@ -137,7 +137,7 @@ class DenseNetwork(Resumable):
         an earlier state. ``is_alone``: the step is computed on this thread only, which leaves cores to other processes.
         A backend ignores it if one thread would compute other bits, or if its own threads have begun the step.
         """
-        self._backend.step(is_alone=is_alone)
+        self._backend.apply_pending(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU. ``rows_NX``: the distinct rows of ``plan``, in its order."""
@@ -151,13 +151,13 @@ class DenseNetwork(Resumable):
         Weights are (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow, each
         shaped as its parameter and named after it: ``top.0.weight.sum``.
         """
-        self.step()
+        self.apply_pending()
         return {name: value.cpu() for name, value in self._parameters.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Set all parameters from a :meth:`state`, which must name each of them, with its shape."""
         assert state.keys() == self._parameters.keys()
-        self.step()  # so that no thread works on the parameters any more
+        self.apply_pending()  # so that no thread works on the parameters any more
         for name, value in self._parameters.items():
             value.copy_(state[name])
 

@@ -41,20 +41,20 @@ class AutogradNetwork(Resumable):
         self._name = options.name
         self._seed, self._learning_rate = seed, learning_rate
         self._num_tables, self._row_values = shape.num_tables, options.row_values
-        self._like = torch.empty(0, device=device, dtype=dtype)
+        self._like = torch.empty(0, device=device, dtype=dtype)  # inputs are moved to its device and dtype
         self._optimizer = DENSE_OPTIMIZERS[optimizer]
         self._parameters = dict(self._model.named_parameters())
         self._states = {
             name: [torch.zeros_like(value) for _ in self._optimizer.states] for name, value in self._parameters.items()
         }
         self._num_steps = torch.zeros(1, dtype=torch.int64)
-        self._is_due = False
+        self._step_is_due = False
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
         """See :meth:`DenseNetwork.train`. Raises ConfigError if the model's logits are not (B,) or ignore the rows."""
-        self.step()
+        self.apply_pending()
         self._num_steps += 1
         rows_BFW = self._rows(rows_SX if slots_N is None else rows_SX[slots_N], plan.inverse_A).requires_grad_()
         draws = generator(self._seed, "dropout", int(self._num_steps))
@@ -65,16 +65,16 @@ class AutogradNetwork(Resumable):
         loss, grad_B1 = cross_entropy(logits_B.detach().unsqueeze(1), labels_B)
         self._model.zero_grad()
         logits_B.dot(grad_B1.squeeze(1)).backward()  # `logits_B.backward(grad_B)` would import sympy: 0.3 s a process
-        self._is_due = True
+        self._step_is_due = True
         if rows_BFW.grad is None:
             raise ConfigError(f"model.name: {self._name}: expected logits that depend on the rows, but they do not")
         return loss, coalesce(rows_BFW.grad.cpu(), plan, num_skipped=0)
 
-    def step(self, *, is_alone: bool = False) -> None:
+    def apply_pending(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one; ``is_alone`` is ignored."""
-        if not self._is_due:
+        if not self._step_is_due:
             return
-        self._is_due = False
+        self._step_is_due = False
         with torch.no_grad():
             for name, value in self._parameters.items():
                 if value.grad is not None:
@@ -86,14 +86,16 @@ class AutogradNetwork(Resumable):
 
     @torch.no_grad()
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
-        self.step()
+        """Logits, (B,) on the CPU, after the pending step. ``rows_NX``: the distinct rows of ``plan``, in its order."""
+        self.apply_pending()
         self._model.eval()
         parts = zip(
             dense_BI.split(PREDICT_SAMPLES), plan.inverse_A.split(PREDICT_SAMPLES * self._num_tables), strict=True
         )
+        no_draws = None
         return torch.cat(
             [
-                self._model(part_BI.to(self._like), self._rows(rows_NX, inverse_A), None).cpu()
+                self._model(part_BI.to(self._like), self._rows(rows_NX, inverse_A), no_draws).cpu()
                 for part_BI, inverse_A in parts
             ]
         )
@@ -108,13 +110,13 @@ class AutogradNetwork(Resumable):
 
         All are on the CPU; if the network is there too, they share its memory.
         """
-        self.step()
+        self.apply_pending()
         return {name: value.cpu() for name, value in self._tensors().items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         tensors = self._tensors()
         assert state.keys() == tensors.keys()
-        self.step()
+        self.apply_pending()
         for name, value in tensors.items():
             value.copy_(state[name])
 

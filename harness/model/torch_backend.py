@@ -124,7 +124,7 @@ class TorchBackend:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        self.step()
+        self.apply_pending()
         rows_NX = rows_SX if slots_N is None else rows_SX[slots_N]
         logits_B1, vectors_BVD = self._forward(dense_BI, rows_NX, plan.inverse_A)
         loss, grad_B1 = cross_entropy(logits_B1, labels_B)
@@ -136,7 +136,7 @@ class TorchBackend:
     def divide(self, num_shares: int, *batch: Any) -> Division:
         raise NotImplementedError("a product of fewer samples may be summed in another order")
 
-    def step(self, *, is_alone: bool = False) -> None:
+    def apply_pending(self, *, is_alone: bool = False) -> None:
         """Apply the pending step; ``is_alone`` is ignored, since one thread would compute other bits."""
         if self._step_is_due:
             self._bottom.step(self._learning_rate)
@@ -144,7 +144,7 @@ class TorchBackend:
         self._step_is_due = False
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        self.step()
+        self.apply_pending()
         return self._forward(dense_BI, rows_NX, inverse_A)[0].squeeze(1).cpu()
 
     def _forward(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> tuple[Tensor, Tensor]:

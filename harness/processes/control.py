@@ -155,7 +155,7 @@ def _hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def limit(connection: Connection, timeout_s: float) -> None:
+def limit_stalls(connection: Connection, timeout_s: float) -> None:
     """Let sending and receiving fail with BlockingIOError if a begun message makes no progress for ``timeout_s``.
 
     Waiting for a message to begin, by ``wait`` or ``poll``, is not limited.
@@ -195,7 +195,7 @@ def _wrap(sock: socket.socket) -> Connection:
     return Connection(sock.detach())
 
 
-def give_up_after(sock: socket.socket, seconds: float) -> None:
+def limit_silence(sock: socket.socket, seconds: float) -> None:
     """Let the kernel end a connection whose peer has not answered for ``seconds``, idle or with data in flight.
 
     Set on a listening socket, it holds for every connection that the socket accepts later.
@@ -208,7 +208,7 @@ def give_up_after(sock: socket.socket, seconds: float) -> None:
 
 
 def silent_s(connection: Connection) -> float:
-    """Seconds since the other end's kernel has answered, also to a probe of :func:`give_up_after`; 0 on one machine."""
+    """Seconds since the other end's kernel has answered, also to a probe of :func:`limit_silence`; 0 on one machine."""
     with socket.socket(fileno=os.dup(connection.fileno())) as sock:
         if sock.family == socket.AF_UNIX:
             return 0.0
@@ -216,14 +216,14 @@ def silent_s(connection: Connection) -> float:
     return 1e-3 * milliseconds
 
 
-def give_up_all_after(seconds: float) -> None:
-    """:func:`give_up_after` for all TCP sockets of this process, since TensorPipe gives no access to its sockets."""
+def limit_silence_of_all(seconds: float) -> None:
+    """:func:`limit_silence` for all TCP sockets of this process, since TensorPipe gives no access to its sockets."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed meanwhile
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as sock:
                     if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
-                        give_up_after(sock, seconds)
+                        limit_silence(sock, seconds)
 
 
 def interface_of(address: str) -> str | None:

@@ -66,7 +66,7 @@ class ForkServer:
         self._answers: list[tuple[Any, str | None]] = []
         self._exit_codes: dict[int, int] = {}
         self._num_forked = 0
-        control.limit(connection, _FIRST_ANSWER_S if is_new else timeout_s)
+        control.limit_stalls(connection, _FIRST_ANSWER_S if is_new else timeout_s)
 
     def fileno(self) -> int:
         """A descriptor that is readable when :meth:`hear` has something to do; not to be asked for once it is lost."""
@@ -110,7 +110,7 @@ class ForkServer:
             value, error = self._answers.pop()
             if self._is_new:
                 self._is_new = False
-                control.limit(self._connection, self._timeout_s)
+                control.limit_stalls(self._connection, self._timeout_s)
         if error is not None:
             raise RunFailed(f"host {self.host}: {error}")
         return value

@@ -136,7 +136,7 @@ class Trainer:
         self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
         # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
         # served while this process computes.
-        self._overlap = partial(job.network.step, is_alone=True) if job.cluster.overlaps else no_op
+        self._overlap = partial(job.network.apply_pending, is_alone=True) if job.cluster.overlaps else no_op
 
     def run(self) -> Finished:
         """Run all steps that the trainer's state lacks, and return the last event, which is not recorded yet.

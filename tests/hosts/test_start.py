@@ -16,7 +16,7 @@ from harness.core.plans import HostMap
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 from harness.hosts.start import words_of
-from harness.processes.control import give_up_all_after, interface_of
+from harness.processes.control import limit_silence_of_all, interface_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = f"env PYTHONPATH={ROOT} {sys.executable} {ROOT}/tests/hosts/wrong_servers.py"
@@ -132,7 +132,7 @@ def test_all_sockets_of_a_process_give_a_silent_host_up() -> None:
         socket.create_connection(listener.getsockname()) as open_one,
     ):
         listener.accept()[0].close()
-        give_up_all_after(1.5)
+        limit_silence_of_all(1.5)
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as later:
             for sock in (open_one, later):
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500

@@ -51,10 +51,10 @@ def test_batches_of_any_size_follow_one_another(backend: str) -> None:
         batch, other = batch_of(num_samples, seed=num_samples), tiny(backend=backend)
         other.load(network.state())
         expected_loss, expected_ND = other.train(*batch)
-        other.step()
+        other.apply_pending()
         loss, grads_ND = network.train(*batch)
         network.predict(*batch_of(128, seed=77)[:3])
-        network.step()
+        network.apply_pending()
         assert loss == expected_loss
         assert torch.equal(grads_ND, expected_ND)
         assert same(network.state(), other.state())
@@ -62,7 +62,7 @@ def test_batches_of_any_size_follow_one_another(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_is_taken_once_whoever_asks_for_it(backend: str) -> None:
-    """Asked for by step(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
+    """Asked for by apply_pending(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
     state(): the same bits.
     """
     batches = [batch_of(num_samples, seed=2) for num_samples in (64, 64, 9)]
@@ -76,11 +76,11 @@ def test_a_step_is_taken_once_whoever_asks_for_it(backend: str) -> None:
             after(network)
         return losses, copied(network)
 
-    losses, state = end(DenseNetwork.step, is_eager=False)
+    losses, state = end(DenseNetwork.apply_pending, is_eager=False)
     assert losses[0] > losses[1], "the first step was taken before the second batch"
     ways: list[Callable[[DenseNetwork], object]] = [
-        lambda network: (network.step(), network.step()),
-        lambda network: network.step(is_alone=True),
+        lambda network: (network.apply_pending(), network.apply_pending()),
+        lambda network: network.apply_pending(is_alone=True),
         lambda _: None,
         DenseNetwork.state,
         lambda network: network.predict(*batches[0][:3]),
@@ -105,7 +105,7 @@ def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: i
     for step in range(100):
         losses = [network.train(*batches[step % 7 % 3])[0] for network in (eager, patient)]
         assert losses[0] == losses[1]
-        patient.step(is_alone=True)
+        patient.apply_pending(is_alone=True)
         if step % 5 == 0:
             time.sleep(step % 4 * 1e-4)
         if step % 30 == 20:
@@ -194,7 +194,7 @@ def digest(backend: str, num_threads: int = 2, optimizer: str = "sgd") -> str:
     bits: list[str] = []
     for seed, num_samples in enumerate((128, 1, 33)):
         loss, grads_ND = network.train(*batch_of(num_samples, seed))
-        network.step()
+        network.apply_pending()
         bits += [loss.hex(), xxhash.xxh3_64_hexdigest(grads_ND.numpy().tobytes())]
     bits += [xxhash.xxh3_64_hexdigest(value.numpy().tobytes()) for value in network.state().values()]
     return " ".join(bits)

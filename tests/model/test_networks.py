@@ -158,7 +158,7 @@ def test_logits_and_gradients_of_dlrm_are_autograds(
     torch.testing.assert_close(network.predict(*batch[:3]).double(), logits_B, rtol=1e-5, atol=1e-6)
     assert len(logits_B) == 1 or logits_B.std() > 1e-3, "the logits tell samples apart"
     loss, grads_ND = network.train(*batch)
-    network.step()
+    network.apply_pending()
     assert loss == pytest.approx(expected_loss, rel=bound)
     assert grads_ND.dtype == dtype
     assert distance(grads_ND, expected_ND) < bound

@@ -150,7 +150,7 @@ def test_what_stands_still_is_given_up_at_its_deadline(listener: socket.socket) 
         assert handshakes.take() == []
     thread = rank(listener, KEY, [], struct.pack("!i", 1 << 20) + b"half")
     with served(listener, control.Handshakes(KEY)) as connection:
-        control.limit(connection, 0.2)
+        control.limit_stalls(connection, 0.2)
         with pytest.raises(BlockingIOError):
             connection.recv()
     thread.join()
