@@ -49,8 +49,8 @@ class Injections(Resumable):
         self._injection = Injection()  # since the last failure
         self.is_hidden = False
 
-    def reach(self, step: int) -> None:
-        """Arm the faults with a phase that are due at boundary ``step``."""
+    def arm(self, step: int) -> None:
+        """Arm the faults with a phase that are due at boundary ``step`` or before."""
         while self._to_come and self.faults[self._to_come[0]].step <= step:
             self._armed.append(self._to_come.popleft())
 
@@ -64,7 +64,7 @@ class Injections(Resumable):
         armed = (self.faults[number] for number in self._armed)
         return any(fault.loses_ranks and fault.phase in phases for fault in armed)
 
-    def lose_ranks(self, numbers: Iterable[int]) -> bool:
+    def loses_ranks(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers loses a rank."""
         return any(self.faults[number].loses_ranks for number in numbers)
 

@@ -162,8 +162,8 @@ class Recovery(Resumable):
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Called when the gradients of step ``step``, counted from 1, are about to be sent."""
 
-    def reach(self, step: int) -> None:
-        """Called when ``step`` steps are finished."""
+    def finish_step(self, step: int) -> None:
+        """Called when step ``step``, counted from 1, is finished."""
 
     async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Called before a save. Returns by rank the local flat rows held at the trainer: int64, ascending."""
@@ -266,14 +266,18 @@ class Replication(Recovery):
         }
 
     def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
-        others = exchanges_of(requests.get(owner_of(rank, self._num_ps)))
-        if not any(exchange.push is not None for exchange in others):
+        """``request`` to ``rank`` with the pushes to the owner of its replica added, each to the exchange of its turn.
+
+        ``requests``: those to all ranks. A client divides the requests of all ranks into the same number of exchanges.
+        """
+        of_owner = exchanges_of(requests.get(owner_of(rank, self._num_ps)))
+        if not any(exchange.push is not None for exchange in of_owner):
             return request
-        pairs = zip(exchanges_of(request), others, strict=True)
-        exchanges = tuple(replace(own, replica=self._counted(other.push)) for own, other in pairs)
+        pairs = zip(exchanges_of(request), of_owner, strict=True)
+        exchanges = tuple(replace(own, replica=self._replica_push(its.push)) for own, its in pairs)
         return Several(exchanges) if isinstance(request, Several) else exchanges[0]
 
-    def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
+    def _replica_push(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
         """``push`` as sent to a replica; the bytes of its tensors are added to ``wire_bytes``. None stays None.
 
         A :class:`WriteBack` goes without ``sampled`` and ``touched``, which only trackers read: a replica has none.

@@ -88,11 +88,11 @@ class Mirror(Checkpoint):
         self.rolled_back()
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
-        """Keep the gradients of step ``step`` until :meth:`reach` applies them."""
+        """Keep the gradients of step ``step`` until :meth:`finish_step` applies them."""
         if len(self._keys_K):
             self._begun = step, plan, grads_ND
 
-    def reach(self, step: int) -> None:
+    def finish_step(self, step: int) -> None:
         """Apply the kept gradients, unless they belong to a step after ``step``."""
         if self._begun is None or self._begun[0] > step:
             return
@@ -181,7 +181,7 @@ class Mirror(Checkpoint):
         ``restore_optimizer: reset`` the rank's other mirrored rows get the initial optimizer state here too. The counts
         of the returned rows are in ``uploaded``.
         """
-        self.reach(step)
+        self.finish_step(step)
         part = self._part(rank)
         newer_N = np.flatnonzero(self._unsaved_K[part]) + part.start
         if self.run.strategy.resets_states:

@@ -227,7 +227,7 @@ class Trainer:
             await self._act(announced=True)
             return
         await self._requests.ask({rank: Initialise(step=0) for rank in self._cluster.ranks}, self._progress())
-        self._injections.reach(0)
+        self._injections.arm(0)
         if self._run_spec.strategy.saves_initially:  # a save that is not charged
             await self._save(SavePlan(kind="full"))
             await self._finish_pending()
@@ -252,7 +252,7 @@ class Trainer:
             kind.begin_step(step, pulled.plan, grads_ND)
         await self._client.push(grads_ND, self._progress(), is_boundary=is_due, overlap=self._overlap)
         self._finish_step(loss, pulled.plan, began_s)
-        self._injections.reach(step)
+        self._injections.arm(step)
         if is_due:
             await self._finish_pending()
         if not self._injections.depend_on_messages:
@@ -285,7 +285,7 @@ class Trainer:
         if self._steps.finish_step(loss):
             self._accounting.rerun(seconds)
         for kind in self._recoveries:
-            kind.reach(self._steps.step)
+            kind.finish_step(self._steps.step)
         self._accounting.sent(plan)
         self._steps.flush_if_due()
 
@@ -324,7 +324,7 @@ class Trainer:
             due, state = self._boundaries.due_faults(), None
             if self._injections.takes_chief(due):
                 await self._client.drain(self._progress())
-            await self._drops.expect(is_lost=self._injections.lose_ranks(due))
+            await self._drops.expect(is_lost=self._injections.loses_ranks(due))
             faults = self._boundaries.take_faults()
             if self._injections.takes_chief(faults):
                 self._steps.flush()
