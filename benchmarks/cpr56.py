@@ -163,7 +163,7 @@ def memory_bytes(strategy: Strategy, num_ps: int) -> int:
     if strategy.mirror is None:
         return num_bytes
     num_rows = sum(
-        num_mirrored(placement.local_rows(k, table), strategy.mirror.share, is_tracked=table in tracked)
+        num_mirrored(placement.num_local_rows(k, table), strategy.mirror.share, is_tracked=table in tracked)
         for k in ranks
         for table in range(len(KAGGLE_CARDINALITIES))
     )

@@ -42,7 +42,8 @@ class Placement:
         return owners
 
     @cached_property
-    def local_rows_RT(self) -> I64:
+    def num_local_rows_RT(self) -> I64:
+        """(R, T): number of rows of each table on each rank."""
         sizes_T = np.asarray(self.cardinalities, dtype=np.int64)
         ranks_R1 = np.arange(self.num_ps, dtype=np.int64)[:, None]
         if self.kind == "row":
@@ -53,15 +54,15 @@ class Placement:
     def offsets_RT(self) -> I64:
         """(R, T+1): where each table starts in each rank's flat array; the last column is the array's length."""
         zeros = np.zeros((self.num_ps, 1), dtype=np.int64)
-        return np.concatenate([zeros, np.cumsum(self.local_rows_RT, axis=1)], axis=1)
+        return np.concatenate([zeros, np.cumsum(self.num_local_rows_RT, axis=1)], axis=1)
 
     @cached_property
     def rank_base_R(self) -> I64:
         """(R+1,): where each rank's rows start in the rank-major order of all rows, the flat arrays rank after rank."""
         return np.concatenate([[0], np.cumsum(self.offsets_RT[:, -1])])
 
-    def local_rows(self, rank_index: int, table: int) -> int:
-        return int(self.local_rows_RT[rank_index, table])
+    def num_local_rows(self, rank_index: int, table: int) -> int:
+        return int(self.num_local_rows_RT[rank_index, table])
 
     def num_rows(self, rank_index: int) -> int:
         """Number of rows on rank ``rank_index``, of all tables."""
@@ -93,22 +94,22 @@ def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[in
     return tuple(sorted(largest[:num_tracked]))
 
 
-def budget_rows(local_rows: int, r: float) -> int:
-    """K, the most rows of a tracked table that a priority save of a shard writes: ``max(1, floor(r * local_rows))``.
+def budget_rows(num_rows: int, r: float) -> int:
+    """K, the most rows that a priority save of a shard writes of a tracked table: ``max(1, floor(r * num_rows))``.
 
-    It is 0 if the shard has no row of the table. ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float
+    ``num_rows``: those of the table on the shard. K is 0 if there is none. ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float
     product is 28.999999999999996.
     """
-    return min(local_rows, max(1, math.floor(exact(r) * local_rows)))
+    return min(num_rows, max(1, math.floor(exact(r) * num_rows)))
 
 
 MIRROR_INDEX_BYTES = 16
 """Bytes of a mirrored row at the trainer besides its values: a key of 8 bytes, and two counts of 4."""
 
 
-def num_mirrored(local_rows: int, share: float, *, is_tracked: bool) -> int:
-    """Number of a table's rows on a shard that the trainer's mirror holds: all, or a fraction ``share`` if tracked.
+def num_mirrored(num_rows: int, share: float, *, is_tracked: bool) -> int:
+    """Number of a table's rows that the trainer's mirror holds: all, or a fraction ``share`` if the table is tracked.
 
-    The fraction is rounded as in :func:`budget_rows`.
+    ``num_rows``: those of the table on one shard. The fraction is rounded as in :func:`budget_rows`.
     """
-    return budget_rows(local_rows, share) if is_tracked else local_rows
+    return budget_rows(num_rows, share) if is_tracked else num_rows

@@ -97,8 +97,9 @@ class Tracker(Resumable):
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """Record that a save holds the present ``rows`` of ``table``: row ids (int64, ascending) or the table's range.
 
-        Called for each table of which a save writes rows, tracked or not, when the save's contents are fixed: before
-        they are on disk, and before the next step. ``Shard.pending_M`` of the rows is 0 by then.
+        Called for each table in the result of ``SaveKind.rows``, tracked or not, even if it has no row of it. That is
+        when the save's contents are fixed: before they are on disk, and before the next step. ``Shard.pending_M`` of
+        the rows is 0 by then.
         """
 
     def reset(self) -> None:
@@ -163,11 +164,11 @@ class MfuTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
+        return 4 * sum(placement.num_local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
         span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
-        assert self._shard.pending_M is not None, "needs_counts"
+        assert self._shard.pending_M is not None, "the tracker declares needs_counts"
         pending_T = self._shard.pending_M[span]
         return pending_T.index_fill(0, mirrored_N - span.start, 0) if len(mirrored_N) else pending_T
 
@@ -223,7 +224,7 @@ class SsuTracker(Tracker):
             np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
             spec.options.get("eviction") == "oldest",
         )
-        self._lists = self._lists_1.ctypes.data
+        self._lists_address = self._lists_1.ctypes.data
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("SsuTracker: cannot be pickled or copied, since it holds addresses of its own arrays")
@@ -233,7 +234,7 @@ class SsuTracker(Tracker):
         assert is_sampled_N.numel() == num_rows
         assert rows_N.is_contiguous()
         assert is_sampled_N.is_contiguous()
-        keep_sampled(rows_N.data_ptr(), is_sampled_N.data_ptr(), num_rows, self._lists, step)
+        keep_sampled(rows_N.data_ptr(), is_sampled_N.data_ptr(), num_rows, self._lists_address, step)
 
     def choose(self, table: int, step: int) -> Tensor:
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
@@ -260,8 +261,8 @@ class SsuTracker(Tracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        local_rows = (placement.local_rows(rank_index, table) for table in spec.tables)
-        num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in local_rows)
+        sizes = (placement.num_local_rows(rank_index, table) for table in spec.tables)
+        num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in sizes)
         return 4 * num_slots + 8 * -(-placement.num_rows(rank_index) // 64)
 
     def _members(self, table: int) -> np.ndarray:
@@ -294,7 +295,7 @@ class ScarTracker(TopTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        return 4 * dim * sum(placement.local_rows(rank_index, table) for table in spec.tables)
+        return 4 * dim * sum(placement.num_local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
         saved_TD, values_TD = self._saved[table], self._shard.values_MD[self._shard.span(table)]
@@ -391,7 +392,7 @@ class ChangedTracker(Tracker):
         is_held = self._is_held(table)
         is_held[rows.numpy() - self._spans[table].start] = True
         self._held[table] = np.packbits(is_held)
-        self.num_deltas += table == 0  # a delta has rows of each table
+        self.num_deltas += table == 0  # once a delta: its kind of save names every table
         self.num_delta_rows += len(rows)
 
     def reset(self) -> None:
@@ -400,7 +401,7 @@ class ChangedTracker(Tracker):
         self.num_deltas = self.num_delta_rows = 0
 
     def _is_changed(self, table: int) -> NDArray[np.bool_]:
-        assert self._shard.pending_M is not None, "needs_counts"
+        assert self._shard.pending_M is not None, "the tracker declares needs_counts"
         return self._is_held(table) | (self._shard.pending_M[self._spans[table]].numpy() > 0)
 
     def _is_held(self, table: int) -> NDArray[np.bool_]:

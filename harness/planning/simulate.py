@@ -66,7 +66,7 @@ def save_sizes(
     ``r``, which a tracker chooses for one save, and ``share``, which the trainer's mirror holds (docs/CPR.md).
     """
     tracked = tuple(tracked)
-    shards = [placement.local_rows(k, table) for k in range(placement.num_ps) for table in tracked]
+    shards = [placement.num_local_rows(k, table) for k in range(placement.num_ps) for table in tracked]
     mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
     return SaveSizes(
         rows=RowCounts(

@@ -37,7 +37,7 @@ def test_all_descriptions_of_a_place_agree(kind: Kind, num_ps: int) -> None:
     for rank, table in product(range(num_ps), range(len(SMALL))):
         first, stride = placement.table_rows(rank, table)
         start = placement.rank_base_R[rank] + placement.offsets_RT[rank, table]
-        for local in range(placement.local_rows(rank, table)):
+        for local in range(placement.num_local_rows(rank, table)):
             ids_BF = np.zeros((1, len(SMALL)), dtype=np.int32)
             ids_BF[0, table] = first + local * stride
             assert positions(placement, ids_BF)[0, table] == start + local
@@ -48,7 +48,7 @@ def test_all_descriptions_of_a_place_agree(kind: Kind, num_ps: int) -> None:
     assert sum(map(placement.num_rows, range(num_ps))) == placement.rank_base_R[-1] == sum(SMALL)
     shares = [*rank_weights(placement).values()]
     if kind == "row":
-        assert np.ptp(placement.local_rows_RT, axis=0).max() <= 1, "a dead rank is 1/N of each table"
+        assert np.ptp(placement.num_local_rows_RT, axis=0).max() <= 1, "a dead rank is 1/N of each table"
         assert shares == [1 / num_ps] * num_ps
     else:
         assert shares == [placement.num_rows(rank) / sum(SMALL) for rank in range(num_ps)]
@@ -61,9 +61,9 @@ def test_table_placement_puts_the_largest_onto_the_lightest(cardinalities: tuple
     without it, it is no heavier than the lightest.
     """
     placement = Placement("table", cardinalities, num_ps)
-    assert ((placement.local_rows_RT > 0).sum(axis=0) == 1).all()
+    assert ((placement.num_local_rows_RT > 0).sum(axis=0) == 1).all()
     lightest = min(placement.num_rows(rank) for rank in range(num_ps))
-    for rows_T in placement.local_rows_RT:
+    for rows_T in placement.num_local_rows_RT:
         if rows_T.any():
             assert rows_T.sum() - rows_T[rows_T > 0].min() <= lightest
     ties = Placement("table", (7, 7, 7, 7, 9), 3).table_owner_T.tolist()

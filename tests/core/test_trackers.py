@@ -51,7 +51,7 @@ class Rank:
         self.shard.initialise(applied_step=0)
         self.tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": "touched", **options}))
         self.tracker.reset()  # as a rank does when its shard is initialised
-        self.budgets = {table: budget_rows(placement.local_rows(1, table), r) for table in TRACKED}
+        self.budgets = {table: budget_rows(placement.num_local_rows(1, table), r) for table in TRACKED}
 
     def touch(
         self, rows: list[int], counts: list[int] | None = None, sampled: list[bool] | None = None, grads_ND: Any = None

@@ -90,7 +90,7 @@ def test_a_replacement_has_the_newer_of_mirror_and_checkpoint(config: Config, tm
         assert [event.upload_bytes for event in recoveries] == [e.recovered_rows * row_bytes for e in recoveries]
 
     placement, tracked = run_spec.placement, run_spec.tracked
-    sizes = [(placement.local_rows(k, t), t in tracked) for k in range(4) for t in range(26)]
+    sizes = [(placement.num_local_rows(k, t), t in tracked) for k in range(4) for t in range(26)]
     num_chosen, num_hot = (sum(budget_rows(n, r) for n, is_tracked in sizes if is_tracked) for r in (PRIORITY_R, SHARE))
     num_small = sum(num_rows for num_rows, is_tracked in sizes if not is_tracked)
     saves = [event for event in events if isinstance(event, Saved) and event.charged]
