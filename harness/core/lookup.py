@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.core.placement import Placement
 from harness.kernels import row_loops
-from harness.kernels.sorted_keys import deduplicate, sort_words
+from harness.kernels.sorted_keys import deduplicate, words_to_sort
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     ``ids_BF``: the row id of each sample in each table. ``sampled_B`` (bool): which samples are in the sub-sample.
     """
     num_bits = ids_BF.size.bit_length()
-    words_A = sort_words(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
+    words_A = words_to_sort(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
     words_A.sort()  # of numpy, with vector instructions
     keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N = deduplicate(
         words_A, num_bits, sampled_B, placement.rank_base_R

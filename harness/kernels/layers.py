@@ -66,6 +66,13 @@ inlined = numba.njit(nogil=True, error_model="numpy")
 """For functions that only compiled functions call."""
 
 
+SHARE_UNIT = 16
+"""Samples, or rows of a weight matrix, that shares keep together: two tiles of products with vectors of 512 bits.
+
+A tile that is not full takes as long as a full one.
+"""
+
+
 @inlined
 def matrix(address: int, num_rows: int, width: int) -> Any:
     """The float32 matrix at an address."""
@@ -102,7 +109,7 @@ def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
     """Compute y = relu(x̃ A), or x̃ A in a layer without ReLU, of samples ``first`` to ``last``."""
     inputs = matrix(layer.inputs, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
     outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
-    _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, 1.0, False)
+    _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, factor=1.0, adds=False)
     if layer.has_relu:
         for b in range(outputs.shape[0]):
             for o in range(outputs.shape[1]):
@@ -129,22 +136,22 @@ def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
     """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in]
-    _multiply(grads, matrix(layer.affine, layer.fan_in, layer.fan_out).T, wanted, 1.0, False)
+    _multiply(grads, matrix(layer.affine, layer.fan_in, layer.fan_out).T, wanted, factor=1.0, adds=False)
 
 
 @inlined
 def step(job: Any, layer: Any, part: int, num_parts: int) -> None:
     """Compute A <- A - lr x̃ᵀ g, or Adagrad's step with the gradient x̃ᵀ g, for a share of A's rows."""
-    first, last = share(layer.fan_in + 1, part, num_parts, 16)
+    first, last = share(layer.fan_in + 1, part, num_parts, SHARE_UNIT)
     affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
     inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]
     grads = matrix(layer.output_grad, job.num_samples, layer.outputs_width)[:, : layer.fan_out]
     if layer.sums == 0:
-        _multiply(inputs.T, grads, affine, -job.learning_rate, True)
+        _multiply(inputs.T, grads, affine, factor=-job.learning_rate, adds=True)
         return
     sums = matrix(layer.sums, layer.fan_in + 1, layer.fan_out)[first:last]
     affine_grad = matrix(layer.affine_grad, layer.fan_in + 1, layer.fan_out)[first:last]
-    _multiply(inputs.T, grads, affine_grad, 1.0, False)
+    _multiply(inputs.T, grads, affine_grad, factor=1.0, adds=False)
     for j in range(affine.shape[0]):
         for o in range(affine.shape[1]):
             sums[j, o] += affine_grad[j, o] * affine_grad[j, o]
@@ -189,7 +196,7 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
                 *(vectors_VD[column + 1 :].ctypes.data, 4 * dim, 4),
                 *(vectors_VD[column:].ctypes.data, 4, 4 * dim),
                 *(products_VV[column + 1 :, column:].ctypes.data, 4 * width),
-                *(float32(1), False),
+                *(float32(1), False),  # factor, adds
             )
         at = dim
         for i in range(1, num_vectors):
@@ -202,21 +209,21 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
 def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
     """Compute dL/d(vectors) of samples ``first`` to ``last``.
 
-    The gradient of the bottom MLP's output is written to that MLP's output gradient.
+    ``bottom.output_grad`` gets the sum of both paths: vector 0 of the interaction, and the top's first D inputs.
     """
     dim, num_vectors = job.dim, job.num_vectors
     bottom_grad_BD = matrix(bottom.output_grad, job.num_samples, bottom.outputs_width)
     top_grad_BT = matrix(top.input_grad, job.num_samples, top.inputs_width)
     vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
     grads_BVD = carray(pointer(job.vector_grads), (job.num_samples, num_vectors, dim), np.float32)
-    mirrored_VV = np.zeros((num_vectors, num_vectors), np.float32)
+    symmetric_VV = np.zeros((num_vectors, num_vectors), np.float32)
     for b in range(first, last):
         at = dim
         for i in range(1, num_vectors):
             for j in range(i):
-                mirrored_VV[i, j] = mirrored_VV[j, i] = top_grad_BT[b, at + j]
+                symmetric_VV[i, j] = symmetric_VV[j, i] = top_grad_BT[b, at + j]
             at += i
-        _multiply(mirrored_VV, vectors_BVD[b], grads_BVD[b], 1.0, False)
+        _multiply(symmetric_VV, vectors_BVD[b], grads_BVD[b], factor=1.0, adds=False)
         for d in range(dim):
             bottom_grad_BD[b, d] = grads_BVD[b, 0, d] + top_grad_BT[b, d]
 

@@ -13,11 +13,11 @@ from harness.kernels.compiler import compiled_for
 
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
-def sort_words(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
-    """A word for each access, (A,), by which accesses are sorted by row and then by their order in the batch.
+def words_to_sort(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
+    """A word for each access, (A,); sorted words are in the order of rows, and for each row in that of the batch.
 
     The upper bits are the key of the row, its position in the rank-major order: ``i // O + origins_OF[i % O, f]`` for
-    row i of table f. The low ``num_bits`` bits are the number of the access.
+    row i of table f. The low ``num_bits`` bits, enough for A, are the number of the access.
     """
     num_samples, num_tables = ids_BF.shape
     num_owners = len(origins_OF)
@@ -37,14 +37,14 @@ def sort_words(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
     "(int64[::1], int64, boolean[::1], int64[::1])"
 )
 def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any:
-    """From sorted words of :func:`place`: keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N.
+    """From sorted :func:`words_to_sort`: keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N.
 
     ``base_R`` (R + 1): the first key of each rank, and the end of the last one. ``rows_N``: keys minus the first key of
     their rank. The others are fields of :class:`harness.core.lookup.BatchPlan`.
     """
     num_accesses = len(words_A)
     num_tables = num_accesses // len(sampled_B)
-    number = (1 << num_bits) - 1
+    number_mask = (1 << num_bits) - 1
     num_keys = 0
     last = int64(-1)
     for a in range(num_accesses):
@@ -57,7 +57,7 @@ def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any
     bounds_R = np.empty(len(base_R), np.int64)
     n, rank, last = -1, 0, int64(-1)
     for a in range(num_accesses):
-        key, access = words_A[a] >> num_bits, words_A[a] & number
+        key, access = words_A[a] >> num_bits, words_A[a] & number_mask
         if key != last:
             n += 1
             while rank < len(base_R) and key >= base_R[rank]:
@@ -94,7 +94,7 @@ def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
     Returns keys_U, the distinct keys; counts_U, the sums of ``counts_A`` over their accesses; inverse_A, the place in
     keys_U of each access's key; and firsts_U, the first access of each key.
     """
-    number = (1 << num_bits) - 1
+    number_mask = (1 << num_bits) - 1
     num_keys = 0
     last = int64(-1)
     for a in range(len(words_A)):
@@ -105,7 +105,7 @@ def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
     counts_U, inverse_A = np.zeros(num_keys, np.int32), np.empty(len(words_A), np.int64)
     u, last = -1, int64(-1)
     for a in range(len(words_A)):
-        key, access = words_A[a] >> num_bits, words_A[a] & number
+        key, access = words_A[a] >> num_bits, words_A[a] & number_mask
         if key != last:
             u += 1
             keys_U[u], firsts_U[u] = key, access

@@ -26,6 +26,7 @@ from harness.kernels.layers import (
     JOB,
     LAYER,
     LOSS,
+    SHARE_UNIT,
     START,
     TOP,
     TOP_BACKWARD,
@@ -127,7 +128,7 @@ def _train_share(job: Any, thread: int) -> None:
     run_tasks(job)
     wait_for(counter(job, DONE), num_tasks(job))
     note_time(job, thread, UPDATED)
-    start, stop = share(job.last - job.first, thread, num_shares, 16)
+    start, stop = share(job.last - job.first, thread, num_shares, SHARE_UNIT)
     first, last = job.first + start, job.first + stop
     _forward_share(job, thread, first, last)
     cross_entropy(job, layers[job.num_layers - 1], first, last)
@@ -158,7 +159,9 @@ def num_tasks(job: Any) -> int:
 def run_tasks(job: Any) -> None:
     """Claim and run tasks of the update until none is left.
 
-    Tasks of the top MLP come first, since they depend on no other task.
+    There are ``num_shares`` tasks each, in this order, for: the step of each layer of the top MLP; the backward of the
+    bottom MLP; the step of each layer of the bottom MLP, for which all tasks of the backward must be done. Tasks are
+    claimed in this order, so what one waits for is already claimed, by a thread that runs it and waits for nothing.
     """
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom, num_shares = job.num_bottom, job.num_shares
@@ -171,7 +174,7 @@ def run_tasks(job: Any) -> None:
         if task < num_top:
             step(job, layers[num_bottom + task // num_shares], part, num_shares)
         elif task < num_top + num_shares:
-            first, last = share(job.num_samples, part, num_shares, 16)
+            first, last = share(job.num_samples, part, num_shares, SHARE_UNIT)
             for index in range(num_bottom - 1, -1, -1):
                 mask(layers[index], job.num_samples, first, last)
                 if index > 0:
@@ -197,7 +200,7 @@ def execute(job: Any, command: int, thread: int) -> None:
     elif command == UPDATE:
         run_tasks(job)
     else:
-        first, last = share(job.num_samples, thread, job.num_shares, 16)
+        first, last = share(job.num_samples, thread, job.num_shares, SHARE_UNIT)
         _forward_share(job, thread, first, last)
 
 
@@ -356,7 +359,7 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     Otherwise they sleep, and leave their cores to other threads.
 
     ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. With a part of the samples only the buffers
-    of these are filled, and the result is 0.0. When the buffers have all samples, :func:`merge` must follow.
+    of these are filled, no step is pending, and the result is 0.0. When the buffers have all samples, :func:`merge` must follow.
     """
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data

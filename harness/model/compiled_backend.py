@@ -25,7 +25,8 @@ from harness.kernels.products import TILE_COLUMNS
 from harness.kernels.team import num_counters
 
 _FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
-_IN_ORDER = np.empty(0, np.int64)
+_NO_SLOTS = np.empty(0, np.int64)  # rows are read in order
+_UNUSED = np.empty(0, np.int64)  # an argument that a call does not read
 
 
 class CompiledBackend:
@@ -122,7 +123,7 @@ class TeamDivision(Division):
         self._train, self._grads_ND = team_pass.prepared(*batch)
 
     def compute(self) -> None:
-        self._train(self._own.start, self._own.stop, True)
+        self._train(self._own.start, self._own.stop, True)  # is_eager: the workers stay awake for the merge
 
     def merge(self, parts: Sequence[Tensor]) -> tuple[float, Tensor]:
         return self._pass.merge(zip(self._others, parts, strict=True)), self._grads_ND
@@ -197,7 +198,8 @@ class TeamPass:
     ) -> tuple[float, Tensor]:
         """See :class:`harness.model.dlrm.Backend`."""
         train, grads_ND = self.prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
-        return train(-1, -1, self._is_eager), grads_ND
+        first = last = -1  # all samples
+        return train(first, last, self._is_eager), grads_ND
 
     def prepared(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
@@ -210,7 +212,7 @@ class TeamPass:
             self._job_1,
             dense_BI.numpy(),
             rows_SX.numpy(),
-            _IN_ORDER if slots_N is None else slots_N.numpy(),
+            _NO_SLOTS if slots_N is None else slots_N.numpy(),
             plan.inverse_A.numpy(),
             plan.order_A.numpy(),
             plan.starts_N.numpy(),
@@ -250,20 +252,21 @@ class TeamPass:
         return team.merge(self._job_1, self._losses_B, self._is_eager)
 
     def train_part(self, dense_BI: Tensor, rows_AD: Tensor, inverse_A: Tensor, labels_B: Tensor, part: slice) -> Tensor:
-        """By sample of ``part``, (P, W) float32, all that the step and the gradients of rows read of it, and the loss.
+        """Forward and backward of the samples ``part``.
 
-        It does not depend on the other samples of the batch, whose values in the arguments are not read.
+        Returns a row for each of them, (P, W) float32: its values in all buffers that :meth:`merge` and the step read,
+        side by side, and its loss. The arguments' values for other samples are not read.
         """
         team.train(
             self._job_1,
             dense_BI.numpy(),
             rows_AD.numpy(),
-            _IN_ORDER,
-            *(inverse_A.numpy(), _IN_ORDER, _IN_ORDER),
+            _NO_SLOTS,
+            *(inverse_A.numpy(), _UNUSED, _UNUSED),
             labels_B.numpy(),
             rows_AD.numpy(),  # in place of gradients, which merging alone writes
             self._losses_B,
-            *(part.start, part.stop, True),
+            *(part.start, part.stop, True),  # is_eager: the workers stay awake for the next share
         )
         return torch.cat([values_BX[part] for values_BX in self._of_samples], dim=1)
 

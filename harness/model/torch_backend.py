@@ -17,7 +17,7 @@ table, and S = V Vᵀ (V, V)::
 
     z = [v_0, (S_ij for i = 1 .. F, j < i)]        (T,)
 
-Let G (V, V) hold dL/dS_ij below its diagonal, the same mirrored above, and zeros on it. The derivative of S_ij by v_i
+Let G (V, V) hold dL/dS_ij below its diagonal, the transpose above, and zeros on it. The derivative of S_ij by v_i
 is v_j, and that by v_j is v_i; v_0 is also a part of z::
 
     dL/dV = G V        dL/dv_0 = (G V)_0 + dL/dz[:D]
@@ -226,10 +226,10 @@ def interact_backward(vectors_BVD: Tensor, grad_BT: Tensor) -> Tensor:
     """dL/d(vectors), (B, V, D), from dL/dz."""
     num_samples, num_vectors, dim = vectors_BVD.shape
     i_P, j_P = _pairs(vectors_BVD)
-    mirrored_BVV = grad_BT.new_zeros(num_samples, num_vectors, num_vectors)
-    mirrored_BVV[:, i_P, j_P] = grad_BT[:, dim:]
-    mirrored_BVV[:, j_P, i_P] = grad_BT[:, dim:]
-    grads_BVD = torch.bmm(mirrored_BVV, vectors_BVD)
+    symmetric_BVV = grad_BT.new_zeros(num_samples, num_vectors, num_vectors)
+    symmetric_BVV[:, i_P, j_P] = grad_BT[:, dim:]
+    symmetric_BVV[:, j_P, i_P] = grad_BT[:, dim:]
+    grads_BVD = torch.bmm(symmetric_BVV, vectors_BVD)
     grads_BVD[:, 0] += grad_BT[:, :dim]
     return grads_BVD
 
