@@ -41,10 +41,11 @@ class RankFaults(Protocol):
 class FileFaults(Protocol):
     """The operations on files of the newest checkpoint by which faults are injected."""
 
-    def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+    def edit_newest_file(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Replace the content of the newest file with rows of ``rank`` by ``change(content)``.
 
-        Returns the file's path below the folder of checkpoints; None without a checkpoint. Raises StoreError.
+        Returns the file's path below the folder of checkpoints, without the writer's name; None without a checkpoint.
+        Raises StoreError.
         """
         ...
 

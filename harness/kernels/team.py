@@ -359,7 +359,8 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     Otherwise they sleep, and leave their cores to other threads.
 
     ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. With a part of the samples only the buffers
-    of these are filled, no step is pending, and the result is 0.0. When the buffers have all samples, :func:`merge` must follow.
+    of these are filled, no step is pending, and the result is 0.0. When the buffers have all samples, :func:`merge`
+    must follow.
     """
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data

@@ -147,12 +147,15 @@ class Child:
         return code
 
     def close(self, within_s: float = 0.0) -> int:
-        """Close its input, :meth:`end` it, close its output, and return its exit code."""
-        for stream in filter(None, [self._process.stdin]):
-            stream.close()
+        """Close its input, wait for its end, kill it after ``within_s`` as :meth:`end`, close its output.
+
+        Returns its exit code.
+        """
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         code = self.end(within_s)
-        for stream in filter(None, [self._process.stdout]):
-            stream.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         return code
 
 

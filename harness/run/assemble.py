@@ -206,7 +206,7 @@ class _Run:
         try:
             supervisor = self._on_rpc() if self.spec.config.engine == "rpc" else self._on_local()
         except StoreError as error:
-            if words := _damage_in(str(error), self.run.events):
+            if words := _faults_behind(str(error), self.run.events):
                 raise RunFailed(f"{error}; {words}") from error
             raise
         finally:
@@ -438,14 +438,14 @@ def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterato
             )
 
 
-def _damage_in(problem: str, events: Path) -> str:
-    """The faults of the trace that damaged the file named in ``problem``, in words; empty if none did.
+def _faults_behind(problem: str, events: Path) -> str:
+    """Which lines of the trace damaged the file that ``problem`` names, in words; empty if none did.
 
     ``events``: the record of the run; it is read only if ``problem`` reports damage. Raises StoreError if it cannot be
     read.
     """
     lines: dict[str, list[str]] = {}
-    problem = without_writer(problem)
+    problem = without_writer(problem)  # as events name files
     record = read_events(events) if ": damaged" in problem else []
     for event in (each for each in record if isinstance(each, Injected)):
         what = FAULTS[event.fault].damage

@@ -43,12 +43,12 @@ class StoreHooks:
     def check(self, sequence: int) -> None:
         """Raise StoreError unless checkpoint ``sequence`` is there, whole. A run is about to be resumed."""
 
-    def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
-        """See :class:`harness.core.faults.Files`. None: there is nothing that could be changed."""
+    def edit_newest_file(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+        """See :meth:`harness.core.faults.FileFaults.edit_newest_file`. None: there is nothing that could be changed."""
         return None
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """See :class:`harness.core.faults.Files`. None: there is nothing that could be changed."""
+        """See :meth:`harness.core.faults.FileFaults.flip_bit`. None: there is nothing that could be changed."""
         return None
 
     def held(self, rank: Rank) -> Resumable:

@@ -236,22 +236,24 @@ class FileStore(Store):
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+    def edit_newest_file(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+        """See :meth:`harness.core.faults.FileFaults.edit_newest_file`."""
         if (record := self._newest_file(rank)) is None:
             return None
         path = self.root / record.path
         try:
             path.write_bytes(change(path.read_bytes()))
-        except (OSError, IndexError) as error:
+        except (OSError, IndexError) as error:  # IndexError: the file is shorter than recorded
             raise StoreError(f"{path}: cannot be changed: {error}") from error
-        return without_writer(record.path)
+        return without_writer(record.path)  # events name a file alike on every machine
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
+        """See :meth:`harness.core.faults.FileFaults.flip_bit`."""
         if (record := self._newest_file(rank)) is None:
             return None
         place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
         flip = 1 << place % 8
-        self.edit(
+        self.edit_newest_file(
             rank,
             lambda content: content[: place // 8] + bytes([content[place // 8] ^ flip]) + content[place // 8 + 1 :],
         )
