@@ -363,8 +363,8 @@ def name_laws(frame: Frame) -> None:
     """Fill the column ``trace_law``: a name that all traces drawn from one law share, and no other trace has.
 
     Traces drawn by ``trace.law``, and random windows of a trace, have a name from their config already. Trace files are
-    drawn from one law if their headers differ only in the seed (:attr:`Trace.law`); the law's name is the common
-    beginning of their names. Every other file counts as a law of its own.
+    drawn from one law if their headers differ only in the seed (:attr:`harness.traces.trace.Trace.law`). The law's name
+    is then the common beginning of their names. Every other file counts as a law of its own.
     """
     files = frame[frame["trace"].notna() & frame["trace_law"].isna()]
     law = files["law_digest"].fillna("")

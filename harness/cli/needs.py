@@ -36,7 +36,7 @@ class Machine:
 
 
 def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None = None) -> int | None:
-    """Print what those of ``cells`` that are not done will need. Returns the ``jobs`` for a :class:`LocalPool`.
+    """Print what those of ``cells`` that are not done will need. Returns the ``jobs`` for a ``LocalPool``.
 
     The returned number is ``jobs``; if that is None and the memory holds fewer cells at once than the cores take, it is
     the number that the memory holds. ``machine``: None is this one.

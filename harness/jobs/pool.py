@@ -62,10 +62,10 @@ class JobPool:
         self._name = name
 
     def prepare(self) -> None:
-        """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
+        """A no-op: this pool forks no process (:meth:`harness.grid.runner.CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See :meth:`CellPool.run`. Once ``stop`` is set, the generator ends; the jobs go on."""
+        """See :meth:`harness.grid.runner.CellPool.run`. Once ``stop`` is set, the generator ends; the jobs go on."""
         cluster, folder = CLUSTERS[cluster_of(cells)], folder_of(self._out)
         cluster.check()
         if cluster.living(folder) is None:

@@ -45,10 +45,10 @@ class RayPool:
         self._grace_s = grace_s
 
     def prepare(self) -> None:
-        """A no-op: this pool forks no process (:meth:`CellPool.prepare`)."""
+        """A no-op: this pool forks no process (:meth:`harness.grid.runner.CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
-        """See :meth:`CellPool.run`. Once ``stop`` is set, running tasks are asked to stop and get an outcome.
+        """See :meth:`harness.grid.runner.CellPool.run`. After ``stop``, running tasks are asked to stop, with outcomes.
 
         Raises ConfigError if the cells have several addresses, or the Ray cluster cannot be used or ends.
         """
