@@ -18,7 +18,7 @@ from harness.config.model import Config, TrainerConfig
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
-from harness.processes.spawn import own_fork_server
+from harness.processes.spawn import fork_own_server
 from harness.record.code import environment, script_code
 
 ROW_BYTES = 16 * 4
@@ -46,7 +46,7 @@ def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
     A script that has imported torch gets a fork server that knows the functions of the script.
     """
-    own_fork_server()
+    fork_own_server()
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         kind, text = _OPTIONS[name]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks._common import Spread
 from harness.config.model import Config
-from harness.processes.spawn import fork_server, own_fork_server
+from harness.processes.spawn import fork_own_server, fork_server
 from harness.run import assemble
 
 SLACK_STEPS = 1000
@@ -79,7 +79,7 @@ class Worker:
 
 def _main(body: Body, config: Config, folder: Path, pipe: Connection) -> None:
     os.setpgid(0, 0)
-    own_fork_server()  # before anything starts a thread: ranks are forked from here
+    fork_own_server()  # before anything starts a thread: ranks are forked from here
     ordered, seen = 1, []
 
     def tick(seconds: float) -> None:

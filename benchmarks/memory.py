@@ -27,7 +27,7 @@ from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, repo
 from benchmarks._processes import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
 from harness.config.model import Config
 from harness.core.errors import HarnessError
-from harness.processes.spawn import own_fork_server
+from harness.processes.spawn import fork_own_server
 
 TINY_ROWS = 64
 EVERY_S = 0.05
@@ -66,7 +66,7 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
     """Body of the supervisor's process: a run as run.py makes one, that reports its phases."""
     from harness.run import assemble  # noqa: PLC0415 - here, so that the process that looks on needs no torch
 
-    own_fork_server()
+    fork_own_server()
     num_saves, last = 0, ""
 
     def on_status(status: assemble.RunStatus) -> None:

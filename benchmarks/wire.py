@@ -73,9 +73,9 @@ def passed_bytes() -> int:
 
 def measure(configs: Mapping[str, "Config"], folder: Path, rounds: int) -> list[Round]:
     from benchmarks._turns import Worker, harness_run  # noqa: PLC0415 - torch, which the outer process does without
-    from harness.processes.spawn import own_fork_server  # noqa: PLC0415
+    from harness.processes.spawn import fork_own_server  # noqa: PLC0415
 
-    own_fork_server()
+    fork_own_server()
 
     def one_turn(worker: Worker, steps: int) -> dict[str, float]:
         before_bytes, seconds = passed_bytes(), worker.run(lead=1, timed=1)

@@ -59,10 +59,10 @@ def load_examples() -> None:
     load_strategies()
     titles = ("fault", "optimizer", "embedding client", "importer")
     exec(imports(of_client=True) + "".join(examples()[title] for title in titles), {})
-    from harness.processes.spawn import own_fork_server
+    from harness.processes.spawn import fork_own_server
     from harness.run import assemble
 
-    assert own_fork_server(), assemble
+    assert fork_own_server(), assemble
 
 
 class Runs:

@@ -15,7 +15,7 @@ from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
 from harness.files import held
-from harness.processes.spawn import own_fork_server
+from harness.processes.spawn import fork_own_server
 from harness.processes.stop import StopRequest
 from harness.record.code import Code, refuse_other_code
 from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
@@ -66,7 +66,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, code: Code) -> None:
             _output_to(run_dir / "output.txt"),
         ):
             if cell.config.engine == "rpc":
-                own_fork_server()  # after the redirection of output, before any thread starts
+                fork_own_server()  # after the redirection of output, before any thread starts
             result = _run(run_cell, replace(cell, run_dir=run_dir), pipe, stop)
     except HarnessError as error:  # the folder could not be claimed
         result = one_line(error)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from harness.core.errors import RunFailed
-from harness.processes.child import Child, said_by
+from harness.processes.child import Child, output_of
 
 _PREEMPTION = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
 _TO_THE_JOB = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -103,5 +103,5 @@ def is_cancelled() -> bool:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False
-    state = said_by(["squeue", "--noheader", f"--jobs={job}", "--format=%T"], _ANSWER_S)
+    state = output_of(["squeue", "--noheader", f"--jobs={job}", "--format=%T"], _ANSWER_S)
     return state is not None and state.strip() != "RUNNING"

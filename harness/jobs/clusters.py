@@ -17,7 +17,7 @@ from harness.config.model import ClusterName, JobsConfig
 from harness.core.errors import ConfigError, UserError, printable
 from harness.files import read_file, write_text
 from harness.jobs.arrays import MOST, JobArray
-from harness.processes.child import ROOT, said_by, search_path
+from harness.processes.child import ROOT, output_of, search_path
 
 VERSION = "1.5.4"
 """The version of submitit, as in requirements-submitit.txt."""
@@ -88,7 +88,7 @@ class Slurm(Cluster):
     def living(self, folder: Path) -> dict[str, str] | None:
         """See :meth:`Cluster.living`. squeue lists all jobs of the user, since it fails for an unknown job name."""
         command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", "--format=%i %j"]
-        if (listed := said_by(command, _ANSWER_S)) is None:
+        if (listed := output_of(command, _ANSWER_S)) is None:
             return None
         found: dict[str, str] = {}
         for job, _, name in (line.partition(" ") for line in listed.splitlines()):

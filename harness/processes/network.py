@@ -59,7 +59,7 @@ class PrivateNetwork:
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            said, fds = _ask(host, port)
+            said, fds = _run_make(host, port)
         except (OSError, HostLost) as error:
             raise RunFailed(f"no private network could be made: {error}") from error
         result, _, words = said.partition(" ")
@@ -79,7 +79,7 @@ class PrivateNetwork:
                 os.close(fd)
 
 
-def _ask(host: str, port: int) -> tuple[str, list[int]]:
+def _run_make(host: str, port: int) -> tuple[str, list[int]]:
     """Run :func:`make` in a new process, which ends before this returns. Returns the text and the descriptors it sends.
 
     Raises RunFailed if no answer comes in time, HarnessError or OSError if the process could not be started.

@@ -34,10 +34,10 @@ def fork_server() -> ForkServer:
     It dies with this process. Processes that it forks find this package from any working folder, and have the signals
     of ``INTERRUPTS`` blocked: the process that the user started handles them. Raises OSError.
     """
-    return _living() or _note(*_started(), is_new=True)
+    return _living() or _set_current(*_start(), is_new=True)
 
 
-def own_fork_server() -> bool:
+def fork_own_server() -> bool:
     """Fork a fork server from this process, if that is safe; returns whether it has done so.
 
     A new program would import everything again, which takes 1.5 s. The server has this process's standard streams, and
@@ -55,18 +55,20 @@ def own_fork_server() -> bool:
             end_with_parent(owner)
             serve_alone(Connection(theirs.detach()))
     theirs.close()
-    _note(ours, pid, is_new=False)
+    _set_current(ours, pid, is_new=False)
     return True
 
 
 def _living() -> ForkServer | None:
+    """The fork server of this process, if there is one and it lives."""
     if _current is None or _current[0] != os.getpid():  # that of the process from which this one was forked
         return None
     _current[1].hear()
     return None if _current[1].lost else _current[1]
 
 
-def _note(ours: socket.socket, pid: int, *, is_new: bool) -> ForkServer:
+def _set_current(ours: socket.socket, pid: int, *, is_new: bool) -> ForkServer:
+    """Make the server ``pid`` at the other end of ``ours`` the one of this process."""
     global _current  # noqa: PLW0603 - one for each process
     connection, name = Connection(ours.detach()), socket.gethostname()
     server = ForkServer(connection, pid, name, ANSWER_S, process=Pidfd(pid), is_new=is_new)
@@ -74,7 +76,7 @@ def _note(ours: socket.socket, pid: int, *, is_new: bool) -> ForkServer:
     return server
 
 
-def _started() -> tuple[socket.socket, int]:
+def _start() -> tuple[socket.socket, int]:
     """Start the program of a fork server. Returns this process's end of the connection, and the program's pid."""
     is_main = threading.current_thread() is threading.main_thread()
     settings = Settings(path=sys.path, plugins=[*LOADED], owner=os.getpid() if is_main else None)

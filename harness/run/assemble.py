@@ -34,7 +34,7 @@ from harness.files import held
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
-from harness.processes.spawn import fork_server, own_fork_server
+from harness.processes.spawn import fork_own_server, fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
 from harness.record.event_log import read_events
@@ -329,7 +329,7 @@ def prepare_fork_server() -> None:
     one that has imported everything again.
     """
     current_code()  # computed once: forked processes inherit the digest of the code
-    own_fork_server()
+    fork_own_server()
 
 
 def starts_processes(config: Config) -> bool:

@@ -24,7 +24,7 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
 from harness.core.faults import Hang, PlannedFault, Strike
 from harness.processes import network, spawn
-from harness.processes.spawn import fork_server, own_fork_server
+from harness.processes.spawn import fork_own_server, fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
@@ -279,7 +279,7 @@ def take_time(cluster: Cluster, supervisor: SupervisorClient) -> None:
 
 
 def run_and_say(config: Config, root: Path) -> None:
-    assert own_fork_server()
+    assert fork_own_server()
     sys.stdout.write(str(run_job(config, root, take_time)))
 
 
@@ -294,7 +294,7 @@ def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClie
 
 
 def run_until_killed(config: Config, root: Path, note: Path) -> None:
-    assert own_fork_server()
+    assert fork_own_server()
     run_job(config, root, partial(kill_the_supervisor, note))
 
 
@@ -315,7 +315,7 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
 def lose_the_server(number: int, config: Config, root: Path, note: Path) -> None:
     """Body: the fork server of a world gets a signal."""
     spawn.ANSWER_S = TELL_S
-    assert own_fork_server()
+    assert fork_own_server()
     try:
         run_job(config, root, partial(signal_the_server, note, number), (kill(5, "ps1"),))
     except RunFailed as error:
@@ -343,7 +343,7 @@ def end_at_once(context: RankContext) -> None:
 def start_by_a_lost_server(number: int) -> None:
     """Body: a rank starts well; then the server gets a signal."""
     spawn.ANSWER_S = TELL_S
-    assert own_fork_server()
+    assert fork_own_server()
     server = fork_server()
     ranks = Launcher([server])
     ranks.spawn(lonely(os.getpid()), end_at_once).join(60.0)

@@ -23,7 +23,7 @@ from harness.grid.process import Outcome
 from harness.grid.runner import GridView, LocalPool, run_cells
 from harness.grid.worker import OnStatus, RunCell
 from harness.processes import spawn
-from harness.processes.spawn import fork_server, own_fork_server
+from harness.processes.spawn import fork_own_server, fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 from tests.forked import stop
@@ -121,7 +121,7 @@ def run_orphaned(config: Config, run_dir: Path, *, on_status: OnStatus | None = 
 
 def orphaned_grid(out: Path) -> None:
     """Body of a process with a fork server of its own, since cells kill it: says status, AUC and error of each cell."""
-    own_fork_server()
+    fork_own_server()
     outcomes = run_grid(cells_of(out, 2), run_orphaned, Journal(), jobs=1)
     print(json.dumps([(o.status, o.finished and o.finished.auc, o.error) for o in outcomes]))  # noqa: T201
 
@@ -165,7 +165,7 @@ def _parent(pid: int) -> int:
 def grid_of_stopped(out: Path) -> None:
     """Body of a process: grids under short deadlines; says the outcomes of each."""
     spawn.ANSWER_S, process._STOPPED_S, runner._LOOK_S = 0.5, 0.5, 0.1
-    own_fork_server()
+    fork_own_server()
     for name, run_cell, jobs in (
         ("cell", run_stopped, 2),
         ("ctrl-z", run_through_ctrl_z, 1),
@@ -178,7 +178,7 @@ def grid_of_stopped(out: Path) -> None:
 
 def stopped_grid(out: Path) -> None:
     """Body of a process: a grid of which all processes are stopped but the runner, which is then killed."""
-    own_fork_server()
+    fork_own_server()
     run_grid(cells_of(out, 2), run_forever, _Killer(), jobs=2)
 
 

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from harness.processes.child import Child, said_by
+from harness.processes.child import Child, output_of
 from tests.forked import ends, forked
 
 PATIENCE_S = 60.0
@@ -133,5 +133,5 @@ def test_what_a_command_says_is_its_output_if_it_ends_well() -> None:
     """Law: a program that is not there is an error of the system; for a question it is no answer, as is a failure."""
     with pytest.raises(FileNotFoundError):
         Child(["/nowhere"])
-    assert said_by(["echo", "yes"], PATIENCE_S) == "yes\n"
-    assert [said_by(command, 0.01) for command in (["/nowhere"], ["false"], ["sleep", "600"])] == [None] * 3
+    assert output_of(["echo", "yes"], PATIENCE_S) == "yes\n"
+    assert [output_of(command, 0.01) for command in (["/nowhere"], ["false"], ["sleep", "600"])] == [None] * 3

@@ -192,8 +192,8 @@ from pathlib import Path
 from harness.processes import spawn
 spawn._IMPORTED[:] = ["json"]
 imported = [[] for _ in range(500_000)]  # as objects of modules, which a collection looks at
-assert spawn.own_fork_server()
-assert not spawn.own_fork_server(), "there is one"
+assert spawn.fork_own_server()
+assert not spawn.fork_own_server(), "there is one"
 
 def shared_kb():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

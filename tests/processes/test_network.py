@@ -22,7 +22,7 @@ from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Lost
 from harness.processes import network as networks
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork, make
-from harness.processes.spawn import fork_server, own_fork_server
+from harness.processes.spawn import fork_own_server, fork_server
 from harness.record.event_log import EventLog, read_events
 from harness.run import assemble
 from tests.forked import alive, as_nobody, ends, said_by
@@ -266,7 +266,7 @@ def make_networks(how: Path) -> None:
         return ()
 
     networks._unshare, networks._raise_loopback = unshare, lambda: None
-    assert own_fork_server()
+    assert fork_own_server()
     for number, host, patience_s in (
         (errno.EPERM, "127.0.0.1", PATIENCE_S),
         (errno.EMFILE, "127.0.0.1", PATIENCE_S),
