@@ -104,7 +104,7 @@ class UpdateLedger(Resumable):
         """Count the updates of one step by rank: to all tables, and to tracked tables among them."""
         self._counts[_SENT] += (updates_R, tracked_R)
 
-    def saving(self) -> None:
+    def freeze(self) -> None:
         """Note the counts of now, when the contents of a save are fixed: a rollback to this save returns to them.
 
         The save may be committed later, or never.

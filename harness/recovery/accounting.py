@@ -98,21 +98,21 @@ class Accounting(Ledgers, Resumable):
         self.unmeasured: list[list[Rank]] = []
         self.measured_s = dict.fromkeys(BUCKETS, 0.0)
 
-    def sent(self, plan: BatchPlan) -> None:
+    def count_step(self, plan: BatchPlan) -> None:
         """Count the updates of one finished step, whose batch has ``plan``."""
         if self.updates is not None:
             self.updates.sent(*self.count_updates(plan.keys_N, plan.counts_N))
 
-    def rerun(self, seconds: float) -> None:
+    def note_rerun(self, seconds: float) -> None:
         """Add the measured ``seconds`` of a step that was repeated after a rollback to the lost computation."""
         self.measured_s["lost"] += seconds
 
     def freeze(self) -> None:
         """Record that the contents of the present save are fixed now; the save may be committed later."""
         if self.updates is not None:
-            self.updates.saving()
+            self.updates.freeze()
 
-    def committed(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
+    def charge_save(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
         """Charge a committed save and return its event. A part that was written again after a failed write costs twice.
 
         ``stall_s``: measured seconds that training stood still for the save. The initial save is not charged, since all
@@ -152,7 +152,7 @@ class Accounting(Ledgers, Resumable):
             },
         )
 
-    def recovered(
+    def charge_failure(
         self,
         restoration: Restoration,
         *,

@@ -133,14 +133,14 @@ class Checkpointer(Resumable):
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=self._dense.result(),
         )
-        self.injections.wrote(written)
+        self.injections.record_write_faults(written)
         self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
         self.supervisor.commit(manifest)
         self.newest, self.saving, self._dense = manifest, None, None
         for kind in self.recoveries:
             kind.committed()
         stall_s = self.supervisor.clock() - began_s + sum(reply.waited_s for reply in written.values())
-        self.supervisor.record(self.accounting.committed(plan, manifest, written, stall_s))
+        self.supervisor.record(self.accounting.charge_save(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network, for a save in the background from a copy made now."""

@@ -83,7 +83,7 @@ class Injections(Resumable):
             raise ChiefDied
         if losses:
             self.cluster.expect_losses()
-            self._take(self._inject(losses))
+            self._note_losses(self._inject(losses))
 
     def takes_chief(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers kills ``trainer0``."""
@@ -95,10 +95,11 @@ class Injections(Resumable):
 
     def take_over(self, injection: Injection) -> None:
         """Record, in a new trainer, the failure ``injection`` that killed the former one. The next request finds it."""
-        self._take(injection)
+        self._note_losses(injection)
         self.cluster.expect_losses()
 
-    def _take(self, injection: Injection) -> None:
+    def _note_losses(self, injection: Injection) -> None:
+        """Add ``injection`` to the failure that is not charged yet. Its ranks have not been found dead."""
         self._injection = self._injection.also(injection)
         self.is_hidden = True
 
@@ -114,7 +115,7 @@ class Injections(Resumable):
         """The armed faults by which a write of the next save fails."""
         return tuple(number for number in self._armed if self.faults[number].fails_write)
 
-    def wrote(self, written: Mapping[Rank, Written]) -> None:
+    def record_write_faults(self, written: Mapping[Rank, Written]) -> None:
         """Have the faults recorded that struck a save, all parts of which are on disk now. They do not strike again."""
         struck = {number for reply in written.values() for number in reply.faults}
         if struck:
@@ -135,7 +136,7 @@ class Injections(Resumable):
             self._armed = [number for number in self._armed if number not in due]
             self.carry_out(due)
 
-    def sent(self, requests: Mapping[Rank, Request]) -> None:
+    def strike_on_sending(self, requests: Mapping[Rank, Request]) -> None:
         """Have the faults carried out that wait for a phase to which ``requests``, just sent, belong."""
         if self._armed and not self._is_suspended:
             for phase in _phases(requests.values(), is_evaluation=self._is_evaluation):
@@ -174,6 +175,7 @@ _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
+    """The phases to which ``requests`` belong. A message without rows belongs to none."""
     requests = tuple(requests)
     exchanges = [exchange for request in requests for exchange in exchanges_of(request)]
     if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):

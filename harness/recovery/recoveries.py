@@ -67,6 +67,7 @@ def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_t
 
 
 def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoint: bool) -> str | None:
+    """Why ``plan`` cannot recover the PS ranks ``lost``, in words; None if it can."""
     if not isinstance(plan, RecoveryPlan) or not isinstance(plan.kinds, Mapping):
         return f"expected a RecoveryPlan, with a kind by lost rank, got {plan!r}"
     if plan.kinds.keys() != lost:
@@ -126,6 +127,7 @@ class Recoveries(Resumable):
         return {rank: requests[rank] for rank in sorted(requests, key=rank_order)}
 
     def _problem_of(self, given: object, ranks: Sequence[Rank]) -> str | None:
+        """Why the requests that a kind has ``given`` cannot restore ``ranks``, in words; None if they can."""
         if not isinstance(given, Mapping) or not all(isinstance(request, Request) for request in given.values()):
             return f"expected a request by rank, got {given!r}"
         if missing := [rank for rank in ranks if rank not in given]:
@@ -139,9 +141,11 @@ class Recoveries(Resumable):
         return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """Return ``requests``, which are about to be sent, with the additions of all kinds."""
         for kind in self:
             requests = kind.accompany(requests)
         return requests
 
     async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        """Prepare all kinds for a save; returns by rank the local flat rows that the trainer holds."""
         return {rank: rows for kind in self for rank, rows in (await kind.prepare_save(ask, progress)).items()}

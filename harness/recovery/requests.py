@@ -75,7 +75,7 @@ class Requests:
         """Send requests, to be awaited later by :meth:`finish`."""
         sent = Sent(accompanied := self._recoveries.accompany(requests), self._cluster.start(accompanied))
         self._in_flight.append(sent)
-        self._injections.sent(sent.requests)
+        self._injections.strike_on_sending(sent.requests)
         return sent
 
     def finish(self, sent: Sent, progress: Progress) -> Wait:
@@ -92,6 +92,7 @@ class Requests:
         return {rank: sent.replies[rank] for rank in sent.requests}
 
     def _await(self, sent: Sent) -> None:
+        """Wait for replies to ``sent``, and keep them. If none are in flight, those that lack are asked for again."""
         if sent.token is None:
             sent.token = self._cluster.start({k: v for k, v in sent.requests.items() if k not in sent.replies})
         token, sent.token = sent.token, None
@@ -111,7 +112,7 @@ class Requests:
                     lost = later
         return lost
 
-    def lose(self, ranks: Collection[Rank]) -> None:
+    def drop_replies(self, ranks: Collection[Rank]) -> None:
         """Drop the replies of ``ranks``, which have been replaced: their requests are sent again."""
         for sent in self._in_flight:
             for rank in ranks:

@@ -61,7 +61,7 @@ class Drops(Resumable):
             await self.measure()
             before = await self._measure()
             if self.accounting.unmeasured:  # an unplanned death was found by this evaluation
-                self._record(None)
+                self._record(drop=None)
             self._before = before
 
     async def measure(self) -> None:
@@ -73,13 +73,13 @@ class Drops(Resumable):
         if self.accounting.unmeasured and self.num_samples and not self.injections.is_hidden:
             before, self._before = self._before, None
             is_known = before is not None and before.step >= self.progress().step - _MOST_STEPS
-            self._record(None, before, await self._measure() if is_known else None)
+            self._record(drop=None, before=before, after=await self._measure() if is_known else None)
 
     def rolled_back(self) -> None:
         """Record that the recoveries since the last call cost nothing, or an unknown amount if steps do not repeat."""
         self._before = None
         if self.num_samples:
-            self._record(0.0 if self.repeats_exactly else None)
+            self._record(drop=0.0 if self.repeats_exactly else None)
 
     async def _measure(self) -> _Quality:
         began_s = self.supervisor.clock()
@@ -96,7 +96,8 @@ class Drops(Resumable):
             if len(self.accounting.unmeasured) == num_recoveries:
                 return found
 
-    def _record(self, drop: float | None, before: _Quality | None = None, after: _Quality | None = None) -> None:
+    def _record(self, *, drop: float | None, before: _Quality | None = None, after: _Quality | None = None) -> None:
+        """Record the recoveries that are not on record yet: by the two evaluations or, without them, as ``drop``."""
         failures, self.accounting.unmeasured = self.accounting.unmeasured, []
         deviations: list[float] = []
         if before is not None and after is not None and before.auc is not None and after.auc is not None:

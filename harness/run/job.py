@@ -119,7 +119,9 @@ class Job:
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.client = self._make_client()
-        self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: supervisor.advanced(self.steps.step))
+        self.evaluator = Evaluator(
+            run_spec, self.network, self.client, on_batch=lambda: supervisor.advanced(self.steps.step)
+        )
         self.drops = Drops(
             num_samples=run_spec.num_recovery_samples,
             score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),

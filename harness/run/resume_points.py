@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class ResumePoints:
     """Writes the resume points of a run and loads the one that the run is resumed from.
 
-    A trainer that replaces one killed by plan loads the state of that one by it (:meth:`succeed`).
+    A trainer that replaces one killed by plan loads the state of that one by it (:meth:`load_succession`).
 
     Args:
         parts: the trainer's objects with a state, by name.
@@ -100,7 +100,7 @@ class ResumePoints:
         self._written_s = state["measured_s"]["resume_seconds"]
 
     def hand_over(self, *, all_die: bool) -> bytes:
-        """The state that a new trainer starts from (:meth:`succeed`) if this one dies now, between two messages.
+        """The state for :meth:`load_succession` of a new trainer, if this one dies now, between two messages.
 
         It is pickled here: the control channel would share the memory of tensors, which ends with this process.
 
@@ -117,7 +117,7 @@ class ResumePoints:
             del state["network"]
         return pickle.dumps((state, self._number))
 
-    def succeed(self) -> bool:
+    def load_succession(self) -> bool:
         """Load the state of :meth:`hand_over` if a planned fault killed the former trainer; False if none did."""
         succession = self._resumption.succession
         if succession is None:

@@ -183,9 +183,9 @@ class Trainer:
         self._supervisor.status(phase="recover")
         restoration = self._failover.restore(lost, progress, detect_s)
         plan = restoration.plan
-        self._requests.lose(plan.ranks)
+        self._requests.drop_replies(plan.ranks)
         self._supervisor.record(
-            self._accounting.recovered(
+            self._accounting.charge_failure(
                 restoration,
                 uploaded=self._recoveries.uploaded(plan),
                 in_flight=self._client.shards_restored(losing(plan)) if plan.kinds else {},
@@ -218,7 +218,7 @@ class Trainer:
 
     async def _start(self) -> None:
         """Load the state of a former trainer or a resume point, or begin anew; then the rest of the boundary there."""
-        if self._resume_points.succeed():
+        if self._resume_points.load_succession():
             return
         is_resumed = self._resume_points.resume()
         self._supervisor.advanced(self._steps.step)
@@ -283,10 +283,10 @@ class Trainer:
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._supervisor.clock() - began_s
         if self._steps.finish_step(loss):
-            self._accounting.rerun(seconds)
+            self._accounting.note_rerun(seconds)
         for kind in self._recoveries:
             kind.finish_step(self._steps.step)
-        self._accounting.sent(plan)
+        self._accounting.count_step(plan)
         self._steps.flush_if_due()
 
     async def _act(self, *, announced: bool) -> None:
