@@ -68,7 +68,7 @@ class Tracked:
     def __init__(self, config: Config, k: int, dim: int) -> None:
         spec = RunSpec(config).rank_spec(MemoryStore())
         make_tracker = TRACKERS[spec.tracker.kind]
-        self.shard = Shard(spec.placement, k, dim, seed=spec.seed, count_updates=make_tracker.needs_counts)
+        self.shard = Shard(spec.placement, k, dim, seed=spec.seed, counts_updates=make_tracker.needs_counts)
         self.shard.rows_MD.zero_()  # so that the system has given all pages
         self.tracker = make_tracker(self.shard, spec.tracker)
         every_table = range(len(spec.placement.cardinalities))

@@ -274,7 +274,7 @@ def check_kind_of_recovery(runs: Runs) -> None:
     del RECOVERIES["means"]  # a record needs no plug-in
     assert analysis.check(local, read_config(runs.out / "means-local")) == []
     module = sys.modules["kind of recovery"]
-    shards = [Shard(Placement("row", (30, 2), 3), k, dim=4, seed=1, count_updates=True) for k in range(3)]
+    shards = [Shard(Placement("row", (30, 2), 3), k, dim=4, seed=1, counts_updates=True) for k in range(3)]
     for shard in shards:
         shard.initialise(applied_step=0)
     module.fill_tables(shards[0], sum(module.sums_of_tables(shard, 4) for shard in shards[1:]), 7)

@@ -162,6 +162,7 @@ def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig
     init_autograd(0)  # requests need it; the number names contexts of distributed autograd, which is not used
     worker = worker_name(rank, formation.generation)
     try:
+        # The last two: no device maps, no devices.
         agent = TensorPipeAgent(store, worker, index, len(formation.members), backend, {}, [])
     except RuntimeError as error:
         raise WorldBroken(f"generation {formation.generation} of the RPC world could not be formed: {error}") from error

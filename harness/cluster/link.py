@@ -42,7 +42,7 @@ class ControlLink:
         self._connection: Connection = control.connect(
             options.host, rank_context.port, rank_context.authkey, options.join_timeout_s
         )
-        self._options = options if rank_context.dead_after_s is None else self._here(options)
+        self._options = options if rank_context.dead_after_s is None else self._with_interface(options)
         self._world: object = None  # keeps a generation's store alive
         self._order: tuple[Rank, Formation] | None = None  # an order received while a generation was being formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
@@ -53,7 +53,7 @@ class ControlLink:
         formation = rank_context.formation
         self.send("hello", rank_context.rank, rank_context.number, formation and formation.generation)
 
-    def _here(self, options: ClusterConfig) -> ClusterConfig:
+    def _with_interface(self, options: ClusterConfig) -> ClusterConfig:
         """``options`` with the interface of this host by which it reaches the supervisor."""
         with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
             address = sock.getsockname()[0]

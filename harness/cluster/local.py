@@ -66,7 +66,7 @@ class LocalRanks(Ranks):
         server = self.servers.get(rank)
         reply = None if server is None else server.handle(request)
         if rank not in self.servers:
-            raise RankLost([rank], {}, {rank: "dropped"})
+            raise RankLost([rank], replies={}, detail={rank: "dropped"})
         return reply
 
 
@@ -119,4 +119,4 @@ class LocalCluster(Cluster):
 
     def replace(self, lost: Iterable[Rank]) -> None:
         if again := self._ranks.members.lost:
-            raise RankLost(again, {}, again)
+            raise RankLost(again, replies={}, detail=again)

@@ -50,7 +50,7 @@ class Members:
         """The lost ranks that a planned fault has struck, in rank order."""
         return [rank for rank in self.lost if self._losses[rank].is_planned]
 
-    def replaced(self, ranks: Collection[Rank]) -> None:
-        """Count ``ranks`` as living."""
+    def count_as_living(self, ranks: Collection[Rank]) -> None:
+        """Forget the losses of ``ranks``, which have been replaced."""
         for rank in ranks:
             self._losses.pop(rank, None)

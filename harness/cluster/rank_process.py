@@ -87,7 +87,7 @@ class PsProcess:
         try:
             reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
         except RuntimeError as error:  # of the transport: code of the rank that raises replies with a Failure
-            raise RankLost([rank], {}, {rank: words_of(error)}) from error
+            raise RankLost([rank], replies={}, detail={rank: words_of(error)}) from error
         limit_silence_of_hosts(self._context)  # the call may have opened a connection
         return reply
 

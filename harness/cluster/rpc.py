@@ -74,7 +74,7 @@ class RpcCluster(Cluster):
         """
         is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
         if self._options.spares and self._num_in_flight == 0 and is_step and self._supervisor.take_spares():
-            with suppress(RankLost):  # these requests are then not sent, and raise it
+            with suppress(RankLost):  # these requests are then not sent, and :meth:`finish` raises it
                 self._form(self._link.ask("regroup"))
         self._num_in_flight += 1
         asked = [rank for rank in self._all_ranks if rank in requests and self._generation >= 0]
@@ -84,6 +84,10 @@ class RpcCluster(Cluster):
         )
 
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
+        """Send a request without waiting: messages of a step as words, all others pickled.
+
+        With :class:`CopyShard` goes what a rank needs to ask another one: their names in the RPC world.
+        """
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
@@ -113,7 +117,7 @@ class RpcCluster(Cluster):
             }
         raise_failures(replies.values())
         if lost:
-            raise RankLost(lost, replies, lost)
+            raise RankLost(lost, replies, detail=lost)
         if not replies.keys() <= self._answered:
             limit_silence_of_hosts(self._link.rank_context)
             self._answered |= replies.keys()
@@ -134,7 +138,7 @@ class RpcCluster(Cluster):
         self._workers |= {rank: group.worker_name(spare, self._generation) for rank, spare in taken.items()}
         detail = _wait({rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in taken})[1]
         if again := self._membership(detail)[1]:
-            raise RankLost(again, {}, again)
+            raise RankLost(again, replies={}, detail=again)
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of its successor if a spare dies before all have joined.
@@ -146,12 +150,13 @@ class RpcCluster(Cluster):
                 self._join(formation)
             except group.WorldBroken as error:
                 if lost := self._membership()[1]:
-                    raise RankLost(lost, {}, lost) from error
+                    raise RankLost(lost, replies={}, detail=lost) from error
                 broken, formation = formation, self._link.ask("regroup")
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error
 
     def _join(self, formation: Formation) -> None:
+        """Join the RPC world of ``formation`` alone. If that fails, this process is a member of none."""
         self._generation = -1
         self._answered = set()
         self._link.join(CHIEF, formation)
@@ -176,7 +181,7 @@ def _failed(error: RuntimeError) -> Future[Any]:
 
 
 def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-    """Wait for all calls; returns replies and the transport's error texts by rank. A tuple of calls has a tuple.
+    """Wait for all calls; returns by rank the replies and the transport's error texts. Several calls have a tuple.
 
     A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
     pipe, connection refused, or no answer within the timeout.

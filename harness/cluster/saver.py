@@ -84,7 +84,8 @@ class Saver:
         self.shard.before_change = self._no_op
 
     def _begin(self, request: Save) -> None:
-        contents = self._take(request)
+        """Fix the contents, and write them in a thread while rows change."""
+        contents = self._fix_contents(request)
         rows = Snapshot(self.shard.rows_MD, contents.parts, buffer_bytes=self.buffer_bytes)
         self.shard.before_change = rows.before_change
 
@@ -97,6 +98,7 @@ class Saver:
         self._pending = request, rows, in_background("save", write)
 
     def _finish(self, request: Save) -> Written:
+        """Wait until the files of the pending save are written; a replacement, which has none, writes its rows now."""
         if self._pending is None:
             return replace(self._write_now(request), is_late=True)
         begun, rows, writing = self._pending
@@ -107,9 +109,9 @@ class Saver:
             self._forget()
 
     def _write_now(self, request: Save) -> Written:
-        return self._write(self._take(request), RowSource(self.shard.rows_MD))
+        return self._write(self._fix_contents(request), RowSource(self.shard.rows_MD))
 
-    def _take(self, request: Save) -> _Contents:
+    def _fix_contents(self, request: Save) -> _Contents:
         """Fix the contents of the save, and count its updates as saved. A pending save is abandoned before."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.

@@ -67,7 +67,7 @@ class RankSpec:
     seed: int
     optimizer: str = "sgd"
     tracker: TrackerSpec
-    count_updates: bool
+    counts_updates: bool
     store: Store
     fsync: bool
     save_buffer_bytes: int
@@ -157,7 +157,7 @@ class RankServer(Resumable):
             spec.placement,
             dim=spec.embedding_dim,
             seed=spec.seed,
-            count_updates=spec.count_updates or make_tracker.needs_counts,
+            counts_updates=spec.counts_updates or make_tracker.needs_counts,
             optimizer=OPTIMIZERS[spec.optimizer],
         )
         self.shard: Shard = make_shard(ps_index(rank))
@@ -200,16 +200,17 @@ class RankServer(Resumable):
             case OnShard() | Initialise() | Restore() | CopyShard(from_replica=True):
                 reply = self._set_rows(request)
             case CopyShard():
-                copy_shard(self._held.shard, self._held.owner, self.reach, is_replica=False)
-                reply = Restored(num_rows=len(self._held.shard.rows_MD))
+                held = self._held_replica
+                copy_shard(held.shard, held.owner, self.reach, is_replica=False)
+                reply = Restored(num_rows=len(held.shard.rows_MD))
             case ReadShard():
-                reply = read_shard(request, self._held.shard if request.is_replica else self.shard)
+                reply = read_shard(request, self._held_replica.shard if request.is_replica else self.shard)
             case Save():
                 if self.replica is not None and request.mode != "finish":
                     self.replica.count_saved(request)  # at the same request as its owner, which reports the updates
                 reply = self._saver.save(request)
             case CountReplicaSaved():
-                self._held.count_saved(request.save)
+                self._held_replica.count_saved(request.save)
             case WriteState(root=root, number=number):
                 step = self.shard.applied_step
                 reply = write_state(root, self.rank, number, step, self.state(), fsync=self._fsync)
@@ -219,7 +220,7 @@ class RankServer(Resumable):
         return reply
 
     @property
-    def _held(self) -> Replica:
+    def _held_replica(self) -> Replica:
         assert self.replica is not None, "this rank holds no replica"
         return self.replica
 
@@ -252,15 +253,17 @@ class RankServer(Resumable):
         return reply
 
     def _exchange(self, request: Exchange) -> Tensor | None:
+        """Apply the pushes of a message, then look its rows up: (N, X); None without a lookup."""
         if isinstance(request.push, WriteBack):
             self._write_back(request.push)
         elif request.push is not None:
             self._push(request.push)
         if request.replica is not None:
-            apply(self._held.shard, request.replica)
+            apply(self._held_replica.shard, request.replica)
         return None if request.pull_N is None else self.shard.gather(request.pull_N)
 
     def _push(self, push: Push) -> None:
+        """Apply the gradients of a step, and tell the tracker of it."""
         norms_N = torch.empty(len(push.rows_N)) if self._tracker.needs_norms else None
         if not apply(self.shard, push, norms_N) or not len(push.rows_N):
             return  # sent again, so that rows and tracker have it; or nothing to track
@@ -272,14 +275,15 @@ class RankServer(Resumable):
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
     def _write_back(self, written: WriteBack) -> None:
+        """Write rows, then tell the tracker of all steps since the last message, in order."""
         if not apply(self.shard, written):
             return
         ones = ((step, rows_N, torch.ones(len(rows_N), dtype=torch.bool)) for step, rows_N in written.sampled)
         tracker = self._tracker
         found = ((tracker.touched, written.touched), (tracker.moved, written.moved), (tracker.sampled, ones))
-        calls = [(take, update) for take, updates in found for update in updates]
-        for take, update in sorted(calls, key=lambda call: call[1][0]):  # as from a client that sends every step
-            take(*update)
+        calls = [(method, update) for method, updates in found for update in updates]
+        for method, update in sorted(calls, key=lambda call: call[1][0]):  # as from a client that sends every step
+            method(*update)
 
 
 def digest_of_rows(shard: Shard) -> str:

@@ -27,7 +27,7 @@ class Ranks(RankFaults, Protocol):
 
     members: Members
 
-    def reached(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         """Called when the run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
@@ -124,7 +124,7 @@ class Supervisor(Resumable):
             self._began_s = self.clock()
         self.on_status(generation=self.generation, **values)
         if "step" in values:
-            self.ranks.reached(values["step"])
+            self.ranks.note_step(values["step"])
 
     def resumption(self) -> Resumption:
         assert self.begins_with is not None, "a run has resume points"
@@ -159,7 +159,7 @@ class Supervisor(Resumable):
         *,
         phase: str | None = None,
     ) -> Injection:
-        """Carry out and record planned faults; see :meth:`SupervisorClient.inject`.
+        """Carry out and record planned faults; see ``SupervisorClient.inject``.
 
         ``phase``: the phase that the events name; None: the planned one.
         """
@@ -208,7 +208,7 @@ class Supervisor(Resumable):
         )
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Record that ranks were lost, and replace them; see :meth:`SupervisorClient.replace`."""
+        """Record that ranks were lost, and replace them; see ``SupervisorClient.replace``."""
         ranks = sorted(lost, key=rank_order)
         planned = {*self.ranks.members.planned}
         unplanned = [rank for rank in ranks if rank not in planned]
@@ -226,7 +226,7 @@ class Supervisor(Resumable):
         started_s = self.clock()
         self.generation += 1
         machine = self.ranks.replace(ranks, step)
-        self.ranks.members.replaced(ranks)
+        self.ranks.members.count_as_living(ranks)
         machine = {**machine, "seconds": self.clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
 

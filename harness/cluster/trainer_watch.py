@@ -52,7 +52,10 @@ class TrainerWatch:
 
     @property
     def problem(self) -> str | None:
-        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None."""
+        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None.
+
+        Waits at most ``END_S`` seconds for the end of a process that has closed its connection.
+        """
         if CHIEF in self._connections:
             return self._progress.problem
         if CHIEF in self._connections.stuck:

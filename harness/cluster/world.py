@@ -33,7 +33,7 @@ _TICK = 0.05  # of the shorter deadline: longest time between two checks of all 
 
 
 class World:
-    """The processes of all ranks and their control connections. The :class:`Ranks` of engine ``rpc``.
+    """The processes of all ranks and their control connections: the ``Ranks`` of engine ``rpc``.
 
     Args:
         launcher: starts the processes. Closed with the world.
@@ -115,6 +115,7 @@ class World:
         return {"network": "open" if self._network is None else "private", **self._machine()}
 
     def _spawn(self, rank: Rank, formation: Formation | None = None) -> None:
+        """Start the process of a rank or spare, which joins ``formation``; without one it awaits an order to join."""
         self._numbers[rank] = self._num_spawned
         self._num_spawned += 1
         context = RankContext(
@@ -142,15 +143,15 @@ class World:
         self._connections.drop(ranks)
         return machines
 
-    def reached(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         """Start new spares in place of used ones, at a step later than the one that used them."""
         if self._refill_after is not None and step > self._refill_after:
             self._refill_after = None
-            for _ in range(self._options.spares - len(self._spares())):
+            for _ in range(self._options.spares - len(self._reap_spares())):
                 self._spawn(spare_name(self._num_spares))
                 self._num_spares += 1
 
-    def _spares(self) -> list[Rank]:
+    def _reap_spares(self) -> list[Rank]:
         """Reap spares that have ended, and return the others."""
         for spare in filter(is_spare, self.pids):
             if self._processes.has_ended(spare):
@@ -158,7 +159,8 @@ class World:
         return [*filter(is_spare, self.pids)]
 
     def _ready_spares(self) -> list[Rank]:
-        return [spare for spare in self._spares() if spare in self._connections]
+        """The spares that run and have connected."""
+        return [spare for spare in self._reap_spares() if spare in self._connections]
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
@@ -237,7 +239,7 @@ class World:
         Raises MustStartAnew if the trainer has ended, RunFailed if a process cannot be killed.
         """
         if not self._trainer_watch.has_ended:
-            self._give_up(self._overdue())
+            self._kill_overdue(self._overdue())
         if self._trainer_watch.has_ended:
             why = self._processes.on_lost_hosts.get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
@@ -274,7 +276,7 @@ class World:
             return {CHIEF: why + "".join(f", nor did {rank}" for rank in late if rank != CHIEF)}
         return dict.fromkeys(late, why)
 
-    def _give_up(self, overdue: Mapping[Rank, str]) -> None:
+    def _kill_overdue(self, overdue: Mapping[Rank, str]) -> None:
         """Kill ranks that missed a deadline, and keep the reasons for the record."""
         now_s = self._clock.read()
         for rank, machine in self.kill([*overdue]).items():

@@ -15,9 +15,8 @@ from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.resumable import Resumable
 from harness.core.seeds import derive
+from harness.kernels.compiler import FLOATS_PER_LINE
 from harness.kernels.row_loops import draw_rows
-
-_LINE = 16  # values of a cache line
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Shard(Resumable):
     Attributes:
         placement: which rows of which tables the rank owns.
         seed: of the initial values.
-        count_updates: whether ``pending_M`` is kept.
+        counts_updates: whether ``pending_M`` is kept.
         optimizer: the update rule of the rows.
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
@@ -57,17 +56,17 @@ class Shard(Resumable):
     dim: int
     _: KW_ONLY
     seed: int
-    count_updates: bool
+    counts_updates: bool
     optimizer: RowOptimizer = OPTIMIZERS["sgd"]
 
     def __post_init__(self) -> None:
         num_rows, width = self.placement.num_rows(self.rank_index), row_width(self.optimizer, self.dim)
         # numpy's memory: it asks the system for huge pages, torch does not, and random rows cost a fifth less in them.
         # They begin on a cache line, so that a row of 16 values is one and not two: a tenth less.
-        memory = np.empty(num_rows * width + _LINE, np.float32)
-        first = -memory.ctypes.data // memory.itemsize % _LINE
+        memory = np.empty(num_rows * width + FLOATS_PER_LINE, np.float32)
+        first = -memory.ctypes.data // memory.itemsize % FLOATS_PER_LINE
         self.rows_MD = torch.from_numpy(memory[first : first + num_rows * width].reshape(num_rows, width))
-        self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if self.count_updates else None
+        self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if self.counts_updates else None
         self.saved_counts = SavedCounts()
         self.applied_step = 0
         self.mirrored_N = torch.empty(0, dtype=torch.int64)
@@ -164,7 +163,7 @@ class Shard(Resumable):
 
     def unsaved(self, rows_N: Tensor) -> Tensor:
         """The number of unsaved updates of each row, int32 (N,)."""
-        assert self.pending_M is not None, "this shard was built without count_updates"
+        assert self.pending_M is not None, "this shard was built without counts_updates"
         return self.pending_M.index_select(0, rows_N)
 
     def reset_pending(self, rows: Tensor | slice) -> int:

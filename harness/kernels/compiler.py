@@ -31,6 +31,8 @@ _SEAL = ".digest"
 
 AHEAD = 16
 """How many rows or records ahead of their use loops prefetch. A larger number is no faster."""
+FLOATS_PER_LINE = 16
+"""float32 numbers of a cache line."""
 
 
 def compiled_for(signature: Any) -> Callable[[_F], _F]:

@@ -18,6 +18,7 @@ import numpy as np
 from numba import float32
 from numba.np.numpy_support import carray
 
+from harness.kernels.compiler import FLOATS_PER_LINE
 from harness.kernels.native import pointer, prefetch
 from harness.kernels.products import TILE_COLUMNS, multiply
 from harness.kernels.row_loops import adagrad, sum_some_runs
@@ -186,7 +187,7 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
                 row = slots_N[row]
                 if b + 1 < last:
                     ahead = slots_N[inverse_A[access + num_vectors - 1]]
-                    for line in range(0, dim, 16):
+                    for line in range(0, dim, FLOATS_PER_LINE):
                         prefetch(job.rows + (ahead * job.row_width + line) * 4)
             for d in range(dim):
                 vectors_VD[v, d] = rows_NX[row, d]

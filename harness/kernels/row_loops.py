@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numba import float32, float64, int32, int64, uint64, void
 
-from harness.kernels.compiler import AHEAD, compiled_for
+from harness.kernels.compiler import AHEAD, FLOATS_PER_LINE, compiled_for
 from harness.kernels.native import prefetch
 from harness.kernels.splitmix import word
 
@@ -247,7 +247,7 @@ def step_rows(  # noqa: PLR0917 - compiled functions take values by place
     before_1D = np.empty((1, grads_ND.shape[1]), np.float32)
     for n in range(num_rows):
         if n + AHEAD < num_rows:
-            for line in range(0, width, 16):
+            for line in range(0, width, FLOATS_PER_LINE):
                 prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
             if counts:
                 prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
@@ -269,7 +269,7 @@ def take_rows(rows_SD: Any, slots_K: Any) -> Any:
     taken_KD = np.empty((num_rows, dim), np.float32)
     for k in range(num_rows):
         if k + AHEAD < num_rows:
-            for line in range(0, dim, 16):
+            for line in range(0, dim, FLOATS_PER_LINE):
                 prefetch(rows_SD.ctypes.data + (slots_K[k + AHEAD] * dim + line) * 4)
         for d in range(dim):
             taken_KD[k, d] = rows_SD[slots_K[k], d]
@@ -282,7 +282,7 @@ def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
     num_rows, dim = len(slots_K), out_SD.shape[1]
     for k in range(num_rows):
         if k + AHEAD < num_rows:
-            for line in range(0, dim, 16):
+            for line in range(0, dim, FLOATS_PER_LINE):
                 prefetch(out_SD.ctypes.data + (slots_K[k + AHEAD] * dim + line) * 4)
         for d in range(dim):
             out_SD[slots_K[k], d] = values_KD[k, d]

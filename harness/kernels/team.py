@@ -144,7 +144,7 @@ def _train_share(job: Any, thread: int) -> None:
 @inlined
 def _merge_share(job: Any, thread: int) -> None:
     """Compute a thread's share of the distinct rows' gradients: ``row_grads``."""
-    first, last = share(job.num_rows, thread, job.num_shares, 1)
+    first, last = share(job.num_rows, thread, job.num_shares, 1)  # in units of a row
     coalesce(job, first, last)
     note_time(job, thread, COALESCED)
 

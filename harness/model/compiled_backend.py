@@ -20,11 +20,11 @@ from torch import Tensor
 from harness.core.lookup import BatchPlan
 from harness.core.shares import Division, Share, spans
 from harness.kernels import team
+from harness.kernels.compiler import FLOATS_PER_LINE
 from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.products import TILE_COLUMNS
 from harness.kernels.team import num_counters
 
-_FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
 _NO_SLOTS = np.empty(0, np.int64)  # rows are read in order
 _UNUSED = np.empty(0, np.int64)  # an argument that a call does not read
 
@@ -319,7 +319,7 @@ class _Stack:
     ) -> None:
         self.widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
         self.values = [
-            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in self.widths
+            torch.zeros((num_samples, (width // FLOATS_PER_LINE + 1) * FLOATS_PER_LINE)) for width in self.widths
         ]
         for values, width in zip(self.values, self.widths, strict=True):
             values[:, width] = 1

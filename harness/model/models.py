@@ -301,7 +301,7 @@ def initial_layer(seed: int, name: str, fan_in: int, fan_out: int) -> tuple[F32,
     return weight_OI, rng.normal(0, math.sqrt(1 / fan_out), fan_out).astype(np.float32)
 
 
-def counted(options: ModelOptions, shape: Shape) -> tuple[int, int]:
+def _sizes_of(options: ModelOptions, shape: Shape) -> tuple[int, int]:
     """Number of a model's parameters, and bytes of its buffers. Raises ConfigError for options that do not fit."""
     options.check(shape)
     with torch.device("meta"):
@@ -331,7 +331,7 @@ def footprint(options: ModelOptions, optimizer: str, dense_optimizer: str, shape
     if isinstance(options, DlrmOptions):
         parameters, buffers_bytes = model_size(options, shape).num_parameters, 0
     else:
-        parameters, buffers_bytes = counted(options, shape)
+        parameters, buffers_bytes = _sizes_of(options, shape)
     dense = DENSE_OPTIMIZERS[dense_optimizer]
     steps_bytes = 8 * (dense.counts_steps or not isinstance(options, DlrmOptions))
     return Footprint(

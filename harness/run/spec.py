@@ -314,7 +314,7 @@ class RunSpec:
             seed=config.seed,
             optimizer=config.trainer.optimizer,
             tracker=self.tracker_spec,
-            count_updates=self.counts_updates,
+            counts_updates=self.counts_updates,
             store=store,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,

@@ -125,7 +125,7 @@ class Shards:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.shards = {f"ps{k}": Shard(placement, k, DIM, seed=0, count_updates=True) for k in range(NUM_PS)}
+        self.shards = {f"ps{k}": Shard(placement, k, DIM, seed=0, counts_updates=True) for k in range(NUM_PS)}
         self.ranks = tuple(self.shards)
         for shard in self.shards.values():
             shard.initialise(applied_step=0)

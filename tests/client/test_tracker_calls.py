@@ -94,7 +94,7 @@ def test_a_tracker_is_told_of_a_message_once(tmp_path: Path) -> None:
         embedding_dim=4,
         seed=0,
         tracker=TrackerSpec("ssu", (0,), {"r": 0.5}),
-        count_updates=True,
+        counts_updates=True,
         store=MemoryStore(),
         fsync=False,
         save_buffer_bytes=1 << 16,

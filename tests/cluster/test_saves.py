@@ -29,7 +29,7 @@ class History:
             embedding_dim=DIM,
             seed=0,
             tracker=TrackerSpec(tracker, TRACKED, {"r": 0.05}),
-            count_updates=True,
+            counts_updates=True,
             store=FileStore(folder, fsync=False),
             fsync=False,
             save_buffer_bytes=1 << 16,

@@ -18,7 +18,7 @@ EPS = np.float32(1e-10)
 def make_shard(name: str, *, dim: int = DIM, num_rows: int = NUM_ROWS) -> Shard:
     """The only rank of a world of one table."""
     placement = Placement("row", (num_rows,), 1)
-    shard = Shard(placement, 0, dim, seed=0, count_updates=True, optimizer=OPTIMIZERS[name])
+    shard = Shard(placement, 0, dim, seed=0, counts_updates=True, optimizer=OPTIMIZERS[name])
     shard.initialise(applied_step=0)
     return shard
 

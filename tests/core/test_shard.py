@@ -15,9 +15,9 @@ DIM = 4
 Kind = Literal["row", "table"]
 
 
-def make_shard(placement: Placement = PLACEMENT, rank: int = 0, *, seed: int = 0, count_updates: bool = True) -> Shard:
+def make_shard(placement: Placement = PLACEMENT, rank: int = 0, *, seed: int = 0, counts_updates: bool = True) -> Shard:
     """An initialised shard."""
-    shard = Shard(placement, rank, DIM, seed=seed, count_updates=count_updates)
+    shard = Shard(placement, rank, DIM, seed=seed, counts_updates=counts_updates)
     shard.initialise(applied_step=0)
     return shard
 

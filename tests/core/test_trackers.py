@@ -47,7 +47,7 @@ class Rank:
 
     def __init__(self, kind: str, *, seed: int = 0, r: float = R, **options: str) -> None:
         placement = Placement("row", CARDINALITIES, 2)
-        self.shard = Shard(placement, 1, 2, seed=seed, count_updates=True)
+        self.shard = Shard(placement, 1, 2, seed=seed, counts_updates=True)
         self.shard.initialise(applied_step=0)
         self.tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": "touched", **options}))
         self.tracker.reset()  # as a rank does when its shard is initialised
@@ -115,7 +115,7 @@ def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
 @pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar"])
 def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     """Table placement gives a rank none of some tracked tables: there is nothing to save of them."""
-    shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, count_updates=True)
+    shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, counts_updates=True)
     tracker = TRACKERS[kind](shard, TrackerSpec(kind, (0, 1), {"r": 0.5, "pool": "all"}))
     shard.initialise(applied_step=0)
     tracker.reset()
@@ -164,7 +164,7 @@ def test_random_is_keyed_by_seed_rank_table_and_step(pool: str) -> None:
     """Asking again gives the same rows, another of the four gives others, all else being equal."""
 
     def draw(*, seed: int = 0, index: int = 0, table: int = 0, step: int = 1) -> list[int]:
-        shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, count_updates=True)
+        shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, counts_updates=True)
         assert shard.pending_M is not None
         shard.pending_M += 1
         tracker = TRACKERS["random"](shard, TrackerSpec("random", (0, 1), {"r": R, "pool": pool}))

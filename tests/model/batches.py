@@ -37,6 +37,6 @@ def batch_of(
 
 def initial_tables(dim: int, seed: int, cardinalities: tuple[int, ...]) -> list[Tensor]:
     """The initial values of every table, by the one rank of a world of one."""
-    shard = Shard(Placement("row", cardinalities, 1), 0, dim, seed=seed, count_updates=False)
+    shard = Shard(Placement("row", cardinalities, 1), 0, dim, seed=seed, counts_updates=False)
     shard.initialise(applied_step=0)
     return [shard.rows_MD[shard.span(table)].clone() for table in range(len(cardinalities))]

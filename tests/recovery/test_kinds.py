@@ -113,7 +113,7 @@ CARDINALITIES, TRACKED = (400, 9, 1000, 30), (0, 2)
 
 def made_shard(rng: np.random.Generator) -> tuple[Shard, Tensor]:
     """One of three ranks, with random counts of unsaved updates; the counts."""
-    shard = Shard(Placement("row", CARDINALITIES, 3), 1, dim=2, seed=0, count_updates=True)
+    shard = Shard(Placement("row", CARDINALITIES, 3), 1, dim=2, seed=0, counts_updates=True)
     assert shard.pending_M is not None
     shard.pending_M[:] = torch.from_numpy(rng.integers(0, 4, len(shard.pending_M)).astype(np.int32))
     return shard, shard.pending_M

@@ -63,7 +63,7 @@ REBUILT: dict[str, set[str]] = {
     "Rollback": {"run", "uploaded"},
     "RowCache": {"max_rows"},
     "ScarTracker": {"shard", "r"},
-    "Shard": {"placement", "rank_index", "seed", "dim", "count_updates", "optimizer", "before_change"},
+    "Shard": {"placement", "rank_index", "seed", "dim", "counts_updates", "optimizer", "before_change"},
     "SsuTracker": {"index", "lists_1", "lists_address", "tables_T"},  # the last as tables_TX
     "StaleClient": {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
