@@ -267,6 +267,7 @@ class LookaheadClient(EmbeddingClient):
             await self._flush(progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
+        """Update the cached rows of the batch that was pulled last."""
         norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
         self._spec.run.optimizer.step(
             self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N
@@ -283,6 +284,7 @@ class LookaheadClient(EmbeddingClient):
         return {**self.traffic.summary(), **beyond}
 
     def _count(self, window: Window) -> None:
+        """Count the updates, touches and traffic of ``window``, whose last step was made."""
         self._cache.dirty_S[window.rows.slots] += window.counts_U
         touch_bytes = self._touches.add(window, self._norms)
         self._norms = []
@@ -318,7 +320,7 @@ class LookaheadClient(EmbeddingClient):
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
-            self._start(Rows(), None)
+            self._start(wanted=Rows(), dirty=None)
             await self._receive(progress)
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
@@ -330,7 +332,7 @@ class LookaheadClient(EmbeddingClient):
         following = self._look_ahead(window)
         staying = self._held if following is None else self._held[~following.is_leaving_H]
         while len(missing := staying[~self._cache.is_cached_S[staying.slots]]):  # a recovery may leave new gaps
-            self._start(missing, None)
+            self._start(missing, dirty=None)
             await self._receive(progress)
         if following is not None:
             dirty = self._evict(following, progress.step)
@@ -412,6 +414,7 @@ class LookaheadClient(EmbeddingClient):
         self._under_way = wanted, self._requests.start(requests)
 
     async def _receive(self, progress: Progress) -> None:
+        """Wait for the message under way, if any, and insert the rows that it fetches."""
         if self._under_way is None:
             return
         rows, sent = self._under_way
@@ -435,7 +438,7 @@ class LookaheadClient(EmbeddingClient):
         )
         await self._receive(after)
         dirty = self._held[self._cache.dirty_S[self._held.slots] > 0]
-        self._start(Rows(), self._take_dirty(dirty, after.step))
+        self._start(wanted=Rows(), dirty=self._take_dirty(dirty, after.step))
         self._must_ask = True
         overlap()
         await self._receive(after)

@@ -198,6 +198,7 @@ class _Merged:
 
 
 def _merge(plans: Sequence[BatchPlan]) -> _Merged:
+    """Merge the rows of consecutive steps with these plans."""
     sizes = [len(plan.keys_N) for plan in plans]
     num_bits = sum(sizes).bit_length()
     words_A = np.concatenate([plan.keys_N for plan in plans])

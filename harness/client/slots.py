@@ -37,6 +37,7 @@ class SlotPool:
         return self.capacity - self.num_free
 
     def grow(self, capacity: int) -> None:
+        """Add slots, all free, up to ``capacity`` of them; a no-op if there are as many."""
         if capacity <= self.capacity:
             return
         free = np.empty(capacity, np.int64)
@@ -52,6 +53,7 @@ class SlotPool:
         return self.free[self.num_free : self.num_free + num].copy()
 
     def give(self, slots: Slots) -> None:
+        """Give slots back: they are free again."""
         self.free[self.num_free : self.num_free + len(slots)] = slots
         self.num_free += len(slots)
 
@@ -79,15 +81,16 @@ class Recency(Resumable):
             self._sweep()
 
     def protect(self, step: int, slots_N: Slots) -> None:
-        """Keep slots out of :meth:`oldest`, since the coming step ``step`` will use them."""
+        """Keep slots out of :meth:`take_oldest`, since the coming step ``step`` will use them."""
         if len(slots_N) and (top := int(slots_N.max())) >= len(self._last_S):
             self._last_S = grown(self._last_S, 2 * (top + 1), fill=-1)
         self._last_S[slots_N] = step
 
     def forget(self, slots_N: Slots) -> None:
+        """Count slots as never used: :meth:`take_oldest` does not find them."""
         self._last_S[slots_N] = -1
 
-    def oldest(self, num: int, *, before: int) -> Slots:
+    def take_oldest(self, num: int, *, before: int) -> Slots:
         """Take the ``num`` least recently used slots out of the queue, or all that were last used before ``before``.
 
         ``before``: number of a step. The caller must :meth:`forget` the slots, or use them again.
@@ -105,6 +108,7 @@ class Recency(Resumable):
         return np.concatenate([no_slots(), *found])
 
     def _sweep(self) -> None:
+        """Drop the outdated entries of the queue."""
         kept = ((step, slots[self._last_S[slots] == step]) for step, slots in self._queue)
         self._queue = deque((step, slots) for step, slots in kept if len(slots))
         self._num_queued = sum(len(slots) for _, slots in self._queue)

@@ -178,7 +178,7 @@ class WorkerCaches(Resumable):
             assert self._cache.max_rows is not None
             self._recency.protect(step, own_N)
             excess = self.num_rows + len(slots_N) - len(own_N) - self._cache.max_rows
-            evicted = self._recency.oldest(excess, before=step)
+            evicted = self._recency.take_oldest(excess, before=step)
             self.flush(evicted)
             self._free(evicted)
         # Only now: evictions may have advanced clocks.
@@ -227,6 +227,7 @@ class WorkerCaches(Resumable):
         self._free(slots[slots >= 0].astype(np.int64))
 
     def _free(self, slots_P: Keys) -> None:
+        """Drop copies with their pending gradients, and the entries of rows of which no copy is left."""
         entries_P = self._entry_S[slots_P]
         self._slot_EW[entries_P, self._worker_S[slots_P]] = -1
         self._updates_S[slots_P] = 0
@@ -240,6 +241,7 @@ class WorkerCaches(Resumable):
         self._entries.give(orphans)
 
     def _add(self, worker: int, keys_N: Keys) -> Keys:
+        """Take slots for copies that ``worker`` lacks, and entries for rows that no worker has; returns the slots."""
         entries_N = self._entry_of_M[keys_N].astype(np.int64) - 1
         is_new_N = entries_N < 0
         fresh_N = keys_N[is_new_N]
@@ -267,7 +269,9 @@ class WorkerCaches(Resumable):
                 setattr(self, name, grown(getattr(self, name), pool.capacity, fill=fill))
 
     def _sums(self, slots_P: Keys, starts_N: Keys) -> Tensor:
-        return torch.from_numpy(sum_runs(self._grads_SD.numpy(), slots_P, starts_N, 1, 1))
+        """The sum of the gradients in each run of ``slots_P``, (N, D). ``starts_N``: where the runs begin."""
+        num_tables = num_vectors = 1  # slot s has vector s
+        return torch.from_numpy(sum_runs(self._grads_SD.numpy(), slots_P, starts_N, num_tables, num_vectors))
 
 
 def _starts(sorted_P: Keys) -> Keys:

@@ -74,6 +74,7 @@ class Resumable:
 
 
 def _pack(value: Any, types: Types, where: str) -> Any:
+    """``value`` as plain data: a collection or an object of ``types`` becomes a dict that names its type."""
     from torch import Tensor  # noqa: PLC0415 - the command line imports this module, and torch takes seconds
 
     match value:

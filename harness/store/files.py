@@ -193,7 +193,7 @@ class FileStore(Store):
                 check_size(self.root, record)
         write_text(self.root / manifest.name, manifest.to_text(), fsync=self._fsync)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
-        self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
+        self._dropping = in_background("drop", partial(self._delete_stale, kept, manifest.sequence))
 
     def close(self) -> None:
         self._wait()
@@ -220,7 +220,8 @@ class FileStore(Store):
     def check(self, sequence: int) -> None:
         read_checkpoint(self.root, sequence)
 
-    def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
+    def _delete_stale(self, kept: list[Manifest], newest_sequence: int) -> None:
+        """Delete all manifests but ``kept``, and all files that these do not name, up to ``newest_sequence``."""
         names = {manifest.name for manifest in kept}
         named = {record.path for manifest in kept for record in manifest.files}
         # The commit stands whether or not the old files go; the next one tries again.

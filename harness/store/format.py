@@ -287,6 +287,7 @@ def _check_size(path: Path, record: FileRecord, file: BufferedReader) -> None:
 
 
 def _check(path: Path, record: FileRecord, file: BufferedReader) -> None:
+    """Raise Damaged unless the file has the size and the checksum of ``record``. Reads all of it."""
     _check_size(path, record, file)
     hasher = xxhash.xxh3_64()
     while chunk := file.read(CHUNK_BYTES):
@@ -342,6 +343,7 @@ def read_state(root: Path, record: FileRecord) -> State:
 
 
 def _to_json(value: Any, arrays: "list[tuple[str, Tensor]]", where: str) -> Any:
+    """``value`` as JSON; its arrays are appended to ``arrays``, each with its origin, and stand there as numbers."""
     import torch
     from torch import Tensor
 

@@ -155,6 +155,7 @@ class DifferentialSave(SaveKind):
         return of.all, 0
 
     def _is_base_due(self, shard: "Shard", changed: "ChangedTracker") -> bool:
+        """Whether a delta of all changed rows would be no smaller than the average file since the base."""
         row_bytes = ENCODINGS[self.encoding].row_bytes(shard.rows_MD)
         base_bytes = len(shard.rows_MD) * row_bytes
         written_bytes = base_bytes + changed.num_delta_rows * (row_bytes + ROW_ID_BYTES)

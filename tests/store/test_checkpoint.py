@@ -238,7 +238,7 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
     def collect(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(FileStore, "_collect", collect)
+    monkeypatch.setattr(FileStore, "_delete_stale", collect)
     store, first = opened(tmp_path), write_files(tmp_path, 1)
     store.commit(first)
     with pytest.raises(ValueError, match="a bug"):
