@@ -60,10 +60,9 @@ def grid(
 ) -> "list[Outcome]":
     """Run the cells of an experiment file that are not done; one outcome per cell, in the file's order.
 
-    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, as for
-    :class:`harness.grid.runner.LocalPool`. ``afresh``: results of these cells are removed first. ``view``: a receiver
-    of progress. A cell that fails raises nothing; its outcome has the error. Remarks on the settings are logged as
-    warnings.
+    ``overrides``: ``key=value``; a list is a sweep axis. ``jobs``: cells at once, as for ``LocalPool``.
+    ``afresh``: results of these cells are removed first. ``view``: a receiver of progress. A cell that fails raises
+    nothing; its outcome has the error. Remarks on the settings are logged as warnings.
 
     Raises UserError, before any cell starts, if the file, the data, a trace or a folder cannot be used.
     """

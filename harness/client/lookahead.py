@@ -242,7 +242,7 @@ class LookaheadClient(EmbeddingClient):
 
     async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """See EmbeddingClient. Rows in the cache have updates that their ranks lack, until the next boundary."""
-        await self._receive(progress)
+        await self.drain(progress)
         rows_NX = await super().look_up(plan, progress)
         places_N = np.searchsorted(self._held.keys, plan.keys_N).clip(max=max(len(self._held) - 1, 0))
         if len(self._held):
@@ -293,10 +293,6 @@ class LookaheadClient(EmbeddingClient):
         fetched, written = window.least
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
-    async def drain(self, progress: Progress) -> None:
-        """Wait for the rows in flight, and insert them. No cached row is overwritten: each row has its own slot."""
-        await self._receive(progress)
-
     def _loaded(self) -> None:
         """Plan again the present window and those after it that had been planned, with the ends that they had."""
         if not self._stops:
@@ -314,14 +310,14 @@ class LookaheadClient(EmbeddingClient):
 
         Wait for the window's rows, evict rows, and begin to fetch rows for the window after it.
         """
-        await self._receive(progress)
+        await self.drain(progress)
         if self._window is not None:
             del self._stops[self._window.first]
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
             self._start(wanted=Rows(), dirty=None)
-            await self._receive(progress)
+            await self.drain(progress)
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
                 self._must_ask = False
@@ -333,7 +329,7 @@ class LookaheadClient(EmbeddingClient):
         staying = self._held if following is None else self._held[~following.is_leaving_H]
         while len(missing := staying[~self._cache.is_cached_S[staying.slots]]):  # a recovery may leave new gaps
             self._start(missing, dirty=None)
-            await self._receive(progress)
+            await self.drain(progress)
         if following is not None:
             dirty = self._evict(following, progress.step)
             self._hold(following)
@@ -413,8 +409,8 @@ class LookaheadClient(EmbeddingClient):
             self.traffic.sent_bytes += dirty.touch_bytes
         self._under_way = wanted, self._requests.start(requests)
 
-    async def _receive(self, progress: Progress) -> None:
-        """Wait for the message under way, if any, and insert the rows that it fetches."""
+    async def drain(self, progress: Progress) -> None:
+        """Wait for the rows in flight, and insert them. No cached row is overwritten: each row has its own slot."""
         if self._under_way is None:
             return
         rows, sent = self._under_way
@@ -436,12 +432,12 @@ class LookaheadClient(EmbeddingClient):
             samples=progress.samples + len(batch.labels_B),
             previous_samples=progress.samples,
         )
-        await self._receive(after)
+        await self.drain(after)
         dirty = self._held[self._cache.dirty_S[self._held.slots] > 0]
         self._start(wanted=Rows(), dirty=self._take_dirty(dirty, after.step))
         self._must_ask = True
         overlap()
-        await self._receive(after)
+        await self.drain(after)
         self._flushing = None
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:

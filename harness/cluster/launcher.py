@@ -76,10 +76,7 @@ class Launcher:
                 raise RunFailed(f"{context.rank} could not be started: {error}; check memory and limits") from error
 
     def _server_of(self, rank: Rank) -> ForkServer:
-        """The server of the rank's host; without a host, that of the living host with the fewest processes.
-
-        Ranks of lost hosts are moved to others first. Raises RunFailed if all hosts were lost.
-        """
+        """The server of the rank's host, once ranks of lost hosts have moved; without a host, the emptiest one."""
         lost = self.lost_hosts()
         living = [server for server in self._servers if server.lost is None]
         if not living:

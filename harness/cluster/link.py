@@ -127,15 +127,12 @@ class ControlLink:
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
-        """Publish the own ``address`` in a generation, and wait for those of its members. Raises WorldBroken.
-
-        An order to join another generation means that this one is abandoned; the order is kept for :meth:`order`.
-        """
+        """Publish the own ``address`` in a generation, and wait for those of all members. Raises WorldBroken."""
         self.send("publish", generation, address)
         while True:
             kind, *values = self._await("addresses", "broken", "join")
             if kind == "join":
-                self._order = values[0], values[1]
+                self._order = values[0], values[1]  # for :meth:`order`; this generation was abandoned
             elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
             elif kind == "addresses":

@@ -110,14 +110,11 @@ class Processes:
         del self._by_rank[rank]
 
     def close(self) -> None:
-        """Wait for processes that were ordered to stop; kill and reap each that has not ended after two seconds.
-
-        After ten seconds more, one that still lives is left: it ends when the kernel lets it.
-        """
+        """Wait two seconds for processes that were ordered to stop; kill the others, and wait ``END_S`` for them."""
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()
-        self._await_all(END_S)
+        self._await_all(END_S)  # one that still lives then is left: it ends when the kernel lets it
         self.launcher.close()
 
     def _await_all(self, timeout_s: float) -> None:

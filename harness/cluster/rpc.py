@@ -84,15 +84,12 @@ class RpcCluster(Cluster):
         )
 
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
-        """Send a request without waiting: messages of a step as words, all others pickled.
-
-        With :class:`CopyShard` goes what a rank needs to ask another one: their names in the RPC world.
-        """
+        """Send a request without waiting: messages of a step as words, all others pickled."""
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
             return self._call(rank, *_message(request))
-        workers = self._workers if isinstance(request, CopyShard) else None
+        workers = self._workers if isinstance(request, CopyShard) else None  # the rank asks another one
         return self._call(rank, wire.on_rank, "serve", wire.without_slices(request), workers)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:

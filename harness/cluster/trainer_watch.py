@@ -52,17 +52,14 @@ class TrainerWatch:
 
     @property
     def problem(self) -> str | None:
-        """Why it must be killed, in words: it has missed a deadline, or closed its connection. Else None.
-
-        Waits at most ``END_S`` seconds for the end of a process that has closed its connection.
-        """
+        """Why it must be killed, in words: it missed a deadline, or closed its connection without ending. Else None."""
         if CHIEF in self._connections:
             return self._progress.problem
         if CHIEF in self._connections.stuck:
             return self._progress.silence  # in the middle of a message
         if not self._has_met:
             return None
-        self._processes[CHIEF].join(END_S)
+        self._processes[CHIEF].join(END_S)  # it has closed its connection, and should end now
         return None if self.has_ended else "closed its connection"
 
 

@@ -64,10 +64,7 @@ class HostsLauncher(Launcher):
 
 
 def _shares(server: ForkServer, probe: Path, text: str) -> bool:
-    """Whether a process on the server's host finds ``text`` in the file ``probe`` and can write there.
-
-    The file has its content again afterwards.
-    """
+    """Whether a process on the server's host finds ``text`` in the file ``probe``, and can change it for a moment."""
     server.fork(_answer_probe, probe, text, server.host).join()
     is_shared = probe.read_text() == text + server.host
     probe.write_text(text)

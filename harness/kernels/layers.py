@@ -68,10 +68,8 @@ inlined = numba.njit(nogil=True, error_model="numpy")
 
 
 SHARE_UNIT = 16
-"""Samples, or rows of a weight matrix, that shares keep together: two tiles of products with vectors of 512 bits.
-
-A tile that is not full takes as long as a full one.
-"""
+"""Samples, or rows of a weight matrix, that shares keep together: two tiles of a product (512 bits), where a tile that
+is not full takes as long as a full one."""
 
 
 @inlined

@@ -147,10 +147,7 @@ class Child:
         return code
 
     def close(self, within_s: float = 0.0) -> int:
-        """Close its input, wait for its end, kill it after ``within_s`` as :meth:`end`, close its output.
-
-        Returns its exit code.
-        """
+        """Close its input, wait for its end, kill it after ``within_s``, close its output; returns the exit code."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         code = self.end(within_s)

@@ -249,7 +249,6 @@ class FileStore(Store):
         return without_writer(record.path)  # events name a file alike on every machine
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """See :meth:`harness.core.faults.FileFaults.flip_bit`."""
         if (record := self._newest_file(rank)) is None:
             return None
         place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
