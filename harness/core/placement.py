@@ -97,8 +97,8 @@ def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[in
 def budget_rows(num_rows: int, r: float) -> int:
     """K, the most rows that a priority save of a shard writes of a tracked table: ``max(1, floor(r * num_rows))``.
 
-    ``num_rows``: those of the table on the shard. K is 0 if there is none. ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float
-    product is 28.999999999999996.
+    ``num_rows``: those of the table on the shard. K is 0 if there is none. ``r`` counts as a decimal: 0.29 of 100 rows
+    are 29, although the float product is 28.999999999999996.
     """
     return min(num_rows, max(1, math.floor(exact(r) * num_rows)))
 

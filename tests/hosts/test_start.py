@@ -16,7 +16,7 @@ from harness.core.plans import HostMap
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher
 from harness.hosts.start import words_of
-from harness.processes.control import limit_silence_of_all, interface_of
+from harness.processes.control import interface_of, limit_silence_of_all
 
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = f"env PYTHONPATH={ROOT} {sys.executable} {ROOT}/tests/hosts/wrong_servers.py"

@@ -62,8 +62,8 @@ def test_batches_of_any_size_follow_one_another(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_is_taken_once_whoever_asks_for_it(backend: str) -> None:
-    """Asked for by apply_pending(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
-    state(): the same bits.
+    """Asked for by apply_pending(), once or twice or of one thread alone, or left to the next batch, to a prediction or
+    to state(): the same bits.
     """
     batches = [batch_of(num_samples, seed=2) for num_samples in (64, 64, 9)]
     torch.set_num_threads(2)
