@@ -142,9 +142,9 @@ class Injected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(Event):
-    """Ranks were found dead: PS ranks by a failed request to them, trainers by a failed exchange between trainers.
+    """PS or compute ranks were found dead, by a request to them that failed.
 
-    machine: detail (by rank the transport's error, or how a trainer ended), seconds (from request to failure).
+    machine: detail (by rank how it ended, or the transport's error), seconds (from request to failure).
     """
 
     kind: ClassVar[str] = "lost"
@@ -156,8 +156,6 @@ class Lost(Event):
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world, or by spares of the present one.
-
-    New trainers join the next world, between two steps.
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive
     and was killed: pid, action}. For a rank that missed a deadline, mute also has why, and seconds since the generation

@@ -238,9 +238,6 @@ class ForkedProcess:
     def pause(self) -> None:
         self.send(signal.SIGSTOP)
 
-    def resume(self) -> None:
-        self.send(signal.SIGCONT)
-
     def send(self, number: signal.Signals) -> None:
         """Have a signal sent, without waiting; a no-op if the process has ended."""
         self.server.send("signal", self.number, number)

@@ -91,14 +91,14 @@ def test_a_process_is_stopped_continued_and_killed(server: ForkServer) -> None:
     process.pause()
     while not process.is_paused:
         time.sleep(0.001)
-    process.resume()
+    process.send(signal.SIGCONT)
     assert not process.is_paused
     process.join(0.01)
     assert (process.exitcode, server.num_running) == (None, 1)
     process.kill()
     process.join(PATIENCE_S)
     assert (process.exitcode, server.num_running) == (-signal.SIGKILL, 0)
-    process.resume()
+    process.send(signal.SIGCONT)
     assert process.is_paused
 
 
