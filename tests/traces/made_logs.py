@@ -124,30 +124,6 @@ def fta(downs: Sequence[Down]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def iso(minute: int | None) -> str | None:
-    return None if minute is None else str(BEGAN + timedelta(minutes=minute))
-
-
-def job(status: str, *attempts: tuple[int | None, int | None], servers: Sequence[str] = ("m1",)) -> dict[str, Any]:
-    """With attempts from minute to minute, all on the same servers."""
-    detail = [{"ip": server, "gpus": ["gpu0"]} for server in servers]
-    tried = [{"start_time": iso(start), "end_time": iso(end), "detail": detail} for start, end in attempts]
-    return {"status": status, "vc": "ee9e8c", "jobid": "a_1", "attempts": tried, "submitted_time": iso(0), "user": "c"}
-
-
-def philly(downs: Sequence[Down]) -> str:
-    """A job for each: its attempt fails, and the next one starts when the server is back; else the job failed."""
-    return json.dumps(
-        [
-            job("Failed", (down.start - 30, down.start), servers=[f"m{down.node}"])
-            if down.end is None
-            else job("Pass", (down.start - 30, down.start), (down.end, down.end + 60), servers=[f"m{down.node}"])
-            for down in downs
-        ],
-        indent=1,
-    )
-
-
 def intervals(downs: Sequence[Down], *, per_minute: float = 60, base: float = 0) -> str:
     """In units of which a minute has ``per_minute``."""
 
@@ -163,7 +139,6 @@ WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
     "bamboo": bamboo,
     "skypilot": skypilot,
     "fta": fta,
-    "philly": philly,
     "intervals": intervals,
 }
 
@@ -200,17 +175,12 @@ def made(rng: Rng) -> list[Down]:
 def count_records(format: str, content: bytes) -> tuple[int, int]:
     """How many records the importer may have read at least and at most, counted another way."""
     text = content.decode("utf-8-sig")
-    log: Any = json.loads(text) if format in ("infinitehbd", "skypilot", "philly") else None
+    log: Any = json.loads(text) if format in ("infinitehbd", "skypilot") else None
     match format:
         case "skypilot":
             least = most = sum(max(0, int(before) - int(after)) for before, after in itertools.pairwise(log["data"]))
         case "infinitehbd":
             least, most = sum(event["event_type"] == "fault_start" for event in log), len(log)
-        case "philly":
-            tried = [(job, attempt) for job in log for attempt in job["attempts"]]
-            failed = [each for job, each in tried if each is not job["attempts"][-1] or job["status"] == "Failed"]
-            servers = [{detail["ip"].strip() for detail in each["detail"]} for each in failed]
-            least = most = sum(max(1, len(ips)) for ips in servers)
         case "fta":
             lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
             least, most = 0, sum(len(row) in (8, 9) and row[5].strip() not in ("1", "event_type") for row in lines)

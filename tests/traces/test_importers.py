@@ -13,10 +13,10 @@ import pytest
 import harness.traces.importers
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.importers import FORMATS, doubts, findings, intervals, lanl, read_log, spot, training
+from harness.traces.importers import FORMATS, doubts, findings, infinitehbd, intervals, lanl, read_log, spot
 from harness.traces.importers.findings import LogFormat
 from tests.traces import made_logs
-from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
+from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, lanl_line, minutes, read
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
     assert log.licence == "not stated"
     assert log.checksum.startswith("sha256:")
     assert len(log.nodes) == (NUM_NODES if format in ("lanl", "fta", "bamboo") else 4)
-    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "fta", "philly") else None)
+    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "fta") else None)
 
 
 @pytest.mark.parametrize("with_prices", [True, False])
@@ -131,7 +131,7 @@ RULES = [
     ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {findings.ORDER: 1}), ":3"),
     ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({spot.GONE: 1}, {}), ":3"),
     ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {spot.THERE: 1}), ":2"),
-    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({training.NO_START: 1}, {}), ": record 1"),
+    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {}), ": record 1"),
     ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {findings.ORDER: 1}), ": record 2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
@@ -140,16 +140,6 @@ RULES = [
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1}), ":2"),
     ("intervals", "node,start,end\n,5,9\nb,6,7", 1, ({intervals.NO_NODE: 1}, {}), ":2"),
     ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {}), ":2"),
-    ("philly", json.dumps([job("Failed", (60, None))]), 0, ({training.NO_END: 1}, {}), ": record 1"),
-    ("philly", json.dumps([job("Failed", (60, 50))]), 0, ({training.BACKWARDS: 1}, {}), ": record 1"),
-    ("philly", json.dumps([job("Pass", (60, 90), (90, 99))]), 1, ({}, {training.STEPS_BACK: 1}), ": record 1"),
-    (
-        "philly",
-        json.dumps([job("Pass", (6, 9)), job("Failed", (6, 9), servers=())]),
-        0,
-        ({training.NO_SERVER: 1}, {}),
-        ": record 2",
-    ),
 ]
 
 
@@ -306,20 +296,6 @@ def test_an_end_belongs_to_the_fault_of_its_type(tmp_path: Path) -> None:
     assert [(outage.start_h / 24, (outage.end_h or 0) / 24) for outage in log.outages] == [(1, 3), (3, 9)]
 
 
-def test_which_attempts_failed(tmp_path: Path) -> None:
-    """Those that another one followed, and the last one of a failed job, on every server; none that a user killed."""
-    jobs = [
-        job("Pass", (10, 20), (25, 40), servers=("m1", "m2")),
-        job("Killed", (10, 30), servers=("m3",)),
-        job("Failed", (50, 60), servers=("m3",)),
-        job("Failed"),
-    ]
-    log = read(tmp_path, "philly", json.dumps(jobs), strict=True)
-    found = [(outage.node, round(outage.start_h * 60), outage.end_h) for outage in log.outages]
-    assert found == [("m1", 20, pytest.approx(25 / 60)), ("m2", 20, pytest.approx(25 / 60)), ("m3", 60, None)]
-    assert log.nodes == ("m1", "m2", "m3")
-
-
 def test_one_system_of_many(tmp_path: Path) -> None:
     """With a system its records alone are read; without, nodes of all carry their system's number."""
     text = f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '60', node='1', system=2)}"
@@ -378,11 +354,6 @@ WRONG = [
     ("skypilot", f"{SKY}[0, 0]}}", ": data: expected a count of instances above 0"),
     ("skypilot", f"{SKY}[1, 1e9]}}", ": data.1: expected less than or equal to 10000, got 1000000000.0"),
     ("skypilot", f'{SKY}[1, 2], "prices": [1]}}', ": expected 2 prices, one for each count"),
-    ("philly", json.dumps([job("Pass")]), ": expected an attempt with a server and a time"),
-    (
-        *("philly", json.dumps([job("Pass", (1, 2))]).replace("01 00:02", "32 00:02")),
-        ": record 1: attempts.0.end_time: expected a date and time like 2017-10-07 01:12:09, got '2004-10-32",
-    ),
 ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.core.errors import TraceError
 from harness.traces.gaps import equal_gaps
-from harness.traces.importers import intervals, lanl, spot, training
+from harness.traces.importers import infinitehbd, intervals, lanl, spot
 from harness.traces.importers.findings import DOWN, HOUR_S, FailureLog, Findings, LogFormat, Outage, counted
 from harness.traces.trace import read_utf8
 
@@ -36,7 +36,7 @@ class Importer:
 _OF_ALL = ("format", "strict", "merge_h", "licence")  # options
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
-        read=training.read_infinitehbd,
+        read=infinitehbd.read,
         has_calendar=False,
         options=("censored",),
     ),
@@ -57,10 +57,6 @@ FORMATS: dict[str, Importer] = {
     "fta": Importer(
         read=intervals.read_fta,
         has_calendar=None,
-    ),
-    "philly": Importer(
-        read=training.read_philly,
-        has_calendar=True,
     ),
     "intervals": Importer(
         read=intervals.read_intervals,

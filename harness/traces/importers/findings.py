@@ -1,7 +1,7 @@
 """A clean FailureLog from the records of a log, which are pydantic models; faulty ones are counted by their rule.
 
 A wrong value raises a TraceError that names its place, what was expected, and the value. Types of fields are ``Name``
-of a node, ``Number``, ``Count``, and dates (``date_seconds``).
+of a node, ``Number`` and ``Count``.
 """
 
 import csv
@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -99,7 +98,7 @@ class LogFormat(Parameters):
     """The options by which a log is read: the words of ``run.py trace import``."""
 
     format: str = ""
-    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, philly or intervals."""
+    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta or intervals."""
     strict: bool = False
     """Whether a file with a record that a rule drops or mends is refused."""
     merge_h: Annotated[float, Field(ge=0)] | None = None
@@ -270,7 +269,6 @@ class Findings:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 _MAX_NAME = 128  # characters of a node's name
-_1970 = datetime(1970, 1, 1)
 
 
 class Record(BaseModel):
@@ -333,17 +331,6 @@ Number = Annotated[float, BeforeValidator(_number)]
 """A finite number, or its text."""
 Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 """A whole number, or its text."""
-
-
-def date_seconds(value: Any, *, formats: Sequence[str], like: str) -> float:
-    """Seconds since 1970 of a date and time in one of ``formats`` (of ``strptime``), in the log's own time zone.
-
-    Raises ValueError, which pydantic reports, for any other value. ``like``: an example for the message.
-    """
-    for form in formats if isinstance(value, str) else ():
-        with suppress(ValueError):
-            return (datetime.strptime(value, form) - _1970).total_seconds()
-    raise ValueError(f"expected a date and time like {like}")
 
 
 def counted(numbers: Mapping[str, int], most: int = 5) -> str:

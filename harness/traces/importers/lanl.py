@@ -5,13 +5,14 @@ minutes. Local times are not corrected for daylight saving: where the clock chan
 failures is an hour too long or too short.
 """
 
-from functools import partial
-from typing import Annotated
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from harness.core.errors import TraceError
-from harness.traces.importers.findings import Count, Findings, Number, Record, csv_rows, date_seconds, shown
+from harness.traces.importers.findings import Count, Findings, Number, Record, csv_rows, shown
 
 NOT_POSITIVE = "records with down time <= 0 dropped"
 NO_TIME = "records without a start dropped"
@@ -24,9 +25,18 @@ _CAUSES = slice(19, 25)  # facilities, hardware, human error, network, undetermi
 _MAX_NODES = 100_000
 _COLUMNS = {0: "System", 2: "nodes", 6: "nodenumz", 16: "Prob Started", 17: "Prob Fixed", 18: "Down Time"}
 _US_FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%y %H:%M")
-_Date = Annotated[
-    float, BeforeValidator(partial(date_seconds, formats=_US_FORMATS, like="6/21/2005 10:54, month first"))
-]
+_1970 = datetime(1970, 1, 1)
+
+
+def _seconds(value: Any) -> float:
+    """Seconds since 1970 on the clock of the log."""
+    for form in _US_FORMATS:
+        with suppress(ValueError):
+            return (datetime.strptime(str(value), form) - _1970).total_seconds()
+    raise ValueError("expected a date and time like 6/21/2005 10:54, month first")
+
+
+_Date = Annotated[float, BeforeValidator(_seconds)]
 
 
 class _Line(Record):
