@@ -133,12 +133,25 @@ def intervals(downs: Sequence[Down], *, per_minute: float = 60, base: float = 0)
     return "\n".join(["node,start,end", *(f"n{down.node},{text(down.start)},{text(down.end)}" for down in downs)])
 
 
+def slurm(downs: Sequence[Down]) -> str:
+    """As ``sacctmgr show event -P`` prints it."""
+
+    def text(minute: int | None) -> str:
+        return "Unknown" if minute is None else (BEGAN + timedelta(minutes=minute)).isoformat()
+
+    lines = ["Cluster|NodeName|TimeStart|TimeEnd|State|Reason|User"]
+    for down in downs:
+        lines.append(f"lab|n{down.node}|{text(down.start)}|{text(down.end)}|DOWN*|Not responding|slurm(64030)")
+    return "\n".join(lines) + "\n"
+
+
 WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
     "infinitehbd": infinitehbd,
     "lanl": lanl,
     "bamboo": bamboo,
     "skypilot": skypilot,
     "fta": fta,
+    "slurm": slurm,
     "intervals": intervals,
 }
 
@@ -184,6 +197,8 @@ def count_records(format: str, content: bytes) -> tuple[int, int]:
         case "fta":
             lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
             least, most = 0, sum(len(row) in (8, 9) and row[5].strip() not in ("1", "event_type") for row in lines)
+        case "slurm":
+            least = most = sum(bool(line.replace("|", "").strip()) for line in io.StringIO(text, newline=None)) - 1
         case _:
             rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(field.strip() for field in row)]
             firsts = [row[0].strip().lower() in ("system", "node") or row[-1].strip() == "Same Event" for row in rows]

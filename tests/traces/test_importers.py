@@ -13,7 +13,7 @@ import pytest
 import harness.traces.importers
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.importers import FORMATS, doubts, findings, infinitehbd, intervals, lanl, read_log, spot
+from harness.traces.importers import FORMATS, doubts, findings, infinitehbd, intervals, lanl, read_log, slurm, spot
 from harness.traces.importers.findings import LogFormat
 from tests.traces import made_logs
 from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, lanl_line, minutes, read
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
     assert log.licence == "not stated"
     assert log.checksum.startswith("sha256:")
     assert len(log.nodes) == (NUM_NODES if format in ("lanl", "fta", "bamboo") else 4)
-    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "fta") else None)
+    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "fta", "slurm") else None)
 
 
 @pytest.mark.parametrize("with_prices", [True, False])
@@ -122,6 +122,8 @@ def test_bytes_that_do_not_matter(tmp_path: Path, format: str) -> None:
 HALF = lanl_line("1/1/2002 1:00", "1/1/2002 2:00", "60", node="1")  # a second, faultless record
 
 Counts = tuple[dict[str, int], dict[str, int]]  # dropped, changed
+EVENTS = "NodeName|TimeStart|TimeEnd|State|Reason"  # of Slurm
+DAY = "2026-01-05T00:00:00|2026-01-06T00:00:00"
 
 RULES = [
     ("intervals", "a,9,5\nb,6,7", 1, ({findings.NEGATIVE: 1}, {}), ":1"),
@@ -138,8 +140,10 @@ RULES = [
     ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1}), ":2"),
-    ("intervals", "node,start,end\n,5,9\nb,6,7", 1, ({intervals.NO_NODE: 1}, {}), ":2"),
     ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {}), ":2"),
+    ("slurm", f"{EVENTS}\n|{DAY}||Cluster Registered TRES\na|{DAY}|DOWN|", 1, ({slurm.NO_NODE: 1}, {}), ":2"),
+    ("slurm", f"{EVENTS}\na|{DAY}|IDLE~|\nb|{DAY}|DOWN|", 1, ({slurm.UP: 1}, {}), ":2"),
+    ("slurm", f"{EVENTS}\na|{DAY}|MAINT|\nb|{DAY}|DOWN|", 1, ({slurm.PLANNED: 1}, {}), ":2"),
 ]
 
 
@@ -232,6 +236,47 @@ def test_an_outage_that_begins_where_another_ends_is_named(tmp_path: Path, text:
     assert (outage.start_h, outage.end_h) == (1, end_h)
 
 
+MADE_EVENTS = """\
+NodeName|Start|End|State|Reason|User
+a1|2026-01-05T22:00:00|2026-01-06T08:11:03|DOWN*|Not responding|slurm(64030)
+a1|2026-01-06T08:11:03|2026-01-06T10:00:00|DRAIN|scheduled swap of DIMM "B3"|root(0)
+b1|2026-01-06T12:00:00|2026-01-06T18:00:00|MAINT|quarterly maintenance|root(0)
+b2|2026-01-06T12:00:00|2026-01-06T15:00:00|DRAINED$|racks 3 and 4|root(0)
+b2|2026-01-06T15:00:00|2026-01-06T18:00:00|DOWN*|Not responding|slurm(64030)
+|2026-01-06T12:00:00|2026-01-06T18:00:00||Cluster Registered TRES|
+b1|2026-01-07T00:00:00|2026-01-07T01:00:00|DRAIN|Kernel upgrade|root(0)
+b1|2026-01-07T06:00:00|2026-01-07T07:00:00|DRNG@|Reboot ASAP|root(0)
+a2|2026-01-08T00:00:00|Unknown|DRNG@|GPU 3 fell off the bus (Xid 79)|healthcheck(995)
+a1|2026-01-08T06:00:00|2026-01-08T07:00:00|IDLE+DRAIN|unscheduled maintenance|root(0)
+a1|2026-01-08T12:00:00|2026-01-08T13:00:00|INVAL||slurm(64030)
+"""
+
+
+def test_events_of_slurm(tmp_path: Path) -> None:
+    """Law: a failure is an outage that did not begin as planned, by the state or by the reason of its first event.
+
+    Down and then drained is one failure; a node that is switched off for maintenance has none. An end may be unknown.
+    """
+    log = read(tmp_path, "slurm", MADE_EVENTS)
+    found = [(each.start_h, each.node, each.end_h) for each in log.outages]
+    assert found == [(22, "a1", 34), (72, "a2", None), (78, "a1", 79), (84, "a1", 85)]
+    assert log.dropped == {slurm.NO_NODE: 1, slurm.PLANNED: 5, slurm.SAME: 1}
+    assert log.reasons == {"Not responding": 1, "GPU 3 fell off the bus (Xid 79)": 1, "unscheduled maintenance": 1}
+    assert (log.began, log.nodes, log.num_read) == ("2026-01-05T00:00:00", ("a1", "a2", "b1", "b2"), 11)
+    assert log.columns.startswith("columns: NodeName as node, Start as start, End as end, Reason as reason, State as s")
+    commas = MADE_EVENTS.replace('"', "").replace("|", ",")
+    assert read(tmp_path, "slurm", commas).outages == log.outages
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"no logs of real clusters at {REAL}")
+def test_the_sample_of_slurm() -> None:
+    """The same of the sample: four failures of two nodes, the maintenance of two others, a line of the cluster."""
+    log = read_log(REAL / "slurm" / "events.txt", LogFormat(format="slurm"))
+    assert [each.node for each in log.outages] == ["node017", "node021", "node021", "node017"]
+    assert [each.repair_h and round(each.repair_h, 3) for each in log.outages] == [11.622, 0.207, None, 0.041]
+    assert (log.num_read, log.dropped[slurm.PLANNED], log.dropped[slurm.NO_NODE]) == (8, 2, 1)
+
+
 def test_an_empty_beginning_is_named(tmp_path: Path) -> None:
     """Hours before the first record count as hours without a failure: said if they are more than 5 % of the log."""
     text = "\n".join(f"m{k},{39_600 + k * k * 90}," for k in range(21))
@@ -285,6 +330,8 @@ def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:
     log = read(tmp_path, "intervals", text, columns="node:node,start:wann,end:bis")
     (outage,) = log.outages
     assert (outage.start_h, outage.end_h, log.reasons) == (8, 10, {})
+    with pytest.raises(TraceError, match=r"intervals:1: expected one column named node, got 'the columns was, w"):
+        read(tmp_path, "intervals", text, columns="start:wann")
 
 
 def test_an_end_belongs_to_the_fault_of_its_type(tmp_path: Path) -> None:
@@ -310,6 +357,7 @@ def test_one_system_of_many(tmp_path: Path) -> None:
 
 SKY = '{"metadata": {"gap_seconds": 60}, "data": '
 YEARS = "expected times from 0 (or 1970) to the year 2100, got "
+STATE = ":2: state: expected a node state of Slurm such as DOWN*, DRAIN or MAINT, got "
 
 WRONG = [
     ("intervals", b" \r\n ", ": expected a log of failures, got an empty file"),
@@ -333,6 +381,13 @@ WRONG = [
         *("intervals", "node,start\na,2026-03-02\nb,2026-03-02T01:00Z"),
         ":3: expected a date as before, got a date with a zone; write all times in one way",
     ),
+    ("intervals", "node,start\n,1", ":2: node: expected the name of a machine, got null"),
+    ("slurm", "Node|Start\na|1", ":1: expected one column named state, got 'the columns Node, Start'; columns=node:N"),
+    ("slurm", f"{EVENTS}\na|{DAY}|up 3 days|", f"{STATE}'up 3 days'"),
+    ("slurm", f"{EVENTS}\na|{DAY}||", f"{STATE}''"),
+    ("slurm", f"{EVENTS}\na|{DAY}|DOWN|fan | disk", ":2: expected 5 columns as in the first line, got 6"),
+    ("slurm", f"{EVENTS}\na|Jan 5|Unknown|DOWN|", ":2: start: expected a finite number, or a date like 2026-01-31"),
+    ("slurm", f"{EVENTS}\n|{DAY}||", ": expected at least one event of a node, got none"),
     ("bamboo", "add,0,a", ":1: expected 'milliseconds,add|remove,instance', got 'add,0,a'"),
     ("lanl", "a,b,c", ":1: expected 26 columns, got 3"),
     ("lanl", LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19: expected 'Down Time', got 'Up Time'"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.core.errors import TraceError
 from harness.traces.gaps import equal_gaps
-from harness.traces.importers import infinitehbd, intervals, lanl, spot
+from harness.traces.importers import infinitehbd, intervals, lanl, slurm, spot
 from harness.traces.importers.findings import DOWN, HOUR_S, FailureLog, Findings, LogFormat, Outage, counted
 from harness.traces.trace import read_utf8
 
@@ -57,6 +57,11 @@ FORMATS: dict[str, Importer] = {
     "fta": Importer(
         read=intervals.read_fta,
         has_calendar=None,
+    ),
+    "slurm": Importer(
+        read=slurm.read,
+        has_calendar=None,
+        options=("unit", "columns", "censored"),
     ),
     "intervals": Importer(
         read=intervals.read_intervals,

@@ -98,7 +98,7 @@ class LogFormat(Parameters):
     """The options by which a log is read: the words of ``run.py trace import``."""
 
     format: str = ""
-    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta or intervals."""
+    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, slurm or intervals."""
     strict: bool = False
     """Whether a file with a record that a rule drops or mends is refused."""
     merge_h: Annotated[float, Field(ge=0)] | None = None
@@ -106,17 +106,17 @@ class LogFormat(Parameters):
     licence: str = ""
     """Licence of the log, for the header; without it, that of a published file known byte for byte, or "not stated"."""
     censored: str | None = None
-    """For `intervals`, `bamboo`, `lanl`, `infinitehbd`: a regular expression found in reasons that are no failures,
-    such as `owner|maintenance`, in any case of letters."""
+    """For `intervals`, `slurm`, `bamboo`, `lanl`, `infinitehbd`: a regular expression found in reasons that are no
+    failures, such as `owner|maintenance`, in any case of letters."""
     system: Annotated[int, Field(ge=0)] | None = None
     """For `lanl`: number of the system whose failures are taken; without it, those of all systems."""
     by: Literal["slot", "instance"] = "slot"
     """For `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
     unit: Literal["ms", "s", "m", "h", "d"] = "s"
-    """For `intervals`: unit of start and end that are numbers."""
+    """For `intervals`, `slurm`: unit of start and end that are numbers."""
     columns: str | None = None
-    """For `intervals`: names of the file's columns, as `node:HOST,start:DOWN,end:UP,reason:WHY`; for columns that are
-    named otherwise than in docs/TRACES.md."""
+    """For `intervals`, `slurm`: names of the file's columns, as `node:HOST,start:DOWN,end:UP,reason:WHY`; for columns
+    that are named otherwise than in docs/TRACES.md."""
 
 
 class Findings:
@@ -131,7 +131,7 @@ class Findings:
         self.changed: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.censored: Counter[str] = Counter()
-        self.has_dates, self.columns = False, ""
+        self.time_kind, self.columns = "", ""
         try:
             self._no_failure = None if how.censored is None else re.compile(how.censored, re.IGNORECASE)
         except re.error as error:
@@ -247,14 +247,15 @@ class Findings:
         is ``hour mod 24``; others begin at their own 0. ``has_calendar`` None: the log has one if its last time lies in
         1990 or later. Raises TraceError if then some times count from 1970 and some from 0.
         """
-        if has_calendar is None and not self.has_dates:
+        has_dates = self.time_kind.startswith("a date")
+        if has_calendar is None and not has_dates:
             has_calendar = self.last_s >= CALENDAR_S
             if has_calendar and self.first_s < CALENDAR_S:
                 raise TraceError(
                     f"{self.source}: expected all times since 1970 or all since the log's beginning, "
                     f"got {self.first_s:.15g} s and {self.last_s:.15g} s"
                 )
-        if not (has_calendar or self.has_dates):
+        if not (has_calendar or has_dates):
             return 0.0, None
         zero_s = self.first_s // DAY_S * DAY_S
         return zero_s, datetime.fromtimestamp(zero_s, UTC).replace(tzinfo=None).isoformat()
@@ -297,10 +298,11 @@ def read_json(model: Any, text: str, source: str) -> Any:
 def csv_rows(text: str, source: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """Yield ``file:line`` and the stripped fields of each CSV row; rows with empty fields only are skipped.
 
-    LF, CRLF and CR end lines. A quoted field may hold line breaks; the line is then the row's last one. Raises
-    TraceError for text that is no CSV.
+    LF, CRLF and CR end lines. A quoted field may hold line breaks; the line is then the row's last one. Between ``|``
+    nothing is quoted. Raises TraceError for text that is no CSV.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    quoting = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter, quoting=quoting)
     try:
         for row in reader:
             fields = [field.strip() for field in row]
