@@ -9,7 +9,7 @@ from warnings import catch_warnings
 import numpy as np
 from pydantic import ValidationError
 
-from analysis.figures import colour, legend, log_scale, style, to_svg
+from analysis.figures import colour, legend, log_scale, style, to_svg, write_figure
 from analysis.load import Frame
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
@@ -18,7 +18,7 @@ from harness.core.events import Injected
 from harness.files import store_errors
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir, flatten, read_config
-from harness.traces.fits import MIN_EVENTS, Fit, verdict
+from harness.traces.fits import MIN_EVENTS, verdict
 from harness.traces.job_trace import job_trace
 from harness.traces.statistics import Level, TraceStatistics, describe
 from harness.traces.trace import Trace
@@ -45,16 +45,12 @@ def draw_trace(stats: TraceStatistics, folder: Path) -> list[Path]:
     """
     if not (levels := _levels(stats)):
         return []
-    paths = [folder / "survival.svg", folder / "survival.png"]
-    with style():
-        figure = _row(levels, 5.2 * len(levels))
+    with style(), store_errors(folder, "written"):
+        figure = _row(levels)
         lines = textwrap.wrap(caption(stats, levels), 78 * len(levels))
         figure.set_figheight(figure.get_figheight() + len(lines) / 6)
         figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=9)
-        with store_errors(folder, "written"):
-            figure.savefig(paths[0], metadata={"Date": None})
-            figure.savefig(paths[1], dpi=150)
-    return paths
+        return write_figure(figure, folder, "survival", ("svg", "png"))
 
 
 def trace_panels(stats: TraceStatistics, prefix: str) -> list[tuple[str, str]]:
@@ -64,7 +60,7 @@ def trace_panels(stats: TraceStatistics, prefix: str) -> list[tuple[str, str]]:
     """
     with style():
         return [
-            (to_svg(_row([level], 5.2), f"{prefix}-survival-{place}", "survival"), caption(stats, [level]))
+            (to_svg(_row([level]), f"{prefix}-survival-{place}", "survival"), caption(stats, [level]))
             for place, level in enumerate(_levels(stats))
         ]
 
@@ -74,19 +70,11 @@ def caption(stats: TraceStatistics, levels: Sequence[tuple[str, Level]]) -> str:
     counts = (
         f"{LEVELS[name]}: {one.sample.num_events:,} times and {len(one.sample.cut_C):,} cut" for name, one in levels
     )
-    few = [LEVELS[name] for name, level in levels if not _laws(level)]
-    laws = ", and fitted laws (in colour)" if len(few) < len(levels) else ""
-    why = f" No law is drawn for {' and '.join(few)}: fewer than {MIN_EVENTS} times." if few else ""
     return (
         f"{headline(stats)}. Share of the times between failures that are longer than the hours on the axis: observed "
-        f"(black steps, Kaplan-Meier, with its 95 % band; ticks are times cut by the end of the trace){laws}. "
-        f"Of {'; of '.join(counts)}.{why}"
+        "(black steps, Kaplan-Meier, with its 95 % band; ticks are times cut by the end of the trace), and laws fitted "
+        f"to at least {MIN_EVENTS} times (in colour). Of {'; of '.join(counts)}."
     )
-
-
-def _laws(level: Level) -> Sequence[Fit]:
-    """The fits that are drawn: none where the text says that there are too few times to tell laws apart."""
-    return level.fits if level.sample.num_events >= MIN_EVENTS else ()
 
 
 def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
@@ -94,11 +82,11 @@ def _levels(stats: TraceStatistics) -> list[tuple[str, Level]]:
     return [(name, level) for name, level in levels_of(stats) if level.sample.num_events >= _LEAST_GAPS]
 
 
-def _row(levels: Sequence[tuple[str, Level]], width: float) -> "Figure":
-    """Survival curves of each level (gaps of one rank, of any rank), side by side; ``width`` in inches."""
+def _row(levels: Sequence[tuple[str, Level]]) -> "Figure":
+    """Survival curves of each level (gaps of one rank, of any rank), side by side."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
-    figure = Figure(figsize=(width, 3.6), layout="constrained")
+    figure = Figure(figsize=(5.2 * len(levels), 3.6), layout="constrained")  # inches
     for (name, level), axes in zip(levels, figure.subplots(1, len(levels), squeeze=False)[0], strict=True):
         _survival(axes, level)
         axes.set_title(LEVELS[name], fontsize=11, loc="left")
@@ -118,25 +106,20 @@ def _survival(axes: "Axes", level: Level) -> None:
     hours_T = curve.quantiles[chosen]
     look: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
     axes.fill_between(hours_T, band.low.probabilities[chosen], band.high.probabilities[chosen], **look)
-    grid_G = _grid(level)
+    ended_E, last_h = level.sample.ended_E, max(curve.quantiles[-1], level.sample.cut_C.max(initial=0.0))
+    first_h = min(max(float(np.quantile(ended_E, 0.01)) / 2, last_h * 1e-6), last_h / 10)
+    grid_G = np.geomspace(first_h, last_h, 200)
     hours, shares = np.append(min(grid_G[0], hours_T[0]), hours_T), np.append(1.0, curve.probabilities[chosen])
     axes.step(hours, shares, where="post", color=_GREY, linewidth=1.5, label="observed")
     cut_C = np.clip(np.unique(level.sample.cut_C), grid_G[0], None)
     axes.plot(cut_C, shares[np.searchsorted(hours, cut_C, "right") - 1], "|", color=_GREY, markersize=8)
-    for fit in _laws(level):
+    for fit in level.fits if level.sample.num_events >= MIN_EVENTS else ():  # fewer cannot tell laws apart
         tone, dashes = _FAMILY_LOOKS[fit.family]
         axes.plot(grid_G, fit.law.sf(grid_G), color=tone, linestyle=dashes, linewidth=1.2, label=fit.family)
     axes.set(ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
     axes.set_xlabel("hours since the last failure")
     axes.set_ylabel("longer than so many hours")
     log_scale(axes, "x")
-
-
-def _grid(level: Level) -> Any:
-    """The hours at which fitted curves are drawn, over the range of the durations."""
-    last = level.sample.all_N.max()
-    first = max(float(np.quantile(level.sample.ended_E, 0.01)) / 2, last * 1e-6)
-    return np.geomspace(min(first, last / 10), last, 200)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -206,6 +189,6 @@ def _lines(stats: TraceStatistics) -> Iterator[str]:
         dispersed = "" if level.dispersed is None else f", {between(level.dispersed)} as dispersed"
         yield (
             f"A failure of {LEVELS[name]} every {number(level.mtbf_h)} h (95 %: {between(level.poisson)} if "
-            f"Poisson{dispersed}). {verdict(level.fits)}"
+            f"Poisson{dispersed}). {verdict(level.fits, level.sample)}"
         )
     yield from remarks(stats)

@@ -11,14 +11,12 @@ from rich.text import Text
 from analysis.tables import UNKNOWN, Fitted, Heading, rich_table
 from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import Interval, verdict
-from harness.traces.gaps import equal_gaps
 from harness.traces.statistics import Level, TraceStatistics
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """The words for the two kinds of gap between failures."""
 _SIGNIFICANT = 0.05
 _NUM_OFFENDERS = 5
-_EMPTY, _IMPROBABLE = 0.05, 1e-3  # an empty beginning: its share of all hours, and probability if Poisson
 _NOTE = (
     "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as dispersed: "
     "by the scatter of their numbers over ranks, or over windows of time."
@@ -33,11 +31,9 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
     if stats.first == "left_out":
         parts.append(Text(_WINDOW))
     for name, level in levels_of(stats):
-        gaps, num_zero = _counted(level.sample.num_events, "gap"), level.sample.num_zero
-        zero = f"; {num_zero:,} of no length left out" if num_zero else ""
-        title = f"{LEVELS[name]}: {gaps}, {len(level.sample.cut_C):,} censored by the end{zero}"
-        parts += [Text(f"\nTime between failures of {title}", style="bold"), *([_fits(level)] if level.fits else [])]
-        parts += [Text(line) for line in (verdict(level.fits), *_doubts(level))]
+        gaps = f"{_counted(level.sample.num_events, 'gap')}, {len(level.sample.cut_C):,} censored by the end"
+        parts.append(Text(f"\nTime between failures of {LEVELS[name]}: {gaps}", style="bold"))
+        parts += [*([_fits(level)] if level.fits else []), Text(verdict(level.fits, level.sample))]
     return Group(*parts, *map(Text, remarks(stats)), *([Text(_BOUND)] if stats.observed.num_deaths else []))
 
 
@@ -57,8 +53,7 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on an empty beginning, repeated lines, trainers, ranks, groups and repairs, as far as there are any."""
-    yield from _beginning(stats)
+    """Sentences on repeated lines, trainers, ranks, groups and repairs, as far as there are any."""
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
@@ -73,18 +68,6 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
         yield (
             f"Repairs: {num:,} known{unknown}; {mean} h on average, median {median}, nine in ten within {most}, "
             f"longest {longest}."
-        )
-
-
-def _beginning(stats: TraceStatistics) -> Iterator[str]:
-    """A sentence if the hours before the first failure are improbably many, and change the MTBF."""
-    hour_I, length_h = stats.observed.instants[0], stats.observed.length_h
-    share = hour_I[0] / length_h if len(hour_I) else 0.0
-    if share >= _EMPTY and (1 - share) ** len(hour_I) < _IMPROBABLE:
-        rest_h = (length_h - hour_I[0]) / len(hour_I)
-        yield (
-            f"Beginning: no failure in the first {number(hour_I[0])} h, then one every {number(rest_h)} h. If nobody "
-            f"watched these hours, that is the MTBF of any rank, and not {number(stats.system.mtbf_h)} h."
         )
 
 
@@ -125,33 +108,14 @@ def _often(stats: TraceStatistics) -> Fitted:
 
 
 def _fits(level: Level) -> Fitted:
-    texts = Heading("family", is_text=True), Heading("parameters (95 %)", is_text=True)
+    texts = Heading("family", is_text=True), Heading("parameters", is_text=True)
     headings = [texts[0], *map(Heading, ("ΔAIC", "mean, h", "distance", "p at most")), texts[1]]
-    least, rows = min(fit.aic for fit in level.fits), []
-    for fit in sorted(level.fits, key=lambda fit: fit.aic):
+    rows: list[tuple[str, ...]] = []
+    for fit in level.fits:
         p = p_value(fit.p).removeprefix("p ").removeprefix("= ")
-        numbers = f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
-        shown = (f"{name} {number(value)} ({between(fit.intervals[name])})" for name, value in fit.parameters.items())
-        rows.append((fit.family, *numbers, ", ".join(shown)))
+        numbers = f"{fit.aic - level.fits[0].aic:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
+        rows.append((fit.family, *numbers, ", ".join(f"{name} {number(of)}" for name, of in fit.parameters.items())))
     return rich_table(headings, rows)
-
-
-def _doubts(level: Level) -> Iterator[str]:
-    """Sentences on why families could not be fitted, and on p-values that a coarse clock makes too small."""
-    yield from level.refused.values()
-    if (equal := equal_gaps(level.sample.ended_E)) is not None:
-        num, gap_h = equal
-        yield (
-            f"{num:,} of the {level.sample.num_events:,} gaps are {number(gap_h)} h within 2 %: a period of a clock, "
-            "of reports or of a plan, which no law of failures has."
-        )
-        return
-    num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
-    if num >= 20 and num_different < 0.5 * num:
-        yield (
-            f"The {num:,} gaps have only {num_different:,} different values: the log's clock is "
-            "coarse, no smooth law fits its steps, and p is too small."
-        )
 
 
 def _who(stats: TraceStatistics) -> Iterator[str]:

@@ -10,11 +10,10 @@ a window of a log, it is only the rest of a gap that began earlier, and hour 0 f
 short ones. Counted as a whole gap it would bias a fit. ``first="left_out"`` therefore observes each process from its
 first failure on; a rank that never fails is then left out.
 
-Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I instants, R processes.
+Array letters: E deaths, or gaps that ended; C censored gaps, I instants, R processes.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -29,35 +28,25 @@ from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _ROUNDING = 1e-5  # relative: headers give six digits
-_EQUAL = 0.02  # relative difference of gaps that count as equal
-_LEAST_EQUAL = 5
 Per = Literal["rank", "system"]
 First = Literal["counted", "left_out"]
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Durations in hours, above zero. ``ended_E`` have ended; ``cut_C`` are right-censored: they last at least so long.
-
-    ``num_zero``: number of gaps of no length, from hour 0 to a failure at hour 0, which are left out.
-    """
+    """Durations in hours, above zero. ``ended_E`` have ended; ``cut_C`` are right-censored: they last longer."""
 
     ended_E: F64
     cut_C: F64
-    num_zero: int = 0
 
     @property
     def num_events(self) -> int:
         return len(self.ended_E)
 
-    @cached_property
-    def all_N(self) -> F64:
-        return np.append(self.ended_E, self.cut_C)
-
     @property
     def exposure_h(self) -> float:
         """Hours observed: the sum of all durations."""
-        return math.fsum(self.all_N)
+        return math.fsum(self.ended_E) + math.fsum(self.cut_C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +149,8 @@ def first_of(trace: Trace) -> First:
 def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") -> Sample:
     """Times between failures of each rank, or of any rank, in order of (process, time).
 
+    A gap of no length, from hour 0 to a failure at hour 0, is left out.
+
     Raises TraceError for ``per="rank"`` if the trace does not name the ranks, or their number is unknown.
     """
     if per == "system":
@@ -177,21 +168,8 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
     last_R[process_E] = hour_E  # of several, the last
     if first == "left_out":
         last_R, gap_E = last_R[process_E[is_first_E]], gap_E[~is_first_E]
-    rest_R, is_gap_E = observed.length_h - last_R, gap_E > 0
-    return Sample(gap_E[is_gap_E], rest_R[rest_R > 0], int((~is_gap_E).sum()))
-
-
-def equal_gaps(gaps_h: Sequence[float] | F64) -> tuple[int, float] | None:
-    """How many gaps are within 2 % of the median, and the median; None for fewer than 5, or less than half of all.
-
-    So many equal gaps are the period of a clock or of reports, and not times between failures.
-    """
-    gaps_E = np.asarray(gaps_h, np.float64)
-    if len(gaps_E) < _LEAST_EQUAL:
-        return None
-    median_h = float(np.median(gaps_E))
-    num = int((np.abs(gaps_E - median_h) <= _EQUAL * median_h).sum())
-    return (num, median_h) if num >= max(_LEAST_EQUAL, len(gaps_E) / 2) else None
+    rest_R = observed.length_h - last_R
+    return Sample(gap_E[gap_E > 0], rest_R[rest_R > 0])
 
 
 def _number(trace: Trace, key: str) -> float | None:

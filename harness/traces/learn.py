@@ -66,8 +66,8 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     A gap lasts from failure to failure, and the last one is censored. The time before a first failure is left out,
     since it is the rest of a gap. The MTBF is hours / instants, which holds for any law, and not the fitted mean.
 
-    Raises TraceError: too few failures to learn from, gaps that no law fits, parameters that contradict each other, or
-    as ``observe`` and ``gaps_of``.
+    Raises TraceError: too few failures to learn from, parameters that contradict each other, or as ``observe`` and
+    ``gaps_of``.
     """
     observed = observe(trace)
     sizes_I = observed.instants[1]
@@ -110,17 +110,15 @@ def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
     """Parameters of the gaps' law: the gaps (``empirical``), or family and shape by AIC (``fit``)."""
     if how == "empirical":
         return {"model": "empirical", "gaps_h": tuple(gaps.ended_E.tolist())}
-    from harness.traces.fits import TOO_CLOSE, fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
+    from harness.traces.fits import TOO_CLOSE, fits_of  # noqa: PLC0415 - scipy.stats, a third of a second
 
-    fits, _ = fit_all(gaps)
-    if not fits:
-        raise TraceError(f"{trace.source}: no law fits its {gaps.num_events} gaps")
     # the exponential unless another family is clearly better
-    chosen = min(fits, key=lambda found: (found.aic - TOO_CLOSE * (found.family == "exponential"), found.family))
+    chosen = min(fits_of(gaps), key=lambda found: found.aic - TOO_CLOSE * (found.family == "exponential"))
     *shape, _ = chosen.parameters.values()
-    return {"model": chosen.family, "shape": _rounded(shape[0]) if shape else None}
+    # three digits are below its standard error, and any machine's search finds the same
+    return {"model": chosen.family, "shape": float(f"{shape[0]:.3g}") if shape else None}
 
 
 def _rounded(value: float) -> float:
-    """``value`` rounded to six significant digits, far below any standard error, to keep command lines short."""
+    """``value`` rounded to six significant digits, to keep command lines short."""
     return float(f"{value:.6g}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from harness.config.model import Config
 from harness.core.plans import Costs
-from harness.traces.fits import mean_interval
+from harness.traces.fits import mtbf_interval
 from harness.traces.gaps import Observed, longest_repairs, observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks
 from harness.traces.trace import Trace
@@ -63,7 +63,7 @@ def _rates(observed: Observed, costs: Costs, profile: str) -> Iterator[str]:
     """Sentences if the trace's MTBF (by the exact Poisson interval) or ranks per failure differ from the profile's."""
     mtbf_h, per_failure = mtbf_and_ranks(observed)
     num_instants = len(observed.instants[0])
-    if costs.mtbf_h not in mean_interval(observed.length_h, num_instants, is_cut=True):
+    if costs.mtbf_h not in mtbf_interval(observed.length_h, num_instants):
         yield (
             f"MTBF {mtbf_h:.3g} h in the trace ({num_instants} failures in {observed.length_h:.4g} h), "
             f"{costs.mtbf_h:.3g} h in profile {profile}, by which intervals are chosen; profile.from_trace=true takes "

@@ -13,7 +13,7 @@ from scipy import stats
 
 from harness.core.errors import TraceError
 from harness.core.plans import Rank
-from harness.traces.fits import CONFIDENCE, Fit, Interval, fit_all, mean_interval
+from harness.traces.fits import CONFIDENCE, Fit, Interval, fits_of, mtbf_interval
 from harness.traces.gaps import F64, I64, First, Observed, Per, Sample, first_of, gaps_of, observe, without_repeats
 from harness.traces.trace import Trace
 
@@ -28,16 +28,14 @@ class Level:
     ``mtbf_h``: hours observed divided by failures, infinite without any. ``poisson``: its interval if failures are
     independent and their rate constant. ``dispersed``: its interval by the variance of the numbers of failures over
     ranks or windows of time, which bursts and repeat offenders raise; it is taken to be at least Poisson's (Student's t
-    on the log scale). None without failures, or for a single rank or window. ``refused``: by family, why it could not
-    be fitted.
+    on the log scale). None without failures, or for a single rank or window. ``fits``: as ``fits_of`` returns them.
     """
 
     mtbf_h: float
     poisson: Interval
     dispersed: Interval | None
     sample: Sample
-    fits: tuple[Fit, ...]
-    refused: Mapping[str, str]
+    fits: list[Fit]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,15 +101,8 @@ def _level(observed: Observed, per: Per, first: First) -> Level:
         quantile = float(stats.t.isf((1 - CONFIDENCE) / 2, len(num_W) - 1))
         spread = math.exp(quantile * math.sqrt(max(dispersion, 1.0) / num))
         dispersed = Interval(mtbf_h / spread, mtbf_h * spread)
-    fits, refused = fit_all(sample)
-    return Level(
-        mtbf_h=mtbf_h,
-        poisson=mean_interval(exposure_h, num, is_cut=True),
-        dispersed=dispersed,
-        sample=sample,
-        fits=tuple(fits),
-        refused=refused,
-    )
+    interval = mtbf_interval(exposure_h, num)
+    return Level(mtbf_h=mtbf_h, poisson=interval, dispersed=dispersed, sample=sample, fits=fits_of(sample))
 
 
 def _counts(observed: Observed, per: Per) -> tuple[float, I64]:

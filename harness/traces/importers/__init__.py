@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from harness.core.errors import TraceError
-from harness.traces.gaps import equal_gaps
 from harness.traces.importers import infinitehbd, intervals, lanl, slurm, spot
 from harness.traces.importers.findings import DOWN, HOUR_S, FailureLog, Findings, LogFormat, Outage, counted
 from harness.traces.trace import read_utf8
@@ -86,6 +86,8 @@ _DOUBTFUL = re.compile(
     re.IGNORECASE,
 )
 _LONG = 0.05  # of the log's hours: an empty beginning that changes the MTBF
+_EQUAL = 0.02  # relative difference of times between failures that count as equal
+_LEAST_EQUAL = 5
 
 
 def read_log(path: Path, how: LogFormat) -> FailureLog:
@@ -140,8 +142,10 @@ def doubts(log: FailureLog, *, is_from_start: bool = True) -> Iterator[str]:
     for outage in log.outages:
         by_node.setdefault(outage.node, []).append(outage)
     pairs = [pair for outages in by_node.values() for pair in itertools.pairwise(outages)]
-    if (equal := equal_gaps([after.start_h - before.start_h for before, after in pairs])) is not None:
-        num, gap_h = equal
+    gaps_h = [after.start_h - before.start_h for before, after in pairs]
+    gap_h = median(gaps_h) if gaps_h else 0.0
+    num = sum(abs(each_h - gap_h) <= _EQUAL * gap_h for each_h in gaps_h)
+    if num >= max(_LEAST_EQUAL, len(gaps_h) / 2):
         yield (
             f"{num:,} of {len(pairs):,} times between failures of one node are {gap_h:.3g} h, as of a machine that "
             f"reports again and again: merge_h={1.5 * gap_h:.2g} makes such reports one failure"
