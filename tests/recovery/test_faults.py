@@ -63,7 +63,7 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     """It is given up at its deadline, in every phase, also one that another rank reads from; the events are as local.
 
     The deadlines of a run are late by less than a tenth: the quickest detection shows that, as a busy machine can only
-    delay the others.
+    delay the others. With ``buddy`` there is one detection, which may be late by half.
     """
     rows = [line.split(",") for each in HANGS.values() for line in each.splitlines()]
     assert {phase or "boundary" for _, _, phase, now in rows if now == "hang"} == {*PHASES}
@@ -81,8 +81,9 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     }
     lost = [event for event in events if isinstance(event, Lost)]
     seconds = [event.machine["seconds"] for event in lost]
-    deadline_s = JOIN_S if strategy == "buddy" else DEADLINE_S  # of a rank that joins, which nobody has asked anything
-    assert min(each for each in seconds if each > DEADLINE_S / 2) <= LATE * deadline_s
+    # With `buddy` a rank that joins, which nobody has asked anything.
+    most_s = 1.5 * JOIN_S if strategy == "buddy" else LATE * DEADLINE_S
+    assert min(each for each in seconds if each > DEADLINE_S / 2) <= most_s
     together = [event.machine["seconds"] for event in lost if len(event.ranks) > 1]
     assert len(together) == (strategy == "partial")
     assert all(each < 2 * DEADLINE_S for each in together), "ranks that hang together cost one deadline"
@@ -99,14 +100,14 @@ class Continued(ForkedProcess):
         super().pause()
         if not self._was_told:
             self._was_told = True
-            self.resume()
+            self.send(signal.SIGCONT)
 
     @property
     def is_paused(self) -> bool:
         """Whether it has ever stopped."""
         if not self._has_stopped and super().is_paused:
             self._has_stopped = True
-            self.resume()
+            self.send(signal.SIGCONT)
         return self._has_stopped
 
 
