@@ -33,7 +33,7 @@ def accesses(folder: Path) -> list[dict[str, Any]]:
         sorted_N = np.sort(np.concatenate([counts_N[counts_N > 0] for counts_N in counts]))[::-1]
         facts = {"data": str(folder), "is_synthetic": meta.synthetic is not None, "num_samples": meta.num_rows}
         facts |= {"tables": tables, "num_rows": len(sorted_N)}
-        found += [{**facts, "frac": frac, "share": top_share(sorted_N, int(frac * len(sorted_N)))} for frac in FRACS]
+        found += [{**facts, "frac": frac, "share": top_share(sorted_N, frac)} for frac in FRACS]
     return found
 
 

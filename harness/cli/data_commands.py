@@ -1,13 +1,20 @@
-"""`run.py data prepare | synth | info | fit`: pack, generate and describe click logs, and fit laws to them."""
+"""`run.py data prepare | synth | info`: pack, generate and describe click logs."""
 
 # ruff: noqa: PLC0415 - numpy and numba are imported when a command needs them
 
 import argparse
-from pathlib import Path
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.table import Column, Table
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.core.errors import DataError, printable
+
+if TYPE_CHECKING:
+    from harness.data.facts import Accesses
 
 NUM_TRACKED = 7
 
@@ -70,25 +77,17 @@ def synth(options: argparse.Namespace) -> None:
 
 
 def info(options: argparse.Namespace) -> None:
-    """Verify a data folder and describe its contents; with ``--facts`` also write its facts to a file."""
-    from harness.cli.facts_tables import facts_tables
+    """Verify a data folder and describe its contents."""
     from harness.core.placement import tracked_tables
-    from harness.data.facts import measure, read_facts, write_facts
-    from harness.data.records import read_meta, refuse_other_shape
+    from harness.data.facts import measure
+    from harness.data.records import read_meta
 
-    _refuse_existing("--facts", options.facts)
-    for name in ("against", "facts"):
-        if getattr(options, name) is not None:
-            refuse_other_shape(f"--{name}: {options.dir}", read_meta(options.dir))
-    other = None if options.against is None else read_facts(options.against)
     with amount_progress("info") as progress:
-        facts = measure(
-            options.dir, progress=progress, growth_rows=() if other is None else [*other.tables[0].distinct_after_rows]
-        )
+        tables = measure(options.dir, progress=progress)
     meta = read_meta(options.dir)
+    console.show(_accesses_table(tables))
     tracked = ", ".join(meta.table_names[table] for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
-    for table in facts_tables(facts, other):
-        console.show(table)
+    console.say(f"{meta.num_rows:,} samples, {meta.num_positives / meta.num_rows:.1%} positive")
     console.say(f"{sum(meta.cardinalities):,} embedding rows; the largest tables are {tracked}")
     if meta.columns is not None:
         dense = [f"{name} ({transform})" for name, transform in meta.columns.dense.items()]
@@ -97,33 +96,18 @@ def info(options: argparse.Namespace) -> None:
         made = meta.synthetic
         flat = ", flat" if made.flat else ""
         console.say(f"synthetic: like {made.like}, taper {made.taper:g}{flat}, seed {made.seed}")
-    if options.facts is not None:
-        write_facts(options.facts, facts)
-        console.note(f"{options.facts}: written")
 
 
-def fit(options: argparse.Namespace) -> None:
-    """Fit a law of synthetic logs to the facts of a log."""
-    from harness.data.facts import read_facts
-    from harness.data.fit import fit_law
-    from harness.data.law import write_law
-
-    _refuse_existing("--out", options.out)
-    facts = read_facts(options.facts)
-    if not facts.integers:
-        console.note(f"{options.facts}: has no integers, as prepared data do not tell them; Kaggle's are taken")
-        facts = facts.model_copy(update={"integers": read_facts(Path("kaggle")).integers})
-    with amount_progress("fit") as progress:
-        law = fit_law(facts, options.sizes, progress=progress)
-    write_law(options.out, law, facts)
-    console.say(f"{options.out}: a law of {sum(table.ranks[-1] for table in law.tables):,} ranks")
-
-
-def _refuse_existing(option: str, path: Path | None) -> None:
-    """Raise DataError if ``path`` cannot become a new file, before anything is measured."""
-    if path is None:
-        return
-    if path.exists():
-        raise DataError(f"{option}: {path}: exists; remove it or choose another name")
-    if not path.parent.is_dir():
-        raise DataError(f"{option}: {path}: {path.parent}: no such folder")
+def _accesses_table(tables: "Sequence[Accesses]") -> Table:
+    heads = ("top 0.1 %", "top 1 %", "top 10 %", "ids once", "accesses\nto them", "re-used in\n1,280 samples")
+    columns = ("table", "ids", "ids in a\nbatch", *(f"{head}\n%" for head in heads))
+    shown = Table(*(Column(column, justify="right") for column in columns), title="accesses", box=SIMPLE)
+    for each in tables:
+        fractions = (
+            *(each.top_01_percent_share, each.top_1_percent_share, each.top_10_percent_share),
+            *(each.seen_once_frac_of_ids, each.accesses_to_seen_once_frac),
+            each.reuse_within_1280_rows_in_file_order,
+        )
+        counts = f"{each.distinct:,}", f"{each.distinct_per_batch_of_128:,.1f}"
+        shown.add_row(each.column, *counts, *(f"{100 * frac:.1f}" for frac in fractions))
+    return shown

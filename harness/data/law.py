@@ -4,8 +4,8 @@ A law describes a whole log at the data set's full size; a file of fewer rows is
 follow a power law of the popularity rank of ids, whose exponent changes from piece to piece. Tables are tied by a tree
 of latent variables: each variable and each table has a number in [0, 1) per sample, which with some probability is the
 number of its parent, else a new draw. The quantile function of a table turns its number into an id. The log-odds of a
-click are a sum of one effect per id and one per integer. ``harness.data.fit`` fits the constants to the aggregates of a
-real log.
+click are a sum of one effect per id and one per integer. ``benchmarks/click_law.py`` fits the constants to the
+aggregates of a real log.
 
 Shapes: M samples, I = 13 integers, F = 26 tables, K buckets of ranks of a table, L latent variables.
 """
@@ -26,7 +26,7 @@ from harness.core.errors import DataError
 from harness.core.seeds import derive, generator, words
 from harness.data.criteo import MAX_INTEGER
 from harness.data.records import NUM_DENSE, NUM_TABLES
-from harness.files import expanded, write_text
+from harness.files import expanded
 from harness.kernels import click_draws
 
 Floats = NDArray[np.float64]
@@ -134,7 +134,7 @@ class Law(_Part):
 
 
 def read_law(like: str) -> Law:
-    """The law named ``like`` (one of :data:`LAWS`), or in the file at this path, as `run.py data fit` writes it.
+    """The law named ``like`` (one of :data:`LAWS`), or in a file of benchmarks/click_law.py.
 
     Raises DataError.
     """
@@ -146,14 +146,7 @@ def read_law(like: str) -> Law:
         raise DataError(f"--like: {like}: expected {laws} or a file ({error.strerror or error})") from error
     except (KeyError, TypeError, ValueError) as error:
         got = mistakes_of(error)[0] if isinstance(error, ValidationError) else "other content"
-        raise DataError(f"--like: {path}: expected the law that `run.py data fit` writes, got {got}") from error
-
-
-def write_law(path: Path, law: Law, facts: BaseModel) -> None:
-    """Write a file that :func:`read_law` reads, with the facts to which the law was fitted. Raises StoreError."""
-    parts = {"law": law.model_dump(), "facts": facts.model_dump(by_alias=True)}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(part)}" for name, part in parts.items())
-    write_text(path, f"{{{lines}}}\n")
+        raise DataError(f"--like: {path}: expected what benchmarks/click_law.py writes, got {got}") from error
 
 
 def path_of_law(like: str) -> Path:

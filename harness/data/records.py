@@ -236,15 +236,6 @@ def refuse_other_size(records: Path, num_bytes: int | None, meta: Meta) -> None:
         )
 
 
-def refuse_other_shape(where: str, meta: Meta) -> None:
-    """Raise DataError, whose message begins with ``where``, unless the data have the shape of Criteo's logs."""
-    if (meta.num_dense, meta.num_tables) != (NUM_DENSE, NUM_TABLES):
-        raise DataError(
-            f"{where}: expected data of Criteo's shape, {NUM_DENSE} dense features and {NUM_TABLES} tables, "
-            f"got {meta.num_dense} and {meta.num_tables}"
-        )
-
-
 def limits_of(meta: Meta) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Exclusive upper bounds of the words of a record, as unsigned numbers, (C,); and columns of signed floats, (S,).
 

@@ -1,14 +1,14 @@
 """Decoding of fixed-size click records, and counts of accesses to rows of tables.
 
 B batch or block, I dense features, F tables. Of records: C words of a record, S of them floats with a sign.
-Of counts: N rows of a table, S samples, C = 31 codes.
+Of counts: N rows of a table.
 """
 
 from typing import Any
 
 import numba
 import numpy as np
-from numba import float32, int32, int64, uint8, uint32, void
+from numba import float32, int32, int64, uint32, void
 
 from harness.kernels.compiler import compiled_for
 from harness.kernels.native import pointer, pread, prefetch, pwritev
@@ -71,26 +71,18 @@ def unpack(  # noqa: PLR0917 - compiled functions take values by place
     return damaged
 
 
-SIZE = np.dtype([(name, np.int64) for name in ("seen", "in_batches", "reused", "batch_start")])
+SIZE = np.dtype([("in_batches", np.int64), ("reused", np.int64)])
 """Counts of a table.
 
-``seen``: rows accessed so far. ``in_batches``: distinct rows of a batch, summed over batches. ``reused``: accesses at
-most ``window`` samples after the previous access to the row.
+``in_batches``: distinct rows of a batch, summed over batches. ``reused``: accesses at most ``window`` samples after the
+previous access to the row.
 """
 _sizes: Any = numba.from_dtype(SIZE)
 
 
-@compiled_for(
-    [
-        int64(
-            *(int32[::1], float32[::1], int64, int64, int64, int64),
-            *(_sizes[::1], int64, uint32[::1], uint32[::1], int64[::1]),
-        )
-    ]
-)
+@compiled_for([void(int32[::1], int64, int64, int64, int64, _sizes[::1], int64, uint32[::1], int64[::1])])
 def count(  # noqa: PLR0917 - compiled functions take values by place
     ids_B: Any,
-    labels_B: Any,
     start: Any,
     batch_size: Any,
     in_whole_batches: Any,
@@ -98,35 +90,19 @@ def count(  # noqa: PLR0917 - compiled functions take values by place
     sizes_F: Any,
     table: Any,
     counts_N: Any,
-    positives_N: Any,
     last_N: Any,
-) -> Any:
-    """Count the accesses of the samples ``start``, ``start + 1``, … to one table. Returns the number of rows seen.
+) -> None:
+    """Count the accesses of the samples ``start``, ``start + 1``, … to one table.
 
     ``in_batches`` counts the first ``in_whole_batches`` samples only. Changes ``sizes_F[table]``, ``counts_N``
-    (accesses), ``positives_N`` (accesses of positive samples) and ``last_N`` (1 + the last sample that accessed a row;
-    0: none).
+    (accesses) and ``last_N`` (1 + the last sample that accessed a row; 0: none).
     """
     size = sizes_F[table]
     for b in range(len(ids_B)):
         sample = start + b
         row = ids_B[b]
         last = last_N[row]
-        batch_start = sample - sample % batch_size
-        size.seen += last == 0
-        size.in_batches += last <= batch_start and sample < in_whole_batches
+        size.in_batches += last <= sample - sample % batch_size and sample < in_whole_batches
         size.reused += last > 0 and sample + 1 - last <= window
         counts_N[row] += uint32(1)
-        positives_N[row] += uint32(labels_B[b])
         last_N[row] = sample + 1
-    return size.seen
-
-
-@compiled_for([void(uint8[:, ::1], int64[:, :, :, ::1])])
-def count_pairs(codes_SF: Any, counts_FFCC: Any) -> Any:
-    """Add to ``counts_FFCC[f, g, i, j]``, f < g, the samples that have code i in table f and code j in table g."""
-    num_tables = codes_SF.shape[1]
-    for s in range(len(codes_SF)):
-        for f in range(num_tables):
-            for g in range(f + 1, num_tables):
-                counts_FFCC[f, g, codes_SF[s, f], codes_SF[s, g]] += 1

@@ -41,7 +41,7 @@ from harness.record.rundir import RunDir
 _ROOT = Path(sources.PACKAGE).parent
 _NO_RESULT = (
     *("api.py", "cli/", "grid/", "jobs/", "planning/", "record/", "wandb/"),
-    *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "fit", "law", "leftovers", "prepare", "sources")),
+    *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "law", "leftovers", "prepare", "sources")),
     "data/synth.py",
 )
 """Files and folders of ``harness`` that decide no result: commands, records, plans, and the preparation of data.

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.click_law import facts_of, mutual_information
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
-from harness.core.errors import DataError, StoreError
+from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
-from harness.data.facts import mutual_information, read_facts, write_facts
 from harness.data.law import (
     Law,
     World,
@@ -21,7 +21,6 @@ from harness.data.law import (
     intercept,
     read_law,
     shares,
-    write_law,
 )
 from harness.model.metrics import exact_auc
 
@@ -133,34 +132,23 @@ def test_the_taper_shrinks_the_effects_of_rare_ids(kaggle: Law) -> None:
 def test_integers_have_the_quantiles_of_the_facts(kaggle: Law) -> None:
     """Medians and tails of each integer are those of the facts, missing values too."""
     samples = World(kaggle, 30_000, 0).draw(0, 30_000)
-    for place, facts in enumerate(read_facts(Path("kaggle")).integers):
+    for place, facts in enumerate(facts_of("kaggle")["integers"]):
         missing = samples.integers_missing_MI[:, place]
         values = samples.integers_MI[~missing, place]
-        assert missing.mean() == pytest.approx(facts.missing_frac, abs=0.01)
+        assert missing.mean() == pytest.approx(facts["missing_frac"], abs=0.01)
         for chance in (0.25, 0.5, 0.95):
-            found, wanted = np.log1p(np.abs([np.quantile(values, chance), facts.quantiles[chance]]))
-            assert found == pytest.approx(wanted, abs=0.35), (facts.column, chance)
+            found, wanted = np.log1p(np.abs([np.quantile(values, chance), facts["quantiles"][str(chance)]]))
+            assert found == pytest.approx(wanted, abs=0.35), (facts["column"], chance)
 
 
-def test_laws_are_read_as_they_were_written(tmp_path: Path, kaggle: Law) -> None:
-    """A file gives its law and its facts again."""
-    facts, path = read_facts(Path("kaggle")), tmp_path / "mine.json"
-    write_law(path, kaggle, facts)
+def test_a_law_is_a_name_or_a_file(tmp_path: Path, kaggle: Law) -> None:
+    """A file gives its law; other names are one line."""
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"law": kaggle.model_dump()}))
     assert read_law(str(path)) == kaggle
-    assert read_facts(path) == facts
     assert read_law("terabyte").digest != kaggle.digest
     with pytest.raises(DataError, match=r"--like: avazu: expected kaggle, terabyte or a file"):
         read_law("avazu")
-
-
-def test_a_law_or_facts_that_find_no_room_are_one_line(tmp_path: Path, kaggle: Law) -> None:
-    """It names the file, of which nothing is there."""
-    facts, path = read_facts(Path("kaggle")), tmp_path / "mine.json"
-    for write in (lambda: write_law(path, kaggle, facts), lambda: write_facts(path, facts)):
-        (tmp_path / ".mine.json.tmp").symlink_to("/dev/full")
-        with pytest.raises(StoreError, match=rf"^{path}: cannot be written: No space left on device$"):
-            write()
-        assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
@@ -180,6 +168,6 @@ def test_a_law_that_contradicts_itself_is_refused(tmp_path: Path, kaggle: Law, c
     change(content)
     path = tmp_path / "law.json"
     path.write_text(json.dumps({"law": content}))
-    message = rf"law\.json: expected the law that `run.py data fit` writes, got .*{expected}"
+    message = rf"law\.json: expected what benchmarks/click_law.py writes, got .*{expected}"
     with pytest.raises(DataError, match=message):
         read_law(str(path))

@@ -1,0 +1,663 @@
+"""The laws of synthetic click logs: fit one to the aggregates of a log, or set the log of a law beside them.
+
+    benchmarks/click_law.py kaggle --out law.json     the law like Kaggle again, in three minutes
+    benchmarks/click_law.py demo/k --beside kaggle    the tables of docs/DATA.md
+
+A source is the name of a law, whose file has the aggregates (*facts*) that it was fitted to, or a folder of prepared
+data with Criteo's columns. Facts hold no row and no id. Prepared data tell neither missing values nor integers: there a
+missing value is an id as others are, and the integers are Kaggle's.
+
+There are three fits, one after another. The first fits the popularity of each table's ranks to the expected facts of
+samples of the law. The second fits the ties between tables to the mutual information of tables in drawn samples. The
+third fits the effects of ids to the spread of click rates between ids in drawn samples.
+
+Shapes: K buckets of ranks of a table, F = 26 tables, L latent variables, N ids of a table, M samples, C = 31 codes.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage, to_tree
+from scipy.optimize import least_squares
+from scipy.spatial.distance import squareform
+from scipy.special import ndtri, pdtr
+
+from benchmarks._common import table
+from harness.core.criteo_sizes import FULL_LOGS, KAGGLE_CARDINALITIES, FullLog
+from harness.core.errors import DataError
+from harness.core.placement import tracked_tables
+from harness.data.facts import measure
+from harness.data.law import (
+    Floats,
+    IntegerLaw,
+    Law,
+    TableLaw,
+    Tie,
+    World,
+    buckets,
+    expected_auc,
+    intercept,
+    path_of_law,
+    shares,
+)
+from harness.data.records import NUM_DENSE, NUM_TABLES, RECORDS_NAME, read_meta
+
+Facts = dict[str, Any]
+"""The facts of a log, of one of its tables, or of one of its integers, as the files of laws have them."""
+
+PAIRS = "pairs_of_tables_normalised_mutual_information_top30"
+COUNT_BINS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 4), (5, 19), (20, 99), (100, 999), (1000, None))
+"""Groups of ids by number of accesses: the least and the most accesses of a group; None: no limit."""
+MIN_IDS = 3
+"""Least number of ids for which a spread of click rates is computed."""
+NUM_TOP_IDS = 30
+"""Mutual information tells apart this number of ids of a table, the most frequent ones; all others count as one id."""
+_GROWTH_ROWS = 1_000, 3_000, 10_000, 30_000, 100_000, 137_139, 300_000, 1_000_000, 3_000_000, 10_000_000
+_RANKS = 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000
+_MAX_PAIR_SAMPLES = 1 << 20
+
+NUM_LARGE = 8  # tables whose spreads count most; they include the seven that CPR tracks
+HOT_RANKS = 100
+RENEWED_FRAC = 0.25
+"""``Law.renewed_frac``, a choice: the aggregates do not tell how many ids are replaced in the course of the log."""
+EFFECTS_SEEDS = range(1, 17)
+"""Seeds of the effects of a table's ids, tried in order. The first is taken that spreads the click rates of the table's
+hottest ids nearly as in the facts; if there is none, the best. Since these ids are few, their spread differs between
+seeds."""
+LOAD = 0.75
+"""``IntegerLaw.load`` (how much integers tell about ids), chosen so that failures cause the same AUC losses as on
+Kaggle's own rows."""
+DENSE_SCALE = 1.55
+"""Effect of an integer divided by its correlation with the label, chosen by the AUC of models without tables."""
+
+_KNOTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 100_000, 300_000, 10**6, 3 * 10**6)
+_EACH_RANK_BELOW = 70  # ranks of a table that has a knot for each
+_FEW_IDS = 30  # whose numbers are compared as they are, not by their logs
+_SLOPES = (1.0, 0.9, 1.1, 0.8, 1.2, 0.7, 1.3, 0.6, 1.4, 0.5, 1.5)
+_TABLE_ROUNDS = 200
+_COARSE = 256, 250  # buckets: ranks one by one, and wider ones
+_SEEN_OF_FULL = 0.97  # of a table's ids that occur in the whole log
+_MAX_CHANCE = 1 - 1e-6
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+_SPLITS = list(zip((_NODES + 1) / 2, _WEIGHTS / 2, strict=True))  # when an id is replaced, as a fraction of the log
+
+_TIE_SAMPLES = 50_000  # at most
+_TIE_SWEEPS = 5
+_LEAST_SIMILARITY = 0.07  # mutual information of two groups of tables below which they are drawn independently
+_SAME_SIMILARITY = 0.04  # a group and a part of it this near are one
+_BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+_MOST_TIED = 0.9995
+
+_EFFECT_SAMPLES = 200_000  # at most
+_EFFECT_ROUNDS = 12
+_USUAL_LOG_EFFECT = -2.5
+_WEIGHT_OF_LARGE = 1.0
+_EFFECT_PULL = 0.01  # towards the usual effect, where few clicks tell
+_HOTTEST_DIFFERENCE = 0.019  # of the spread from that of the facts
+_HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models learn of real ids is little
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def facts_of(source: str) -> Facts:
+    """The facts in the file of a law, or those of a prepared folder. Raises DataError for other data."""
+    path = path_of_law(source)
+    if path.is_file():
+        return json.loads(path.read_text())["facts"]
+    *tables, pooled = measure(path)
+    meta = read_meta(path)
+    if meta.columns is not None:
+        raise DataError(f"{source}: expected data of Criteo's columns")
+    records_MC = np.fromfile(path / RECORDS_NAME, np.int32).reshape(meta.num_rows, -1)
+    labels_M = records_MC[:, 0].copy().view(np.float32).astype(np.float64)
+    ids_FM = records_MC[:, 1 + NUM_DENSE :].T.copy()
+    matrix_FF = mutual_information(ids_FM[:, :: math.ceil(meta.num_rows / _MAX_PAIR_SAMPLES)].T)
+    pairs = matrix_FF[np.triu_indices(NUM_TABLES, 1)]
+    return {
+        "rows": meta.num_rows,
+        "positives_frac": labels_M.mean(),
+        "positives_frac_by_seventh_in_file_order": [part.mean() for part in np.array_split(labels_M, 7)],
+        "pooled": {
+            "distinct": pooled.distinct,
+            "top_0.1_percent_share": pooled.top_01_percent_share,
+            "top_1_percent_share": pooled.top_1_percent_share,
+            "top_10_percent_share": pooled.top_10_percent_share,
+            "seen_once_frac_of_ids": pooled.seen_once_frac_of_ids,
+            "distinct_rows_per_batch_of_128": pooled.distinct_per_batch_of_128,
+        },
+        PAIRS: {"frac_above_0.1": np.mean(pairs > 0.1), "frac_above_0.5": np.mean(pairs > 0.5), "matrix": matrix_FF},
+        "tables": [asdict(own) | _facts_of_ids(ids_M, labels_M) for own, ids_M in zip(tables, ids_FM, strict=True)],
+        "integers": facts_of("kaggle")["integers"],
+    }
+
+
+def _facts_of_ids(ids_M: NDArray[np.int32], labels_M: Floats) -> Facts:
+    """What :func:`measure` leaves out of a table: growth, ranks, and ids by number of accesses."""
+    num_rows = len(ids_M)
+    _, first_N, place_M, counts_N = np.unique(ids_M, return_index=True, return_inverse=True, return_counts=True)
+    shares_N, bins = np.sort(counts_N)[::-1] / num_rows, _bins(counts_N)
+    spreads = [math.nan, *_spreads(labels_M, place_M, counts_N, bins[1:])]
+    return {
+        "missing_frac": None,
+        "distinct_after_rows": {
+            str(n): np.count_nonzero(first_N < n) for n in (*_GROWTH_ROWS, num_rows) if n <= num_rows
+        },
+        "share_of_accesses_of_rank": {str(rank): shares_N[rank - 1] for rank in _RANKS if rank <= len(shares_N)},
+        "by_count": [
+            {
+                "count": count,
+                "ids": len(ids),
+                "accesses_frac": counts_N[ids].sum() / num_rows,
+                "ctr_sd_between_ids": None if math.isnan(spread) else spread,
+            }
+            for count, ids, spread in zip(COUNT_BINS, bins, spreads, strict=True)
+        ],
+    }
+
+
+def _bins(counts_N: NDArray[Any]) -> list[NDArray[np.intp]]:
+    """The positions of the ids in each group of ``COUNT_BINS``."""
+    return [np.flatnonzero((counts_N >= least) & (counts_N <= (most or math.inf))) for least, most in COUNT_BINS]
+
+
+def _spreads(
+    clicks_M: Floats, place_M: NDArray[np.intp], counts_N: NDArray[Any], groups: Sequence[NDArray[np.intp]]
+) -> list[float]:
+    """Standard deviation of click rates between the ids of each of ``groups``; NaN for fewer than ``MIN_IDS`` ids.
+
+    ``clicks_M``: label or click probability of each sample. ``place_M``: position of its id. ``counts_N``: accesses of
+    each id, by which ids are weighted. The noise of few labels per id is left out: for an id of c accesses and k
+    clicks, the expected value of k (k - 1) / (c (c - 1)) is the square of its rate.
+    """
+    sum_N, square_N = np.bincount(place_M, clicks_M), np.bincount(place_M, clicks_M**2)
+    found: list[float] = []
+    for ids in groups:
+        total = counts_N[ids].sum()
+        square = (sum_N[ids] ** 2 - square_N[ids]) / (counts_N[ids] - 1)
+        variance = square.sum() / total - (sum_N[ids].sum() / total) ** 2 if len(ids) >= MIN_IDS else math.nan
+        found.append(math.sqrt(max(variance, 0.0)))
+    return found
+
+
+def mutual_information(ids_MF: NDArray[Any]) -> Floats:
+    """Mutual information of each pair of columns, divided by the lesser of their entropies: (F, F), 0 on the diagonal.
+
+    In each column all but the 30 most frequent ids count as one id.
+    """
+    num_codes, codes_FM = NUM_TOP_IDS + 1, np.empty(ids_MF.T.shape, np.int64)
+    for codes_M, ids_M in zip(codes_FM, ids_MF.T, strict=True):
+        _, place_M, counts_N = np.unique(ids_M, return_inverse=True, return_counts=True)
+        code_N = np.full(len(counts_N), NUM_TOP_IDS)
+        top = np.argsort(-counts_N, kind="stable")[:NUM_TOP_IDS]
+        code_N[top] = np.arange(len(top))
+        codes_M[:] = code_N[place_M]
+    matrix_FF = np.zeros((len(codes_FM), len(codes_FM)))
+    for f, g in zip(*np.triu_indices(len(codes_FM), 1), strict=True):
+        counts_CC = np.bincount(num_codes * codes_FM[f] + codes_FM[g], minlength=num_codes**2)
+        joint_CC = counts_CC.reshape(num_codes, num_codes) / len(ids_MF)
+        own, other = _entropy(joint_CC.sum(axis=1)), _entropy(joint_CC.sum(axis=0))
+        shared = own + other - _entropy(joint_CC.ravel())
+        matrix_FF[f, g] = matrix_FF[g, f] = max(shared, 0.0) / max(min(own, other), 1e-12)
+    return matrix_FF
+
+
+def _entropy(shares_C: Floats) -> float:
+    positive = shares_C[shares_C > 0]
+    return -float(positive @ np.log(positive))
+
+
+# --- popularity of ranks ----------------------------------------------------------------------------------------------
+
+
+def fit_law(facts: Facts, full: FullLog) -> Law:
+    """The law whose samples have the facts nearest to ``facts``, for a whole log of the size of ``full``."""
+    law = Law(
+        tables=tuple(
+            _fit_table(own, facts["rows"], size, full.rows)
+            for own, size in zip(facts["tables"], full.cardinalities, strict=True)
+        ),
+        latents=(),
+        integers=_integer_laws(facts),
+        normals=tuple(round(float(ndtri(float(chance))), 5) for chance in facts["integers"][0]["quantiles"]),
+        positives_frac=tuple(facts["positives_frac_by_seventh_in_file_order"]),
+        bayes_auc=0.8,
+        hot_ranks=HOT_RANKS,
+        renewed_frac=RENEWED_FRAC,
+    )
+    return _with_effects(_with_few_ids(_with_ties(law, facts), facts), facts)
+
+
+def _fit_table(facts: Facts, rows: int, size: int, full_rows: int) -> TableLaw:
+    """The law of ranks of one table: the logs of shares at the knots, by least squares of differences from the facts.
+
+    The facts are the growth of distinct ids, ids and accesses by number of accesses, shares of single ranks, distinct
+    ids in a batch, and the ids of the whole log. ``size``: ids of the table in all, of which some replace others in the
+    course of the log.
+    """
+    missing_frac = facts["missing_frac"] or 0.0
+    num_ids = size - (missing_frac > 0)
+    num_ranks = num_ids if num_ids <= HOT_RANKS else HOT_RANKS + round((num_ids - HOT_RANKS) / (1 + RENEWED_FRAC))
+    num_ranks = max(1, num_ranks)
+    few = num_ranks < _EACH_RANK_BELOW
+    knots = (*(range(1, num_ranks) if few else (knot for knot in _KNOTS if knot < 0.8 * num_ranks)), num_ranks)
+    judge = _TableJudge(facts, rows, full_rows, size, knots)
+    start, log_shares = np.log(1.1 * np.diff(np.log(knots))), np.zeros(1)
+    if len(start):
+        log_shares = _falling(least_squares(judge.residuals, start, bounds=(-12, 2), max_nfev=_TABLE_ROUNDS).x)
+    return TableLaw(
+        missing_frac=missing_frac,
+        ranks=knots,
+        log_shares=tuple(np.round(log_shares, 5).tolist()),
+        effect=0.0,
+        effects_seed=EFFECTS_SEEDS[0],
+    )
+
+
+def _falling(log_steps: Floats) -> Floats:
+    """Logs of shares that start at 0 and fall by these steps."""
+    return -np.concatenate([[0.0], np.cumsum(np.exp(log_steps))])
+
+
+class _TableJudge:
+    """Compares the expected facts of samples of a law of ranks with the facts of a table."""
+
+    def __init__(self, facts: Facts, rows: int, full_rows: int, size: int, knots: Sequence[int]) -> None:
+        self._facts, self._rows, self._full_rows, self._size, self._knots = facts, rows, full_rows, size, knots
+        self._missing = facts["missing_frac"] or 0.0
+        first_K, width_K = buckets(knots[-1], *_COARSE)
+        self._width_K, self._middle_K = width_K, np.sqrt(first_K * (first_K + width_K - 1))
+        self._renewed_K = np.where(first_K > HOT_RANKS, RENEWED_FRAC, 0.0)
+        ranks = {int(rank): share for rank, share in facts["share_of_accesses_of_rank"].items()}
+        missing_rank = min(ranks, key=lambda rank: abs(ranks[rank] - self._missing)) if self._missing else math.inf
+        self._shares = {
+            rank - (rank > missing_rank): share
+            for rank, share in ranks.items()
+            if rank != missing_rank and rank - (rank > missing_rank) <= min(2000, knots[-1])
+        }
+
+    def residuals(self, log_steps: Floats) -> Floats:
+        """Weighted differences from the facts, where the log of the share falls from knot to knot by these steps."""
+        facts, rows, log_shares = self._facts, self._rows, _falling(log_steps)
+        _, _, each_K = shares(self._knots, log_shares, *_COARSE)
+        chance_K = np.minimum(each_K * (1 - self._missing), _MAX_CHANCE)
+        found: list[float] = []
+        for number, distinct in facts["distinct_after_rows"].items():
+            weight = 1.0 if int(number) == rows else math.sqrt(min(distinct, 1e3) / 1e3)
+            found.append(3 * weight * math.log(self._distinct(chance_K, int(number), int(number) / rows) / distinct))
+        for part in facts["by_count"]:
+            ids, accesses = self._by_count(chance_K, *part["count"])
+            if part["ids"] >= _FEW_IDS:
+                found.append(math.sqrt(min(part["ids"], 1e3) / 1e3) * math.log(max(ids, 1e-9) / part["ids"]))
+            found.append(2 * (accesses - part["accesses_frac"]))
+        if facts["distinct"] < _FEW_IDS:
+            once, _ = self._by_count(chance_K, 1, 1)
+            found.append(2 * (once / facts["distinct"] - facts["seen_once_frac_of_ids"]))
+        for rank, share in self._shares.items():
+            log_share = np.interp(math.log(rank), np.log(self._middle_K), np.log(chance_K))
+            found.append(0.5 * min(max(math.sqrt(share * rows) / 30, 0.02), 1) * (log_share - math.log(share)))
+        found.append(3 * math.log(self._distinct(chance_K, 128, 0.0) / facts["distinct_per_batch_of_128"]))
+        found.append(math.log(self._distinct(chance_K, self._full_rows, 1.0) / (_SEEN_OF_FULL * self._size)))
+        bends = 0.05 * np.diff(log_shares, 2) if len(log_shares) > 3 else ()
+        return np.array([*found, *bends])
+
+    def _distinct(self, chance_K: Floats, num_samples: int, span: float) -> float:
+        """Distinct ids expected in ``num_samples`` samples from a part ``span`` of the log."""
+        mean_K = -num_samples * np.log1p(-chance_K)
+        seen_K = -np.expm1(-mean_K)
+        seen_of_both_K = 2 * (1 - seen_K / mean_K)  # of an id and its successor, over all times of the change
+        renewed_K = self._renewed_K * span
+        missing = 1 - (1 - self._missing) ** num_samples
+        return float(self._width_K @ (seen_K + renewed_K * (seen_of_both_K - seen_K)) + missing)
+
+    def _by_count(self, chance_K: Floats, first: int, last: int | None) -> tuple[float, float]:
+        """Expected number of ids with ``first`` to ``last`` accesses in the sample, and their fraction of accesses."""
+
+        def between(mean_K: Floats, low: int, high: float) -> Floats:
+            upto_K = pdtr(high, mean_K) if high < math.inf else np.ones_like(mean_K)
+            return upto_K - pdtr(low - 1, mean_K) if low else upto_K
+
+        end = math.inf if last is None else last
+        mean_K, width_K = chance_K * self._rows, self._width_K
+        ids_K, accesses_K = between(mean_K, first, end), chance_K * between(mean_K, first - 1, end - 1)
+        is_renewed = self._renewed_K > 0
+        ids_R, accesses_R = ids_K[is_renewed], accesses_K[is_renewed]  # if none were replaced
+        for split, weight in _SPLITS if is_renewed.any() else ():
+            share_R, part_R = 2 * weight * self._renewed_K[is_renewed], split * mean_K[is_renewed]
+            accesses = split * chance_K[is_renewed] * between(part_R, first - 1, end - 1)
+            ids_K[is_renewed] += share_R * (between(part_R, first, end) - ids_R / 2)
+            accesses_K[is_renewed] += share_R * (accesses - accesses_R / 2)
+        has_missing = first <= self._missing * self._rows <= end
+        return float(width_K @ ids_K) + has_missing, float(width_K @ accesses_K) + has_missing * self._missing
+
+
+def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
+    """The law of each integer. The higher its correlation with the label, the larger the table it tells about."""
+    tables, integers = facts["tables"], facts["integers"]
+    by_size = sorted(range(NUM_TABLES), key=lambda f: tables[f]["distinct"], reverse=True)
+    by_corr = sorted(range(len(integers)), key=lambda place: abs(integers[place]["corr_label"]), reverse=True)
+    table_of = dict(zip(by_corr, by_size, strict=False))
+    return tuple(
+        IntegerLaw(
+            missing_frac=each["missing_frac"],
+            quantiles=tuple(each["quantiles"].values()),
+            effect=round(DENSE_SCALE * each["corr_label"], 4),
+            table=table_of[place],
+            load=math.copysign(LOAD, each["corr_label"]),
+        )
+        for place, each in enumerate(integers)
+    )
+
+
+# --- ties between tables ----------------------------------------------------------------------------------------------
+
+
+def _with_ties(law: Law, facts: Facts) -> Law:
+    """``law`` with ties fitted to the mutual information of the facts, by coordinate descent on drawn samples."""
+    wanted_FF, num = np.array(facts[PAIRS]["matrix"]), min(facts["rows"], _TIE_SAMPLES)  # few samples seem more tied
+    law = _with_tree(law, wanted_FF)
+    ties = [*law.latents, *(own.tie for own in law.tables)]
+    best, step = _tie_loss(law, wanted_FF, num), [0.7] * len(ties)
+    for sweep in range(_TIE_SWEEPS):
+        for number, tie in enumerate(ties):
+            if tie.parent is None:
+                continue
+            odds = math.log(tie.frac / (1 - tie.frac))
+            fracs = [1 / (1 + math.exp(-(odds + shift))) for shift in (step[number], -step[number])]
+            tries = [tie.model_copy(update={"frac": round(min(max(frac, 0.01), _MOST_TIED), 5)}) for frac in fracs]
+            if sweep < 2:
+                tries += [tie.model_copy(update={"blocks": blocks}) for blocks in _BLOCKS if blocks != tie.blocks]
+            laws = [_tied(law, [*ties[:number], other, *ties[number + 1 :]]) for other in tries]
+            losses = [_tie_loss(other, wanted_FF, num) for other in laws]
+            least = int(np.argmin(losses))
+            step[number] *= 1.3 if min(losses[:2]) < best else 0.5
+            if losses[least] < best:
+                best, law, ties[number] = losses[least], laws[least], tries[least]
+    return law
+
+
+def _with_tree(law: Law, wanted_FF: Floats) -> Law:
+    """``law`` with the tree of ties to start from: a latent variable for each group that average linkage finds."""
+    distance_FF = 1 - (wanted_FF + wanted_FF.T) / 2
+    np.fill_diagonal(distance_FF, 0)
+    latents, ties = list[Tie](), [Tie()] * NUM_TABLES
+
+    def add(group: Any, parent: int | None, similarity: float) -> None:
+        if group.is_leaf():
+            frac = math.sqrt(similarity) if parent is not None else 0.0
+            ties[group.id] = Tie(parent=parent, frac=min(frac, 0.99))
+            return
+        own = 1 - group.dist
+        if own >= _LEAST_SIMILARITY and (parent is None or own > similarity + _SAME_SIMILARITY):
+            latents.append(Tie(parent=parent, frac=0.0 if parent is None else math.sqrt(similarity / own), blocks=16))
+            parent, similarity = len(latents) - 1, own
+        add(group.left, parent, similarity)
+        add(group.right, parent, similarity)
+
+    add(to_tree(linkage(squareform(distance_FF, checks=False), "average")), None, 0.0)
+    return _tied(law, [*latents, *ties])
+
+
+def _tied(law: Law, ties: Sequence[Tie]) -> Law:
+    """``law`` with ``ties``: first the ties of the latent variables, then the ties of the tables."""
+    pairs = zip(law.tables, ties[-NUM_TABLES:], strict=True)
+    tables = tuple(own.model_copy(update={"tie": tie}) for own, tie in pairs)
+    return law.model_copy(update={"latents": tuple(ties[:-NUM_TABLES]), "tables": tables})
+
+
+def _ids(law: Law, num: int) -> NDArray[np.int64]:
+    """The ids of the first ``num`` samples of the log of seed 0, -1 for a missing value: (M, F)."""
+    ids_MF, missing_MF = World(law, num, 0).draw_ids(0, num)
+    return np.where(missing_MF, -1, ids_MF)
+
+
+def _tie_loss(law: Law, wanted_FF: Floats, num: int) -> float:
+    """Mean square difference of mutual information in ``num`` samples, plus differences in numbers of tied pairs."""
+    pairs = np.triu_indices(NUM_TABLES, 1)
+    found, wanted = mutual_information(_ids(law, num))[pairs], wanted_FF[pairs]
+    counts = sum(abs(float(np.mean(found > bound) - np.mean(wanted > bound))) for bound in (0.1, 0.5))
+    return float(np.mean((found - wanted) ** 2)) + 0.01 * counts
+
+
+def _with_few_ids(law: Law, facts: Facts) -> Law:
+    """``law`` whose tables with few ids have as many ids, and ids seen once, in the log of seed 0 as in the facts.
+
+    One id is a large part of such a table, and samples of one law differ by more than one. For the ids that the facts
+    have once or not at all, the slope of the logs of shares is multiplied by the best of ``_SLOPES``, the first of
+    equally good ones.
+    """
+    tables = [*law.tables]
+    for number, (own, its) in enumerate(zip(law.tables, facts["tables"], strict=True)):
+        if its["distinct"] >= _FEW_IDS:
+            continue
+        is_rare_K = np.array(own.ranks) > sum(part["ids"] for part in its["by_count"][1:]) - (own.missing_frac > 0)
+        first, logs_K = int(np.argmax(is_rare_K)) - 1, np.array(own.log_shares)
+        best = math.inf
+        for slope in _SLOPES if is_rare_K.any() else ():
+            bent_K = np.where(is_rare_K, logs_K[first] + slope * (logs_K - logs_K[first]), logs_K)
+            tried = own.model_copy(update={"log_shares": tuple(np.round(bent_K, 5).tolist())})
+            ids_MF = _ids(_with(law, number, tried), facts["rows"])
+            counts_N = np.unique(ids_MF[:, number], return_counts=True)[1]
+            num_once = int(np.sum(counts_N == 1))
+            difference = abs(len(counts_N) - its["distinct"]) + abs(num_once - its["by_count"][0]["ids"])
+            if difference < best:
+                best, tables[number] = difference, tried
+    return law.model_copy(update={"tables": tuple(tables)})
+
+
+def _with(law: Law, number: int, own: TableLaw) -> Law:
+    return law.model_copy(update={"tables": (*law.tables[:number], own, *law.tables[number + 1 :])})
+
+
+# --- effects of ids ---------------------------------------------------------------------------------------------------
+
+
+def _with_effects(law: Law, facts: Facts) -> Law:
+    """``law`` with an effect per table such that the spread of click rates between ids is as in the facts."""
+    judge = _EffectJudge(law, facts)
+    start = np.full(NUM_TABLES, _USUAL_LOG_EFFECT)
+    found = least_squares(judge.residuals, start, bounds=(-7, 1), max_nfev=_EFFECT_ROUNDS, diff_step=0.05)
+    effects_F = np.exp(found.x)
+    for number in judge.large:
+        tried = [(judge.hottest_difference(number, effects_F), law, judge)]
+        for seed in EFFECTS_SEEDS[1:]:
+            if tried[-1][0] <= _HOTTEST_DIFFERENCE:
+                break
+            other = _with(law, number, law.tables[number].model_copy(update={"effects_seed": seed}))
+            judge = _EffectJudge(other, facts)
+            tried.append((judge.hottest_difference(number, effects_F), other, judge))
+        _, law, judge = min(tried, key=itemgetter(0))
+    effects = [round(float(effect), 4) for effect in effects_F]
+    tables = (own.model_copy(update={"effect": effect}) for own, effect in zip(law.tables, effects, strict=True))
+    return law.model_copy(update={"tables": tuple(tables), "bayes_auc": round(judge.bayes_auc(effects_F), 4)})
+
+
+class _EffectJudge:
+    """Compares the spread of click rates between ids of drawn samples with the facts."""
+
+    def __init__(self, law: Law, facts: Facts) -> None:
+        num, tables = min(facts["rows"], _EFFECT_SAMPLES), facts["tables"]
+        self._positives_frac = facts["positives_frac"]
+        self._effects: list[Floats] = []  # (M, F) each, of standard deviation 1
+        self._dense: list[Floats] = []
+        self._groups: list[list[tuple[NDArray[np.intp], Floats]]] = []
+        for seed in (1, 2):
+            world = World(law, num, seed)
+            samples = world.draw(0, num)
+            self._effects.append(world.unit_effects(samples))
+            self._dense.append(samples.score_M)  # no table has an effect yet
+            ids_FM = np.where(samples.ids_missing_MF, -1, samples.ids_MF).T
+            groups = [np.unique(ids_M, return_inverse=True, return_counts=True)[1:] for ids_M in ids_FM]
+            self._groups.append([(place_M, counts_N.astype(np.float64)) for place_M, counts_N in groups])
+        spreads = [[part["ctr_sd_between_ids"] for part in own["by_count"][1:]] for own in tables]
+        self._wanted = np.array(spreads, dtype=np.float64)  # NaN where the facts have none
+        self._weight = np.array([[_weight(part, facts) for part in own["by_count"][1:]] for own in tables])
+        self.large = np.argsort([own["distinct"] for own in tables])[-NUM_LARGE:].tolist()
+        self._num_hottest_F = [own["by_count"][-1]["ids"] for own in tables]
+        self._weight[self.large] = _WEIGHT_OF_LARGE
+        self._hot_F = np.array([sum(part["accesses_frac"] for part in own["by_count"][3:]) for own in tables])
+        self._hot_F[self.large] = 0.0  # the facts decide
+
+    def residuals(self, log_effects_F: Floats) -> Floats:
+        """The residuals of least squares for the logs of the tables' effects.
+
+        First the weighted differences of the spreads from the facts. Then two pulls for each table: to the usual
+        effect; and to 0, in proportion to the share of accesses of its hot ids (none for the large tables).
+        """
+        found: list[Floats] = []
+        for number, groups in enumerate(self._groups):
+            odds_M = self._odds(number, np.exp(log_effects_F))
+            spreads = np.array([_spreads(odds_M, *group, _bins(group[1])[1:]) for group in groups])
+            found.append(np.nan_to_num((spreads - self._wanted) * self._weight).ravel())
+        pulls = _EFFECT_PULL * (log_effects_F - _USUAL_LOG_EFFECT), _HOT_PULL * self._hot_F * np.exp(log_effects_F)
+        return np.concatenate([*found, *pulls])
+
+    def hottest_difference(self, number: int, effects_F: Floats) -> float:
+        """Difference of the spread between a table's hottest ids from the facts; 0 for fewer than ``MIN_IDS``.
+
+        The hottest ids are as many as the facts have with 1000 accesses or more.
+        """
+        if self._num_hottest_F[number] < MIN_IDS:
+            return 0.0
+        found: list[float] = []
+        for sample, groups in enumerate(self._groups):
+            place_M, counts_N = groups[number]
+            hottest = np.argsort(-counts_N, kind="stable")[: self._num_hottest_F[number]]
+            found.append(_spreads(self._odds(sample, effects_F), place_M, counts_N, [hottest])[0])
+        return abs(float(np.mean(found)) - self._wanted[number, -1])
+
+    def bayes_auc(self, effects_F: Floats) -> float:
+        odds_M = self._odds(0, effects_F)
+        return expected_auc(np.log(odds_M / (1 - odds_M)))
+
+    def _odds(self, sample: int, effects_F: Floats) -> Floats:
+        score_M = self._dense[sample] + self._effects[sample] @ effects_F
+        return 1 / (1 + np.exp(-(score_M + intercept(score_M, self._positives_frac))))
+
+
+def _weight(part: Facts, facts: Facts) -> float:
+    """Weight of a spread: more for more accesses, less the larger its standard error; 0 if it is unknown."""
+    if part["ctr_sd_between_ids"] is None:
+        return 0.0
+    rows, positives_frac = facts["rows"], facts["positives_frac"]
+    error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part["ids"]) / (part["accesses_frac"] * rows)
+    share = math.sqrt(part["accesses_frac"]) * min(1.0, math.sqrt(part["ids"] / 30))
+    return share / (1 + error / (0.04 * max(part["ctr_sd_between_ids"], 0.05)))
+
+
+# --- a log beside the facts -------------------------------------------------------------------------------------------
+
+_POOLED: dict[str, Callable[[Facts], float]] = {
+    "ids": lambda facts: facts["pooled"]["distinct"],
+    "accesses of the top 0.1 % of ids": lambda facts: facts["pooled"]["top_0.1_percent_share"],
+    "accesses of the top 1 % of ids": lambda facts: facts["pooled"]["top_1_percent_share"],
+    "accesses of the top 10 % of ids": lambda facts: facts["pooled"]["top_10_percent_share"],
+    "ids seen once": lambda facts: facts["pooled"]["seen_once_frac_of_ids"],
+    "accesses to those, seven tables with most ids": lambda facts: np.mean(
+        [own["accesses_to_seen_once_frac"] for own in _largest(facts)]
+    ),
+    "ids in a batch of 128": lambda facts: facts["pooled"]["distinct_rows_per_batch_of_128"],
+    "pairs of tables with mutual information above 0.1": lambda facts: facts[PAIRS]["frac_above_0.1"],
+    "pairs of tables with mutual information above 0.5": lambda facts: facts[PAIRS]["frac_above_0.5"],
+    "samples that are positive": lambda facts: facts["positives_frac"],
+}
+_OF_TABLE = {
+    "ids in a batch": "distinct_per_batch_of_128",
+    "accesses of the top 1 %": "top_1_percent_share",
+    "ids seen once": "seen_once_frac_of_ids",
+    "accesses to those": "accesses_to_seen_once_frac",
+    "accesses whose id came within the last 1,280 samples": "reuse_within_1280_rows_in_file_order",
+}
+_SPREADS = [f"{least}+" if most is None else f"{least}–{most}" for least, most in COUNT_BINS[1:]]
+
+
+def beside(found: Facts, wanted: Facts) -> list[str]:
+    """The tables of docs/DATA.md: all tables as one, the largest difference of a table, and spreads of click rates.
+
+    Differences of numbers of ids are relative, all others absolute.
+    """
+    pooled = [
+        [name, *(f"{of(each):,.1%}" if of(each) < 1 else f"{of(each):,.0f}" for each in (wanted, found))]
+        for name, of in _POOLED.items()
+    ]
+    own, its = (_by_table(facts, str(wanted["rows"])) for facts in (found, wanted))
+    change = own - its
+    ids = change.columns[:2]
+    change[ids] = own[ids] / its[ids] - 1
+    places = change.drop(columns=_SPREADS).abs().idxmax()
+    largest = [
+        [name, f"{change[name][at]:+.1%}" if name in ids else f"{change[name][at]:+.3f}", at]
+        for name, at in places.items()
+    ]
+    most_ids = [each["column"] for each in _largest(wanted)]
+    spreads = change.loc[most_ids, _SPREADS].stack()
+    at = spreads.abs().idxmax()
+    largest.append(["spread of click rates, seven tables with most ids", f"{spreads[at]:+.3f}", ", ".join(at)])
+    tracked = own.index[[*tracked_tables(KAGGLE_CARDINALITIES, NUM_LARGE - 1)]]
+    shown = [name for name in own.index if name in {*most_ids, *tracked}]
+    texts = own[_SPREADS].map("{:.3f} ".format) + its[_SPREADS].map("{:.3f}".format)
+    return [
+        *table(("all tables as one", "facts", "this log"), pooled),
+        "",
+        *table(("largest difference of a table", "", "in"), largest),
+        "",
+        *table(("spread: this log, facts", *_SPREADS), [(name, *texts.loc[name]) for name in shown]),
+    ]
+
+
+def _largest(facts: Facts) -> list[Facts]:
+    """The seven tables with most ids."""
+    return sorted(facts["tables"], key=itemgetter("distinct"))[1 - NUM_LARGE :]
+
+
+def _by_table(facts: Facts, num_rows: str) -> Any:
+    """A frame with a row for each table."""
+    rows = {
+        own["column"]: [
+            own["distinct_after_rows"][num_rows],
+            *(own[key] for key in _OF_TABLE.values()),
+            *(part["ctr_sd_between_ids"] for part in own["by_count"][1:]),
+        ]
+        for own in facts["tables"]
+    }
+    columns = [f"ids after {int(num_rows):,} samples", *_OF_TABLE, *_SPREADS]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
+
+
+def write_law(path: Path, law: Law, facts: Facts) -> None:
+    """Write a file that ``run.py data synth --like`` reads, with the facts to which the law was fitted."""
+    parts = {"law": law.model_dump(), "facts": facts}
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(part, default=lambda value: value.tolist())}" for name, part in parts.items()
+    )
+    path.write_text(f"{{{lines}}}\n")
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("source", help="kaggle, terabyte, or a folder of `run.py data prepare`")
+    made.add_argument("--beside", metavar="LAW", help="show the source beside the facts of this law")
+    made.add_argument("--sizes", choices=[*FULL_LOGS], default="kaggle", help="log of which the source is a sample")
+    made.add_argument("--out", type=Path, metavar="LAW.json", help="fit a law, and write it to this file")
+    options = made.parse_args()
+    facts = facts_of(options.source)
+    if options.beside is not None:
+        sys.stdout.write("\n".join([*beside(facts, facts_of(options.beside)), ""]))
+    if options.out is not None:
+        write_law(options.out, fit_law(facts, FULL_LOGS[options.sizes]), facts)
+
+
+if __name__ == "__main__":
+    main()
