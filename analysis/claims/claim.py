@@ -1,6 +1,5 @@
 """Claims of papers, of this project and of users: the section ``claim:`` of a YAML file (docs/EXTENDING.md)."""
 
-import difflib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from analysis.load import COLUMNS, NOT_SWEPT, Frame
 from analysis.stats import SETTING, STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
-from harness.config.words import expectation
+from harness.config.words import expectation, suggest
 from harness.config.yaml_file import CLAIM, read_claim
 from harness.core.errors import ConfigError, HarnessError
 from harness.sources import with_place
@@ -190,9 +189,8 @@ def find(word: str) -> Claim:
     if word in names():
         return read(FOLDER / f"{word}.yaml")
     if not word.endswith((".yaml", ".yml")):
-        near = difflib.get_close_matches(word, names(), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`run.py reproduce --dry-run` lists them"
-        raise ConfigError(f"claim: expected a file FILE.yaml or the name of a claim, got {word}; {hint}")
+        hint = suggest(word, names()) or "; `run.py reproduce --dry-run` lists them"
+        raise ConfigError(f"claim: expected a file FILE.yaml or the name of a claim, got {word}{hint}")
     return read(Path(word))
 
 
@@ -226,8 +224,7 @@ def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -
         where, name = places[keys], ".".join(map(str, (CLAIM, *keys)))
         if each["type"] == "extra_forbidden":
             known = {field.alias or name for model in models for name, field in model.model_fields.items()}
-            near = difflib.get_close_matches(str(keys[-1]), known - {str(keys[-1])}, n=1)
-            yield f"{where}: {name}: no such key here" + (f"; did you mean {near[0]}?" if near else "")
+            yield f"{where}: {name}: no such key here{suggest(str(keys[-1]), known - {str(keys[-1])})}"
         elif each["type"] == "missing":
             yield f"{where}: {name}: expected a key {each['loc'][-1]}"
         else:
@@ -249,9 +246,8 @@ class _Check:
         if name in known:
             return
         place = next(self.places[keys[:end]] for end in range(len(keys), -1, -1) if keys[:end] in self.places)
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}; {hint}")
+        hint = suggest(str(name), known) or f"; there are {', '.join(known)}"
+        raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}{hint}")
 
     def function(self, keys: tuple[Any, ...], name: str, known: Mapping[str, Any]) -> Any:
         """The function of this name: one of ``known``, or ``FILE.py:NAME`` beside the claim. Raises ConfigError."""
@@ -260,7 +256,7 @@ class _Check:
             self.one_of(keys, name, known, "a name or FILE.py:FUNCTION")
             return known[name]
         if not (self.path.parent / file).is_file():
-            self.one_of(keys, file, [each.name for each in self.path.parent.glob("*.py")], "a file beside the claim")
+            self.one_of(keys, Path(file).stem, [each.stem for each in self.path.parent.glob("*.py")], "a file beside it")
         module = imported(str(self.path.parent / file), f"{self.path}: {keys[0]}")
         self.one_of(
             keys, function, [each for each in vars(module) if not each.startswith("_")], f"a function of {file}"

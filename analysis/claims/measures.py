@@ -4,7 +4,6 @@ A result is a row of a frame: a finished cell, or an entry of a benchmark's JSON
 value of an entry may be a list, with one number for each round of the benchmark.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from analysis.stats import (
     relevant_to_none,
     setting_keys,
 )
+from harness.config.words import suggest
 from harness.core.errors import ConfigError
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*")
@@ -117,9 +117,8 @@ def check_columns(formula: str, columns: Iterable[str]) -> None:
     for name in _compiled(formula)[1]:
         first = name.partition(".")[0]
         if not any(name == each or first == each.partition(".")[0] for each in known):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
-            raise ConfigError(f"{name}: no such column of the results; {hint}")
+            hint = suggest(name, known) or f"; there are {', '.join(sorted(known))}"
+            raise ConfigError(f"{name}: no such column of the results{hint}")
 
 
 class Model(BaseModel):

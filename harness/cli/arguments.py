@@ -1,7 +1,6 @@
 """The parser of run.py, made from commands.toml. Imports nothing heavy, so that ``--help`` takes 0.2 s."""
 
 import argparse
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +28,10 @@ class Parser(argparse.ArgumentParser):
         """Print one line to stderr and exit with code 2. For a misspelt choice the line names only the nearest one."""
         if found := re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message):
             name, word, choices = found.groups()
-            if near := difflib.get_close_matches(word, re.findall(r"'?([\w.-]+)'?", choices), n=1):
-                message = f"{name}: unknown {word!r}; did you mean {near[0]}?"
+            from harness.config.words import suggest  # noqa: PLC0415 - imports pydantic
+
+            if hint := suggest(word, re.findall(r"'?([\w.-]+)'?", choices)):
+                message = f"{name}: unknown {word!r}{hint}"
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -40,16 +41,13 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, flag: str, command: str) -> str:
         """An error sentence on an unknown flag, which suggests the most similar flag or configuration key."""
+        from harness.config.keys import leaf_keys  # noqa: PLC0415 - imports pydantic
+        from harness.config.words import suggest  # noqa: PLC0415
+
         name = flag.partition("=")[0]
         (commands,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         flags = commands.choices[command]._option_string_actions
-        if near := difflib.get_close_matches(name, sorted(flags), n=1):
-            return f"unknown argument {flag}; did you mean {near[0]}?"
-        from harness.config.keys import leaf_keys  # noqa: PLC0415 - imports pydantic
-
-        key = name.lstrip("-").replace("-", "_")
-        keys = [known for known in leaf_keys() if key in (known, known.rpartition(".")[2])]
-        hint = f"; keys have no dashes: {' or '.join(f'{known}=…' for known in keys)}" if keys else ""
+        hint = suggest(name, flags) or suggest(name.lstrip("-"), leaf_keys(), lambda key: f"{key}=…")
         return f"unknown argument {flag}{hint}"
 
 

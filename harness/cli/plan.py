@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 - matplotlib takes a second to import
 
 import argparse
-import difflib
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from harness.config.derived import job_costs
 from harness.config.experiment import load_each
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
+from harness.config.words import suggest
 from harness.core.clock import FailureClock
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
@@ -121,9 +121,8 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
         costs = _costs_of(trace, _costs(config), given, has_repairs=config.trace.repair == "reschedule")
         source, where = f"trace {name}, other costs of profile {config.emulated.name}", f"{name}: "
     else:
-        near = difflib.get_close_matches(name, PROFILES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"profiles: {', '.join(sorted(PROFILES))}"
-        raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv); {hint}")
+        hint = suggest(name, PROFILES) or f"; profiles: {', '.join(sorted(PROFILES))}"
+        raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv){hint}")
     named = [word.partition("=")[2] for word in overrides if word.startswith("strategy.name=")]
     config = configs.get(named[-1] if named else "cpr_mfu", config)
     refuse_combinations(config, make_strategy(config.strategy, costs))

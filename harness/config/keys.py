@@ -1,6 +1,5 @@
 """The configuration keys, their types, and error sentences about them; derived from ``config.model``."""
 
-import difflib
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 
 from harness.config.model import BY_TRACE, NO_RESULT, Config
 from harness.config.profiles import PROFILES
-from harness.config.words import Schema, choices_of, describe, options_of, show
+from harness.config.words import Schema, choices_of, describe, options_of, show, suggest
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
 
@@ -88,24 +87,7 @@ def _holds(marked: Mapping[str, Any], key: str) -> bool:
 def unknown(key: str, sections: Iterable[str] = ()) -> str:
     """An error sentence on the unknown key ``key``, with the most similar of the known keys and ``sections``."""
     known = sorted({*leaf_keys(), *group_keys(), *sections})
-    given, key = key, key.lower()
-    group, _, last = key.rpartition(".")
-    near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
-    groups = difflib.get_close_matches(group, [name.rpartition(".")[0] for name in near], n=1)
-    near = [name for name in near if name.rpartition(".")[0] in groups] or near
-    if not near and group not in group_keys():
-        near = difflib.get_close_matches(key, known, n=1)
-    if not near:  # the last words alone, as the same group on both sides would make any two keys similar
-        near = _like(last, [name for name in known if name.rpartition(".")[0] == group]) or _like(last, known)
-    hint = f"did you mean {' or '.join(map(_with_owners, near))}?" if near else "`run.py schema` lists them all"
-    return f"unknown key {given}; {hint}"
-
-
-def _like(last: str, names: Iterable[str]) -> list[str]:
-    """The dotted ``names`` whose last part is most similar to ``last``; empty if none is similar."""
-    words = {name: name.rpartition(".")[2] for name in names}
-    nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1)
-    return [name for name, word in words.items() if word in nearest]
+    return f"unknown key {key}{suggest(key, known, _with_owners) or '; `run.py schema` lists them all'}"
 
 
 def _with_owners(key: str) -> str:
@@ -174,8 +156,7 @@ def complaint(key: str, value: object, part: str | None = None) -> str:
     if isinstance(value, str) and _WORDS.fullmatch(value):
         return f"{sentence}; did you mean the list [{value.replace(' ', '')}]?"
     choices = [str(choice) for option in options_of(spec) for choice in choices_of(option)]
-    near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
-    return f"{sentence}; did you mean {near[0]}?" if near else sentence
+    return sentence + (suggest(value, choices) if isinstance(value, str) else "")
 
 
 def _spec_of(key: str, part: str) -> Schema:

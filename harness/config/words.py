@@ -7,7 +7,7 @@ key, what was expected, and what was given.
 import difflib
 import json
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -19,6 +19,53 @@ Schema = dict[str, Any]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 """Settings of every pydantic model that users fill: no unknown keys, frozen, finite numbers, docstrings as help."""
+
+
+_SYNONYMS = {
+    "lr": "trainer.learning_rate",
+    **dict.fromkeys(("bs", "batch"), "trainer.batch_size"),
+    **dict.fromkeys(("epoch", "epochs", "num_epochs"), "data.max_train_samples"),
+    "seeds": "seed",
+    **dict.fromkeys(("ps", "servers"), "cluster.num_ps"),
+    **dict.fromkeys(("workers", "num_workers", "trainers"), "cluster.num_trainers"),
+}
+"""Names of keys in other tools, and the key that is the nearest here."""
+_NOTES = {"data.max_train_samples": " A run trains for one epoch, or for so many samples."}
+
+
+def suggest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
+    """``; did you mean NAME?`` with the known name nearest to ``word``, or several that are as near; empty without one.
+
+    Dashes count as underscores, and capitals as small letters. Tried one after another: what another tool's word means,
+    in the section of ``word``; the same last part in the most similar section; a similar last part in the section; the
+    other tool's word; a similar name; a similar last part. ``shown``: how a name is written.
+    """
+    names = {name.lower().replace("-", "_"): name for name in known}
+    word = word.lower().replace("-", "_")
+    section, _, last = word.rpartition(".")
+
+    def section_of(name: str) -> str:
+        return name.rpartition(".")[0]
+
+    def like(candidates: Iterable[str]) -> list[str]:
+        parts = {name: name.rpartition(".")[2] for name in candidates}
+        near = difflib.get_close_matches(last, sorted({*parts.values()}), n=1)
+        return [name for name, part in parts.items() if part in near]
+
+    meant = [name for name in [_SYNONYMS.get(last, "")] if name in names]
+    same = [name for name in names if name.rpartition(".")[2] == last]
+    nearest = difflib.get_close_matches(section, map(section_of, same), n=1)
+    tries: tuple[list[str], ...] = (
+        [name for name in meant if section in ("", section_of(name))],
+        [name for name in same if section_of(name) in nearest] or same,
+        like(name for name in names if section_of(name) == section),
+        meant,
+        difflib.get_close_matches(word, names, n=1) if section not in map(section_of, names) else [],
+        like(names),
+    )
+    found = next(filter(None, tries), [])
+    note = "".join(_NOTES[name] for name in found if name in meant and name in _NOTES)
+    return f"; did you mean {' or '.join(shown(names[name]) for name in found)}?{note}" if found else ""
 
 
 class Parameters(BaseModel):
@@ -53,9 +100,9 @@ def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
-            mistakes.append(f"{word}: expected key=value{_near(key, known)}")
+            mistakes.append(f"{word}: expected key=value{suggest(key, known)}")
         elif key not in known:
-            hint = _near(key, known) or f"; expected one of {', '.join(known)}"
+            hint = suggest(key, known) or f"; expected one of {', '.join(known)}"
             mistakes.append(f"unknown key {key}{hint}")
         elif key in values:
             mistakes.append(f"{key}: expected one value, got {show(values[key])} and {show(text)}")
@@ -91,18 +138,13 @@ def explained(model: type[Parameters]) -> Iterator[str]:
 def _complaint(model: type[Parameters], name: str, value: object) -> str:
     """An error sentence on ``value``, which is invalid for the field ``name``, or on the unknown field ``name``."""
     if name not in model.model_fields:
-        return f"unknown key {name}{_near(name, keys_of(model))}"
+        return f"unknown key {name}{suggest(name, keys_of(model))}"
     expected = _expected(model.model_json_schema()["properties"][name])
     return f"{name.rstrip('_')}: expected {expected}, got {'nothing' if value is None else show(value)}"
 
 
 def _expected(spec: dict[str, Any]) -> str:
     return describe(spec).removesuffix(" or null")
-
-
-def _near(key: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 # --- values in words -------------------------------------------------------------------------------------------------

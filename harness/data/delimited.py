@@ -9,7 +9,6 @@ that float32 can hold, perhaps with a fraction or an exponent. A category is any
 Shapes: R rows of a chunk, C columns of the file, I dense features, F categories.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from harness.config.words import mistakes_of
+from harness.config.words import mistakes_of, suggest
 from harness.config.yaml_file import read_settings
 from harness.core.errors import DataError
 from harness.data.records import NO_LABELS, OTHER_COLUMNS, Schema
@@ -176,8 +175,8 @@ def _no_columns(where: str, wrong: Sequence[str], names: Sequence[str], schema: 
     hint = OTHER_COLUMNS if schema is AVAZU else ""
     if len(names) == 1 and other in _text(line):
         hint = f"; is the separator {other!r}?{hint}"
-    elif near := difflib.get_close_matches(column, {*names} - {*schema.columns}, n=1):
-        hint = f"; is it {near[0]}?{hint}"
+    elif near := suggest(column, sorted({*names} - {*schema.columns})):
+        hint = f"{near}{hint}"
     elif wrong == [schema.label] and schema.header:
         hint = NO_LABELS
     if not schema.header:

@@ -401,7 +401,7 @@ grids:
         (
             "{y: overhead}",
             "my.py:draw",
-            "claim.figure: expected a file beside the claim, got my.py; did you mean me.py?",
+            "claim.figure: expected a file beside it, got my; did you mean me?",
         ),
         ("{y: overhead}", "me.py:draw", "7: claim.figure: expected a function of me.py, got draw; did you mean drawn?"),
         ("  by: profile", "  experiment: it2.yaml\n  by: profile", "no such file; did you mean"),

@@ -188,7 +188,7 @@ FAULTS: list[tuple[bytes, str]] = [
     (_bad(5, "site_id", "a\nb"), ':7: bad quotes \'"a\', expected "TEXT" in one line, and a separator after it'),
     (GOOD + b'1,0,"a"b' + b",x" * 21, ":62: bad quotes 'b,x,x"),
     (GOOD.replace(b"click", b"clicks"), ":1: expected a header with the column click, got 'id, clicks, hour, C1, "),
-    (GOOD.replace(b"click", b"clicks"), "; is it clicks?"),
+    (GOOD.replace(b"click", b"clicks"), "; did you mean clicks?"),
     (GOOD.replace(b"C14", b"C1"), ":1: expected the column C1 once in the header, got it 2 times"),
     (b"", ": expected at least one row, got none"),
     (_text([HEADER]), ": expected at least one row, got none"),
