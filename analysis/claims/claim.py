@@ -29,8 +29,9 @@ from analysis.load import COLUMNS, NOT_SWEPT, Frame
 from analysis.stats import SETTING, STRATEGIES
 from harness.config.experiment import load_experiment
 from harness.config.plugins import imported
+from harness.config.settings import CLAIM
 from harness.config.words import expectation, suggest
-from harness.config.yaml_file import CLAIM, read_claim
+from harness.config.yaml_file import Document, read_yaml
 from harness.core.errors import ConfigError, HarnessError
 from harness.sources import with_place
 
@@ -196,15 +197,15 @@ def find(word: str) -> Claim:
 
 def read(path: Path) -> Claim:
     """The claim in a YAML file. Raises ConfigError, which says where the mistake is and what was expected."""
-    value, places, keys = read_claim(path)
-    if value is None:
-        raise ConfigError(f"{path}: expected a section `{CLAIM}:`, got {', '.join(keys)}")
+    document = read_yaml(path)
+    if document.value.get(CLAIM) is None:
+        raise ConfigError(f"{path}: expected a section `{CLAIM}:`, got {', '.join(document.value)}")
     try:
-        section = Section.model_validate(value)
+        section = Section.model_validate(document.value[CLAIM])
     except ValidationError as error:
-        raise ConfigError("\n".join(_complaints(error, places))) from None
+        raise ConfigError("\n".join(_complaints(error, document))) from None
     experiment = section.benchmark or (path.parent / section.experiment if section.experiment else path)
-    check = _Check(path, section, places)
+    check = _Check(path, section, document)
     check.names(experiment)
     draw = check.function(("figure",), section.figure, FIGURES) if isinstance(section.figure, str) else None
     judges = [check.function(("judge", number), name, JUDGES) for number, name in enumerate(section.judge)]
@@ -214,14 +215,12 @@ def read(path: Path) -> Claim:
     return claim
 
 
-def _complaints(error: ValidationError, places: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
+def _complaints(error: ValidationError, document: Document) -> Iterator[str]:
     """A line for each mistake that pydantic found: place, key, and what was expected."""
     models = (Section, Study, Within, Less, Trend, Signed, Provided, Figure, Panel, Line, Measure, Benchmark)
     for each in error.errors():
-        keys: tuple[Any, ...] = ()
-        for key in each["loc"]:  # some of its parts are tags, which are not keys of the file
-            keys = (*keys, key) if (*keys, key) in places else keys
-        where, name = places[keys], ".".join(map(str, (CLAIM, *keys)))
+        keys, where = document.find((CLAIM, *each["loc"]))  # some of its parts are tags, which are not keys of the file
+        name = ".".join(map(str, keys))
         if each["type"] == "extra_forbidden":
             known = {field.alias or name for model in models for name, field in model.model_fields.items()}
             yield f"{where}: {name}: no such key here{suggest(str(keys[-1]), known - {str(keys[-1])})}"
@@ -239,13 +238,13 @@ class _Check:
 
     path: Path
     section: Section
-    places: Mapping[tuple[Any, ...], str]
+    document: Document
 
     def one_of(self, keys: tuple[Any, ...], name: Any, known: Collection[str], what: str) -> None:
         """Raise ConfigError if ``name`` is none of ``known``. ``keys``: where it is in the section."""
         if name in known:
             return
-        place = next(self.places[keys[:end]] for end in range(len(keys), -1, -1) if keys[:end] in self.places)
+        _, place = self.document.find((CLAIM, *keys))
         hint = suggest(str(name), known) or f"; there are {', '.join(known)}"
         raise ConfigError(f"{place}: {'.'.join(map(str, (CLAIM, *keys)))}: expected {what}, got {name}{hint}")
 
@@ -256,7 +255,9 @@ class _Check:
             self.one_of(keys, name, known, "a name or FILE.py:FUNCTION")
             return known[name]
         if not (self.path.parent / file).is_file():
-            self.one_of(keys, Path(file).stem, [each.stem for each in self.path.parent.glob("*.py")], "a file beside it")
+            self.one_of(
+                keys, Path(file).stem, [each.stem for each in self.path.parent.glob("*.py")], "a file beside it"
+            )
         module = imported(str(self.path.parent / file), f"{self.path}: {keys[0]}")
         self.one_of(
             keys, function, [each for each in vars(module) if not each.startswith("_")], f"a function of {file}"
@@ -297,7 +298,8 @@ class _Check:
                 try:
                     check_columns(formula, columns or ())
                 except ConfigError as error:
-                    raise ConfigError(f"{self.places['measures', name]}: {CLAIM}.measures.{name}: {error}") from None
+                    _, place = self.document.find((CLAIM, "measures", name))
+                    raise ConfigError(f"{place}: {CLAIM}.measures.{name}: {error}") from None
         items: list[tuple[tuple[Any, ...], Any]] = [((), section)]
         items += [(("study",), section.study)] if section.study else []
         items += [(("expect", number), each) for number, each in enumerate(section.expect)]

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, part_keys, unknown
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
-from harness.config.yaml_file import CLAIM, GRIDS, Setting
+from harness.config.settings import CLAIM, GRIDS, Setting
 from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.errors import ConfigError
 

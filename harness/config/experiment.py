@@ -16,8 +16,8 @@ from typing import Any
 from harness.config.build import at, build, fitted, refuse_unknown, tree
 from harness.config.keys import IRRELEVANT, complaint, group_keys, is_irrelevant, list_keys, option_keys
 from harness.config.model import Config
+from harness.config.settings import Setting, read_argument, read_settings, refuse_twice
 from harness.config.words import show
-from harness.config.yaml_file import Setting, read_argument, read_settings, refuse_twice
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
 from harness.core.strategies import STRATEGIES

@@ -45,7 +45,7 @@ def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
     """
     for word in reversed(overrides):
         if word.startswith(f"{_KEY}="):
-            return _names(_value_of(word.removeprefix(f"{_KEY}=")))
+            return _names(_value_of(word.removeprefix(f"{_KEY}=").encode(errors="surrogatepass")))
     names: list[str] = []
     for path in paths:
         values = _content(path)
@@ -58,18 +58,18 @@ def requested(paths: Sequence[Path], overrides: Sequence[str]) -> Sequence[str]:
 
 def _content(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file that contains the text ``plugins`` or ``experiment:``; empty for any other file."""
-    with suppress(OSError, UnicodeDecodeError):
-        if _KEY in (text := path.read_text(encoding="utf-8")) or "experiment:" in text:
+    with suppress(OSError):
+        if _KEY.encode() in (text := path.read_bytes()) or b"experiment:" in text:
             return value if isinstance(value := _value_of(text), dict) else {}
     return {}
 
 
-def _value_of(text: str) -> Any:
+def _value_of(text: bytes) -> Any:
     """The value of a YAML text; None if the text is not valid."""
-    from harness.config.yaml_file import read_mapping
+    from harness.config.yaml_file import Document
 
     with suppress(ConfigError):
-        return read_mapping(text, "")
+        return Document(text, "").value
     return None
 
 

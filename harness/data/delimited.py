@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from harness.config.words import mistakes_of, suggest
-from harness.config.yaml_file import read_settings
+from harness.config.yaml_file import read_yaml
 from harness.core.errors import DataError
 from harness.data.records import NO_LABELS, OTHER_COLUMNS, Schema
 from harness.data.sources import Chunk
@@ -46,16 +46,16 @@ AVAZU = Schema(
 
 def read_schema(path: Path) -> Schema:
     """The schema in a YAML file. Raises DataError or ConfigError, which name the file, and the line if there is one."""
-    settings, grids = read_settings(path, ())
-    where = {setting.key: setting.where for setting in settings} | ({} if grids is None else {"grids": path})
-    for key in where:
+    document = read_yaml(path)
+    for key in document.value:
         if key not in Schema.model_fields:
-            raise DataError(f"{where[key]}: unknown key {key}, expected {', '.join(Schema.model_fields)}")
+            where = document.find([key])[1]
+            raise DataError(f"{where}: unknown key {key}, expected {', '.join(Schema.model_fields)}")
     try:
-        return Schema.model_validate({setting.key: setting.value for setting in settings})
+        return Schema.model_validate(document.value)
     except ValidationError as error:
-        key = error.errors()[0]["loc"][:1]
-        raise DataError(f"{where.get(str(key[0]), path) if key else path}: {mistakes_of(error)[0]}") from None
+        keys, where = document.find(error.errors()[0]["loc"])
+        raise DataError(f"{where if keys else path}: {mistakes_of(error)[0]}") from None
 
 
 @dataclass(frozen=True)

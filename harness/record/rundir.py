@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from harness.config.model import Config
 from harness.config.words import mistakes_of
-from harness.config.yaml_file import read_mapping, to_yaml
+from harness.config.yaml_file import Document, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError, shown
 from harness.files import digest_of, make_folder, new_digest, os_errors, read_file, read_json, store_errors, write_text
 
@@ -194,8 +194,6 @@ def read_config(path: Path) -> dict[str, Any]:
     content = read_file(file)
     try:
         values = deepcopy(_parsed(content, str(file)))
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{file}: not UTF-8 text (byte {error.start})") from error
     except ConfigError as error:
         raise StoreError(str(error)) from error
     if not isinstance(values, dict):
@@ -243,7 +241,7 @@ def read_env(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _parsed(content: bytes, where: str) -> object:
     """The YAML text as values, cached, since a report asks for each config several times and parsing takes 10 ms."""
-    return read_mapping(content.decode(), where)
+    return Document(content, where).value
 
 
 def find_runs(path: Path) -> list[Path]:

@@ -12,7 +12,8 @@ import pytest
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment
 from harness.config.keys import IRRELEVANT, group_keys, leaf_keys, unknown
 from harness.config.model import ClusterConfig, Config, TraceConfig
-from harness.config.yaml_file import read_argument, to_yaml
+from harness.config.settings import read_argument
+from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError
 from harness.core.strategies import options_of
 
@@ -20,7 +21,7 @@ Write = Callable[[str], Path]
 
 TRANSPORTS = ", ".join(get_args(get_args(ClusterConfig.model_fields["transports"].annotation)[0]))
 
-TOO_DEEP = "nested more than 20 levels deep; no key takes such a value"
+NO_VALUE = "unsupported YAML value; expected text, a number, a list or a mapping without tags, at most 20 levels deep"
 
 GRID = """\
 name: quick
@@ -150,24 +151,23 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid`"),
         ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),
         ("grids: [{seed: [0, 1]}]", "", "x.yaml: expected one configuration, got `grids:`; run it by `run.py grid x.yaml`"),
-        ("seed: 1\nseed: 2", "", "x.yaml:2: seed is already given on line 1; keep one"),
+        ("seed: 1\nseed: 2", "", "x.yaml:2: seed is already given at x.yaml:1; keep one"),
         ("seed: 1\ntrainer: {batch_size: 1}\ntrainer.batch_size: 2", "", "x.yaml:3: trainer.batch_size is already given at x.yaml:2; keep one"),
         ("seed: 1\nname: [a", "", "x.yaml:2: not YAML: while parsing a flow sequence, did not find expected ',' or ']'"),
-        ("a: !!python/object:os.system x", "", "x.yaml:1: a: unsupported YAML value; expected plain text, a number, a list or a mapping"),
+        ("a: !!python/object:os.system x", "", f"x.yaml:1: {NO_VALUE}"),
         ("- seed", "", "x.yaml:1: expected a mapping of keys to values at the top of the file"),
-        ("# nothing\n", "", "x.yaml: expected a mapping of keys to values, got an empty file"),
+        ("# nothing\n", "", "x.yaml:1: expected a mapping of keys to values at the top of the file"),
         ("seed: 1", "seed", "seed on the command line: expected the form key=value"),
-        ("seed: 1", "out=[", "out=[ on the command line: expected a YAML value, got '['"),
-        ("seed: 1", "out=\udcff", "out=\\udcff on the command line: expected UTF-8 text"),
-        ("seed: 1", "seed=!!float x", "seed: 'x' is not a whole number >= 0 and < 2^63 (seed=!!float x on the command line)"),
-        ("seed: 1\nmodel.top_mlp: " + "[" * 2000 + "]" * 2000, "", f"x.yaml:2: {TOO_DEEP}"),
-        ("seed: 1", "seed=" + "[" * 2000 + "]" * 2000, f"seed={'[' * 33}...{']' * 38} on the command line:1: {TOO_DEEP}"),
-        ("name: x\nseed: " + "1" * 5000, "", "x.yaml:2: expected a shorter number, got one of 5,000 digits"),
-        ("seed: 1", "seed=" + "1" * 5000, f"seed={'1' * 33}...{'1' * 38} on the command line:1: expected a shorter number, got one of 5,000 digits"),
+        ("seed: 1", "out=[", "out=[ on the command line:1: not YAML: while parsing a flow node, did not find expected node content"),
+        ("seed: 1", "out=\udcff", "out=\\udcff on the command line:1: not YAML: invalid Unicode character"),
+        ("seed: 1", "seed=!!float x", f"seed=!!float x on the command line:1: {NO_VALUE}"),
+        ("seed: 1\nmodel.top_mlp: " + "[" * 22 + "]" * 22, "", f"x.yaml:2: {NO_VALUE}"),
+        ("seed: 1\nmodel.top_mlp: " + "[" * 2000 + "]" * 2000, "", "x.yaml:2: not YAML: while increasing flow level, exceeded maximum nesting depth"),
+        ("name: x\nseed: " + "1" * 5000, "", f"x.yaml:2: seed: '{'1' * 56}... is not a whole number >= 0 and < 2^63"),
         (None, "", "x.yaml: no such file"),
-        (Path("x.yaml").mkdir, "", "x.yaml: expected a YAML file, got a folder"),
-        ("name: éééééééééé\nseed: \x01\n\n\n", "", "x.yaml:2: character '\\x01' is not allowed in YAML"),
-        (b"seed: \xff", "", "x.yaml: expected UTF-8 text, got an invalid byte at offset 6"),
+        (Path("x.yaml").mkdir, "", "x.yaml: cannot be read: Is a directory"),
+        ("name: éééééééééé\nseed: \x01\n\n\n", "", "x.yaml:2: not YAML: control characters are not allowed"),
+        (b"seed: \xff", "", "x.yaml:1: not YAML: invalid leading UTF-8 octet"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_one_line(
@@ -332,12 +332,6 @@ def test_each_strategy_takes_the_options_it_has(write: Write) -> None:
         load_each(None, ["strategy.name=cpr_sssu"], ["none"])
 
 
-def test_a_text_of_megabytes_is_no_configuration(write: Write) -> None:
-    """Law: it is refused before it is read, which would take minutes."""
-    with pytest.raises(ConfigError, match="expected a configuration of at most 1,048,576 characters, got more"):
-        load_config(write("name: " + 2**20 * "x"))
-
-
 def test_resolved_experiment_reads_back(write: Write) -> None:
     """Law: grid.yaml is an experiment file with the same cells, overrides worked in."""
     experiment = experiment_of(write(GRID), "profile=[busy,{base: busy, mtbf_h: 2}]", "seed=4", "out=else")
@@ -351,7 +345,7 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
     [
         ("seed: [1]\ngrids: [{}]", "", "x.yaml:1: seed: [1] is not a whole number >= 0 and < 2^63; an axis belongs under `grids:`"),
         ("grids: {seed: [1]}", "", "x.yaml:1: grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`"),
-        ("grids:\n- {}\n- seed", "", "x.yaml:3: grids: expected a mapping of dotted keys to lists as each item"),
+        ("grids:\n- {}\n- seed", "", "x.yaml:3: grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`"),
         ("grids:\n- strategy.name: [full, none]\n  strategy.r: [0.1]", "", "x.yaml:3: strategy.r: not an option of strategy full or none; cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror have it"),
         ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy; did you mean full?"),
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),

@@ -305,7 +305,7 @@ def test_a_schema_is_read_from_yaml(tmp_path: Path) -> None:
         *((SCHEMA + f"separator: {x!r}\n", "s.yaml:4: separator: expected one ASCII character") for x in "é-"),
         (SCHEMA + "header: false\n", "s.yaml: expected columns by number, from 1, where header is false, got 'bought'"),
         (SCHEMA + "grids: [{seed: [1]}]\n", "grids"),
-        ("", "s.yaml: expected a mapping of keys to values, got an empty file"),
+        ("", "s.yaml:1: expected a mapping of keys to values at the top of the file"),
     ],
 )
 def test_a_schema_that_cannot_be_is_one_line(tmp_path: Path, text: str, message: str) -> None:
