@@ -33,7 +33,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train one.yaml --grace -1", "--grace"),
     ("train one.yaml --grace soon", "--grace"),
     ("grid grid.yaml --parallel none", "argument --parallel: invalid whole number >= 1 value: 'none' (see `run.py grid --help`)"),
-    ("train one.yaml plugins=\udcff", "plugins=\\udcff on the command line: expected UTF-8 text"),
+    ("train one.yaml plugins=\udcff", "plugins=\\udcff on the command line:1: not YAML: invalid Unicode character"),
     # files and folders
     ("train two.yaml", "two.yaml: no such file"),
     ("train oen.yaml", "oen.yaml: no such file; did you mean one.yaml?"),
