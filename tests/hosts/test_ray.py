@@ -77,13 +77,13 @@ def test_a_rank_that_is_cut_off_on_a_node_touches_no_file_of_its_replacement(
     placed = changed(by_ray(hosts, config, num=3), cluster__place={"trainer0": address_of(hosts, trainers)})
     said = said_by(body, hosts, placed, tmp_path / "run", *acts)
     hosts.mend(cut)
+    none_left(hosts)  # who goes on writing has ended
     assert said == ""
     events = read_events(tmp_path / "run" / "events.jsonl")
     lost = [hosts_named(event) for event in events if isinstance(event, Regrouped)]
     assert lost == [[address_of(hosts, host)] for host in (cut, killed)]
     assert int((tmp_path / "written").read_text()) > 1000
     ends_as(config, tmp_path, events)
-    none_left(hosts)
 
 
 def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
