@@ -4,6 +4,7 @@
 
 from typing import Any
 
+from analysis.figures import curves
 from analysis.load import load
 from analysis.report import report, write_files
 from analysis.stats import DEFAULT_MARGIN, MEASURES, Verdict, blocks_of, regimes_of, verdicts

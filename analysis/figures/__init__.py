@@ -1,9 +1,10 @@
-"""Figures of a grid, and their common style."""
+"""Figures of a grid, and their common style. Those of a user's own: front, against, over_hours, timeline."""
 
 # ruff: noqa: F401 - the names that other rooms use
 
-from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, losses_of, mean_curve
-from analysis.figures.data import Data, legend
+from analysis.figures.axes import LABELS, against, front, over_hours, timeline
+from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, curves, losses_of, mean_curve
+from analysis.figures.data import Data, legend, look
 from analysis.figures.kinds import KINDS, TRADEOFF, Kind, figures
 from analysis.figures.look import (
     FIGURE_FORMATS,

@@ -1,14 +1,20 @@
 """Curves of single runs over samples and hours, from their event logs, and their means over seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.load import Frame
+from analysis.stats import paired, setting_keys
 from harness.core.events import Evaluated, Event, Injected, Trained
 from harness.record.event_log import EventLog
+from harness.record.rundir import RunDir
 
 MAX_POINTS = 100  # a curve of a few kB
 
@@ -117,3 +123,51 @@ def aucs_of(log: EventLog, job_h: float) -> Aucs | None:
     kills = sorted({hour(event) for event in log.events if isinstance(event, Injected) and event.loss})
     is_whole = any(event.final and event.num_samples == num for event in evaluated)
     return Aucs(dict(sorted(by_hour.items())), kills, num, is_whole, errors[-1] if errors else None)
+
+
+def curve_rows(partners: Frame, read: Callable[[Any], Aucs | None]) -> Iterator[dict[str, Any]]:
+    """A row for each evaluation during training, and for each hour at which ranks died, of runs of a frame.
+
+    ``partners``: the index label of the run of ``none`` with the same seed, by that of each run. ``read``: the curve of
+    a run, by its label. Fields: ``run`` (the label), ``hour``, ``auc``, ``num_samples`` (of the test set, on which this
+    AUC is), ``auc_difference`` to ``none`` at the same hour, and ``is_failure``. Unknown is None.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    for label, partner in partners.items():
+        if (own := read(label)) is None:
+            continue
+        other = read(partner) if pd.notna(partner) else None
+        base = {} if other is None else other.by_hour
+        for hour, auc in own.by_hour.items():
+            difference = auc - base[hour] if hour in base else None
+            known = {"auc": auc, "auc_difference": difference, "num_samples": own.num_samples}
+            yield {"run": label, "hour": hour, "is_failure": False, **known}
+        for hour in own.kill_hours:
+            yield {
+                "run": label,
+                "hour": hour,
+                "is_failure": True,
+                "auc": None,
+                "auc_difference": None,
+                "num_samples": None,
+            }
+
+
+def curves(frame: Frame) -> Frame:
+    """The AUC over the hours of the job of the finished cells of a frame made by ``load``, for ``figures.over_hours``.
+
+    A row for each evaluation and each failure: the cell's columns ``strategy``, ``seed``, ``engine``, ``trace`` and
+    ``profile`` and its swept keys, and the fields of :func:`curve_rows`. Raises StoreError if a record cannot be read.
+    """
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    cells = paired(frame[frame["status"] == "done"])
+    keys = ["strategy", "seed", *setting_keys(cells)]
+
+    def read(label: Any) -> Aucs | None:
+        return aucs_of(EventLog.of(RunDir(Path(cells.loc[label, "path"]))), cells.loc[label, "job_h"])
+
+    columns = ["run", "hour", "is_failure", "auc", "auc_difference", "num_samples"]
+    rows = pd.DataFrame([*curve_rows(cells["partner"], cache(read))], columns=columns)
+    return rows.astype({"is_failure": bool}).join(cells[keys], on="run")

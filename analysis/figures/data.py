@@ -1,6 +1,6 @@
 """The data of figures, read once, and the look of a strategy in all of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from analysis.figures.curves import Aucs, Losses, aucs_of, losses_of
 from analysis.figures.look import colour
 from analysis.load import Frame
-from analysis.stats import BASELINE, Block, Estimate, Line, strategy_order
+from analysis.stats import AUC, BASELINE, Block, Estimate, Line, strategy_order
 from harness.record.event_log import EventLog
 from harness.record.rundir import RunDir
 
@@ -83,9 +83,32 @@ def others(block: Block) -> Iterator[Line]:
     return (line for line in block.lines if line.strategy != BASELINE)
 
 
-def look_of(line: Line) -> dict[str, Any]:
-    marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
-    return {"color": colour(line.strategy), "marker": marker, "label": line.label}
+def loss_label(block: Block) -> str:
+    """The label of an axis of losses in the block's measure."""
+    return "AUC lost to none, 10⁻³" if block.measure is AUC else f"{block.measure.title}: loss, 10⁻³"
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> Frame:
+    """A frame of these rows, as the functions of ``analysis.figures.axes`` take it."""
+    import pandas as pd  # noqa: PLC0415 - takes half a second to import
+
+    return pd.DataFrame([*rows])
+
+
+def means(**estimates: Estimate | None) -> dict[str, float | None]:
+    """Columns of estimates: mean, and ``*_half_width``."""
+    return {
+        f"{name}{end}": value and getattr(value, of)
+        for name, value in estimates.items()
+        for end, of in (("", "mean"), ("_half_width", "half_width"))
+    }
+
+
+def look(name: str) -> dict[str, Any]:
+    """Colour, marker and label of a strategy, the same in every figure. ``name``: may go on after a space."""
+    strategy = str(name).partition(" ")[0]
+    marker = _MARKERS[strategy_order(strategy)[0] % len(_MARKERS)]
+    return {"color": colour(strategy), "marker": marker, "label": str(name)}
 
 
 def legend(axes: "Axes") -> None:
@@ -97,14 +120,14 @@ def legend(axes: "Axes") -> None:
         axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
 
 
-def joined(lines: Iterable[tuple[Line, T]]) -> list[tuple[T, dict[str, Any]]]:
-    """What is drawn of each line, with its look; lines of which the same is drawn are one: ``cpr_random = cpr_mfu``."""
-    found: list[tuple[T, list[Line]]] = []
-    for line, drawn in lines:
+def joined(drawn: Iterable[tuple[str, T]]) -> list[tuple[T, dict[str, Any]]]:
+    """What is drawn of each name, with its look; names of which the same is drawn are one: ``cpr_random = cpr_mfu``."""
+    found: list[tuple[T, list[str]]] = []
+    for name, what in drawn:
         for other, own in found:
-            if other == drawn:
-                own.append(line)
+            if other == what:
+                own.append(name)
                 break
         else:
-            found.append((drawn, [line]))
-    return [(drawn, look_of(own[0]) | {"label": " = ".join(line.label for line in own)}) for drawn, own in found]
+            found.append((what, [name]))
+    return [(what, look(own[0]) | {"label": " = ".join(own)}) for what, own in found]

@@ -1,16 +1,16 @@
 """The kinds of figures in a report. The same cells give the same figures."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures.curves import Aucs, Curve, curve, mean_curve
-from analysis.figures.data import SMALL, Data, joined, legend, others
-from analysis.figures.look import INK, PAPER, THEMES, colour, log_scale
+from analysis.figures.axes import front, over_hours, signed_text, widths
+from analysis.figures.curves import Curve, curve, curve_rows, mean_curve
+from analysis.figures.data import SMALL, Data, frame_of, joined, legend, loss_label, means, others
+from analysis.figures.look import PAPER, THEMES, colour
 from analysis.load import Frame
-from analysis.stats import AUC, BASELINE, Block, Line, Verdict, strategy_order, verdicts
+from analysis.stats import BASELINE, Block, Line, verdicts
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZE = (5.2, 3.9)  # inches
-_MOST_LINES = 30  # across a figure, one for each hour of failures; more are marks at its lower edge
 
 
 @dataclass(frozen=True)
@@ -72,68 +71,22 @@ _BUCKETS = {
     "reschedule": ("cpr_vanilla", "\\\\"),
 }
 """(role of the colour, hatch) of each bucket of the overhead."""
-_NEAR = 0.04  # of the figure's sides: nearer points overlap
 
 
 def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     """Loss to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
-    low, high = data.loss_range
-    axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
-    axes.axhline(1e3 * data.limit(block), color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
-    found = verdicts(block, data.margin)
-    front = [(100 * each.overhead_frac, 1e3 * each.loss.mean) for each in found if each.on_front]
-    if front:
-        look: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
-        axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)
-    overheads = [line.mean("overhead_frac") for other in data.blocks for line in others(other)]
-    scale = math.log if all(overheads) else float
-    width = scale(max(overheads)) - scale(min(overheads)) or 1.0
-    drawn: list[tuple[float, float]] = []
-    ordered = sorted(found, key=lambda each: strategy_order(each.strategy))
-    for point, look in joined((each.line, _point_of(each)) for each in ordered):
-        place = scale(point[0] / 100) / width, point[1] / (high - low)
-        num_near = sum(math.dist(place, other) < _NEAR for other in drawn)
-        drawn.append(place)
-        _draw_point(axes, point, look, (low, high), num_near)
-    axes.set_ylim(low, high)
-    axes.set_ylabel("AUC lost to none, 10⁻³" if block.measure is AUC else f"{block.measure.title}: loss, 10⁻³")
-    axes.set_xlabel("emulated overhead, % of job time")
-    if all(overheads):
-        axes.margins(x=0.12)
-        log_scale(axes, "x")
+    front(
+        frame_of(
+            {"strategy": each.line.label, "on_front": each.on_front, **means(loss=each.loss)}
+            | {"overhead_frac": each.overhead_frac}
+            for each in verdicts(block, data.margin)
+        ),
+        margin=data.limit(block),
+        limits=data.loss_range,
+        ax=axes,
+    )
+    axes.set_ylabel(loss_label(block))
     legend(axes)
-
-
-_Point = tuple[float, float, float | None, bool]
-"""Overhead in %, loss in 10⁻³, half of its interval; whether it is on the Pareto front."""
-
-
-def _point_of(each: Verdict) -> _Point:
-    half = each.loss.half_width
-    return 100 * each.overhead_frac, 1e3 * each.loss.mean, half and 1e3 * half, each.on_front
-
-
-def _draw_point(axes: "Axes", point: _Point, look: dict[str, Any], limits: tuple[float, float], num_near: int) -> None:
-    """Draw a mean loss with its interval; outside the limits, a triangle at the edge and the number.
-
-    A point near to ``num_near`` others is a ring around them.
-    """
-    (overhead, loss, half, is_on_front), (low, high) = point, limits
-    if low <= loss <= high:
-        if num_near:
-            look |= {"fillstyle": "none", "markeredgewidth": 1.4}
-        elif is_on_front:
-            look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4}
-        size = {"markersize": 8 + 6 * num_near, "capsize": 4 + 2 * num_near}
-        axes.errorbar(overhead, loss, yerr=half, linestyle="", **size, **look)
-        return
-    edge, look["marker"] = (high, "^") if loss > high else (low, "v")
-    axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
-    axes.annotate(_signed(loss), (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
 
 
 def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
@@ -151,7 +104,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
         mean, half = 1e3 * line.auc_difference.mean, line.auc_difference.half_width
         if not low <= mean <= high:
             words, edge, side = (
-                (f"◂ {_signed(mean)}", low, "left") if mean < low else (f"{_signed(mean)} ▸", high, "right")
+                (f"◂ {signed_text(mean)}", low, "left") if mean < low else (f"{signed_text(mean)} ▸", high, "right")
             )
             axes.annotate(f" {words} ", (edge, place), ha=side, va="center", fontsize=SMALL)
             continue
@@ -190,7 +143,7 @@ def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
 def _pls_against_auc(axes: "Axes", block: Block, _data: Data) -> None:
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     pairs = ((line, _pairs(line)[["pls", "auc_difference"]]) for line in others(block))
-    for points, look in joined((line, known.to_numpy().tolist()) for line, known in pairs if len(known)):
+    for points, look in joined((line.label, known.to_numpy().tolist()) for line, known in pairs if len(known)):
         percent, differences = zip(*((100 * pls, 1e3 * difference) for pls, difference in points), strict=True)
         axes.plot(percent, differences, linestyle="", markersize=6, alpha=0.85, **look)
     axes.set_xlabel("PLS, %")
@@ -218,8 +171,8 @@ def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
 
 def _draw_curves(axes: "Axes", lines: Iterable[tuple[Line, list[Curve]]]) -> None:
     """Draw each seed's curve faint behind the mean of a line, and a cross for each kill."""
-    drawn = joined(lines)
-    for width, (seeds, look) in zip(_widths(len(drawn)), drawn, strict=True):
+    drawn = joined((line.label, curves) for line, curves in lines)
+    for width, (seeds, look) in zip(widths(len(drawn)), drawn, strict=True):
         own: dict[str, Any] = {"color": look["color"]}
         for each in seeds if len(seeds) > 1 else ():
             axes.plot(each.samples, each.losses, linewidth=0.6, alpha=0.3, **own)
@@ -228,42 +181,14 @@ def _draw_curves(axes: "Axes", lines: Iterable[tuple[Line, list[Curve]]]) -> Non
             axes.plot(mean.kill_samples, mean.kill_losses, linestyle="", marker="x", markersize=5, **own)
 
 
-def _widths(num: int) -> list[float]:
-    """The widths of ``num`` curves: a later one is thinner, so that it does not hide an earlier one."""
-    return [1.2 + 0.5 * (num - 1 - place) for place in range(num)]
-
-
 def _auc_over_hours(axes: "Axes", block: Block, data: Data, *, is_difference: bool) -> None:
     """The AUC of evaluations during training over the hours of the job, or its difference to ``none``, in 10⁻³."""
-    lines: dict[Line, list[tuple[Aucs, Aucs | None]]] = {}
-    for line in others(block) if is_difference else block.lines:
-        partners = (
-            line.cells["partner"].dropna().items() if is_difference else ((each, each) for each in line.cells.index)
-        )
-        both = [(data.aucs(label), data.aucs(partner)) for label, partner in partners]
-        lines[line] = [(own, other if is_difference else None) for own, other in both if own and other]
-    drawn = joined((line, [_points(*run) for run in runs]) for line, runs in lines.items() if runs)
-    for width, (seeds, look) in zip(_widths(len(drawn)), drawn, strict=True):
-        for points in seeds if len(seeds) > 1 else ():
-            axes.plot(*zip(*points.items(), strict=True), linewidth=0.6, alpha=0.3, color=look["color"])
-        shared = [hour for hour in seeds[0] if all(hour in points for points in seeds)]
-        means = [sum(points[hour] for points in seeds) / len(seeds) for hour in shared]
-        axes.plot(shared, means, linewidth=width, color=look["color"], label=look["label"])
-    hours = sorted({hour for runs in lines.values() for own, _ in runs for hour in own.kill_hours})
-    for number, hour in enumerate(hours):
-        top, label = (1.0, "failure") if len(hours) <= _MOST_LINES else (0.05, "failures")
-        axes.axvline(hour, ymax=top, color=THEMES["muted"][0], linewidth=0.8, ls="--", label=None if number else label)
-    nums = sorted({own.num_samples for runs in lines.values() for own, _ in runs})
-    samples = f"the first {' or '.join(f'{num:,}' for num in nums)} test samples"
-    axes.set_ylabel(f"AUC less that of none on\n{samples}, 10⁻³" if is_difference else f"AUC on {samples}")
-    axes.set_xlabel("hour of the job, without overhead")
+    lines = others(block) if is_difference else block.lines
+    frame = frame_of(
+        row | {"strategy": line.label} for line in lines for row in curve_rows(line.cells["partner"], data.aucs)
+    )
+    over_hours(frame, y="auc_difference" if is_difference else "auc", ax=axes)
     legend(axes)
-
-
-def _points(own: Aucs, other: Aucs | None) -> dict[float, float]:
-    if other is None:
-        return own.by_hour
-    return {hour: 1e3 * (auc - other.by_hour[hour]) for hour, auc in own.by_hour.items() if hour in other.by_hour}
 
 
 def _says_samples(block: Block, data: Data) -> str:
