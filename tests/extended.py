@@ -25,7 +25,7 @@ def _blocks() -> dict[str, str]:
 
 def examples() -> dict[str, str]:
     """The examples of the page by their first comment."""
-    return {title: code for title, code in _blocks().items() if not title.startswith("imports")}
+    return {title: code for title, code in _blocks().items() if not title.startswith("imports") and ".py" not in title}
 
 
 def imports(*, of_client: bool = False) -> str:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup as Html
 from rich.markup import escape as markup_escape
 
-from analysis.claims.claim import PARTS, Claim
-from analysis.claims.figures import Draw
+from analysis.claims.claim import PARTS, Claim, Draw, Sentence, sentences
 from analysis.claims.measures import results_of
 from analysis.claims.rows import Row, verdict_of
-from analysis.figures import style, theme, to_svg
+from analysis.figures import legend, style, theme, to_svg
 from analysis.load import Frame
 from analysis.tables import Fitted, Heading, markdown_table, page_html, rich_table
 from harness.files import store_errors
@@ -36,17 +35,21 @@ _HEADINGS = (
 )
 _CLASSES: Mapping[str, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
-    "Of papers, [read] is in the paper, [recalled] is from memory of its text, [2nd] from others' notes, and "
-    "[derived] is computed here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, "
-    "each with a failure trace of its own; of times the median (least–greatest); n: runs, pairs. Verdicts: "
-    "reproduced: the whole interval agrees; not reproduced: none of it does; cannot be told: only a part of it does, "
-    "or these data cannot decide; calibrated: constants were chosen so that it comes out, which confirms nothing; "
-    "identity: a formula is compared with itself; study: nobody has published the number. The last three judge "
-    "nothing; the verdict of a claim is the worst of its other rows. PLS is the portion of lost samples, AUC loss that "
-    "to the run of the same seed without failures. Lost updates are those that no save held when their rank died. "
-    "Overhead is the part of an "
-    "emulated job's hours that saves, loads, lost work and rescheduling add. `cpr56` and `poster50` are CPR's two "
-    "jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: STRATEGIES.md."
+    "A number of a paper is [read] in it, [recalled] from memory of its text, [2nd] from others' notes, or [derived] "
+    "here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, each with a failure trace "
+    "of its own; of times median (least–greatest); n: runs, pairs. Verdicts: reproduced: the whole interval agrees; "
+    "not reproduced: none of it does; cannot be told: only a part of it does, or these data cannot decide; calibrated: "
+    "constants were chosen so that it comes out; identity: it follows from formulas, whatever is run. The last two "
+    "judge nothing. The verdict of a claim is the worst of its rows. PLS is the portion of lost samples, AUC loss the "
+    "loss to the run of the same seed without failures. Lost updates are those that no save held when their rank died. "
+    "Overhead is the part of an emulated job's hours that saves, loads, lost work and rescheduling add. `cpr56` and "
+    "`poster50` are CPR's two jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four."
+)
+_SAID = (
+    Heading("paper", is_text=True),
+    Heading("what it reports [read]", is_text=True),
+    Heading("verdict", is_text=True),
+    Heading("here, or why it is not judged", is_text=True),
 )
 
 
@@ -83,9 +86,28 @@ def _drawn(draw: Draw, results: Frame) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
 
     with style():
-        figure = Figure(figsize=(9, 3.8), layout="constrained")
-        draw(figure.subplots(1, 2), results)
+        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        axes = figure.subplots()
+        draw(results, axes)
+        legend(axes)
     return figure
+
+
+def said(found: Sequence[Finding]) -> list[Sequence[str]]:
+    """The rows of the table of papers' sentences; [] unless ``found`` has every claim that judges one."""
+    by_name = {each.claim.name: each for each in found if each.claim.is_ours}
+    asked = sentences() if by_name else []
+    if not {each.claim for each in asked if each.claim} <= by_name.keys():
+        return []
+    return [(each.paper, each.says, _judged(each, by_name), each.here) for each in asked]
+
+
+def _judged(sentence: Sentence, found: Mapping[str, Finding]) -> str:
+    if sentence.claim is None:
+        return "not judged"
+    rows = found[sentence.claim].rows
+    of = [row for row in rows if not sentence.rows or any(text in row.what for text in sentence.rows)]
+    return f"[{verdict_of(of)}](#{sentence.claim})"
 
 
 def write_figures(found: Iterable[Finding], folder: Path) -> None:
@@ -124,6 +146,8 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
     ``machine``: a sentence on where and when it was computed. ``folder``: the path of the figures' folder in links.
     """
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`run.py reproduce` writes this page. {machine}", ""]
+    if rows := said(found):
+        lines += [markdown_table(_SAID, rows)]
     for heading, own in _parts(found):
         lines += [f"* {heading}"]
         for each in own:
@@ -154,7 +178,9 @@ def html(found: Sequence[Finding], machine: str) -> str:
     parts = [(heading, [_html_entry(each) for each in own]) for heading, own in _parts(found)]
     sections = [_html_section(each) for each in found]
     explanation = _prose(_EXPLANATION)
+    rows = [[Html(_linked(_prose(cell))) for cell in row] for row in said(found)]
     values = {"title": TITLE, "explanation": explanation, "machine": machine, "parts": parts, "sections": sections}
+    values |= {"columns": _SAID, "said": rows}
     return page_html("claims.html", **values, theme=theme)
 
 
@@ -184,6 +210,11 @@ def _html_section(each: Finding) -> dict[str, Any]:
 def _prose(text: str) -> Html:
     """A text as HTML: escaped, with Markdown's code spans as ``<code>``."""
     return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+
+
+def _linked(text: str) -> str:
+    """Markdown's links in escaped text as HTML."""
+    return re.sub(r"\[([^]]+)\]\((#[^)]+)\)", r'<a href="\2">\1</a>', text)
 
 
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:

@@ -1,28 +1,30 @@
-"""Rows of a claim: a paper's number beside ours, with a verdict.
+"""Rows of a claim: a published number beside the one here, with a verdict.
 
-A tag such as [read] or [recalled] at a paper's number names its source (``analysis.claims.page``).
+A tag such as [read] or [recalled] at a published number says how sure it is (``analysis.claims.page``).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
 from analysis.stats import Estimate
 
-Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "identity", "study"]
-"""The verdict of a row. The last three judge nothing.
+Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "identity"]
+"""The verdict of a row. The last two judge nothing.
 
-``calibrated``: constants were chosen so that the number agrees. ``identity``: a formula is compared with itself.
-``study``: nobody has published the number.
+``calibrated``: constants were chosen so that the number agrees. ``identity``: it follows from formulas, whatever is
+run.
 """
 
-_JUDGED: Sequence[Verdict] = ("not reproduced", "cannot be told", "reproduced")  # the worst first
-
-UNPUBLISHED = "–"
 NO_RUN = "no finished run"
+_WORST_FIRST: Sequence[Verdict] = ("not reproduced", "cannot be told", "reproduced", "calibrated", "identity")
 _ONE_VALUE = "one value has no interval"
+_ARITHMETIC = "equal in every run, so it follows from formulas"
+_MAXIMUM = "the paper's number is the greatest over its settings, so that one setting below it refutes nothing"
 _MOST_DIGITS = 4
+_Placed = Callable[[float, float], tuple[Verdict, str]]
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,14 @@ class Row:
     why: str = ""
 
 
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of ``verdicts``; those that judge nothing count only where no other is. Raises ValueError for none."""
+    return min(verdicts, key=_WORST_FIRST.index)
+
+
 def verdict_of(rows: Sequence[Row]) -> str:
-    """The verdict of a claim: the worst of its judged rows.
-
-    Without a judged row it is "study", "calibrated" or "identity", as the rows are; without any row, "not run".
-    """
-    found = [row.verdict for row in rows]
-    return next((verdict for verdict in (*_JUDGED, "study", "calibrated", "identity") if verdict in found), "not run")
-
-
-def study(what: str, ours: str, num: int, why: str = "") -> Row:
-    """The row of a measured value that is compared with no published value; its verdict is ``study``."""
-    return Row(what, UNPUBLISHED, ours, num, "study", why)
+    """The verdict of a claim: the worst of its rows; "not run" without a row."""
+    return worst(row.verdict for row in rows) if rows else "not run"
 
 
 def within(
@@ -56,39 +54,39 @@ def within(
 ) -> Row:
     """A row: "reproduced" if our 95 % interval is inside [low, high], "not reproduced" if it is outside.
 
-    In other cases, and without a value or an interval, "cannot be told".
+    "Identity" if it is inside and all of several values are equal. In other cases, and without a value or an interval,
+    "cannot be told".
     """
-    if value is None:
-        return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
-    ours = shown(value, digits=digits)
-    if value.interval is None:
-        return Row(what, paper, ours, value.num, "cannot be told", joined(_ONE_VALUE, why))
-    verdict, reason = _placed("the interval", *value.interval, low, high)
-    return Row(what, paper, ours, value.num, verdict, joined(reason, why))
+    return _judged(
+        what, paper, value, lambda first, last: _placed("the interval", first, last, low, high), digits=digits, why=why
+    )
 
 
 def signed(
     what: str, paper: str, value: Estimate | None, *, sign: Literal[-1, 1], digits: int = 2, why: str = ""
 ) -> Row:
-    """A row: "reproduced" if our 95 % interval is on side ``sign`` of 0, "not reproduced" if it is on the other.
+    """A row as :func:`within`: "reproduced" if our 95 % interval is on side ``sign`` of 0, without 0 itself."""
 
-    In other cases, and without a value or an interval, "cannot be told". A value without a published number (``paper``
-    is ``–``) is a study.
-    """
+    def placed(first: float, last: float) -> tuple[Verdict, str]:
+        if first <= 0 <= last:
+            return "cannot be told", "the interval contains 0"
+        if sign * first > 0:
+            return "reproduced", ""
+        return "not reproduced", f"the interval lies {'below' if sign > 0 else 'above'} 0"
+
+    return _judged(what, paper, value, placed, digits=digits, why=why)
+
+
+def _judged(what: str, paper: str, value: Estimate | None, placed: _Placed, *, digits: int, why: str) -> Row:
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
-    ours = shown(value, digits=digits)
-    if paper == UNPUBLISHED:
-        return study(what, ours, value.num, why)
+    row = Row(what, paper, shown(value, digits=digits), value.num, "cannot be told", why)
     if value.interval is None:
-        return Row(what, paper, ours, value.num, "cannot be told", joined(_ONE_VALUE, why))
-    low, high = sorted(sign * end for end in value.interval)
-    if low <= 0 <= high:
-        return Row(what, paper, ours, value.num, "cannot be told", joined("the interval contains 0", why))
-    if low > 0:
-        return Row(what, paper, ours, value.num, "reproduced", why)
-    side = "below" if sign > 0 else "above"
-    return Row(what, paper, ours, value.num, "not reproduced", joined(f"the interval lies {side} 0", why))
+        return replace(row, why=joined(_ONE_VALUE, why))
+    verdict, reason = placed(*value.interval)
+    if verdict == "reproduced" and not value.half_width:
+        verdict, reason = "identity", _ARITHMETIC
+    return replace(row, verdict=verdict, why=joined(reason, why))
 
 
 def _placed(what: str, first: float, last: float, low: float, high: float) -> tuple[Verdict, str]:
@@ -109,16 +107,36 @@ def measured(
     """A row with the median, least and greatest of measured rounds; "reproduced" if all rounds are inside [low, high].
 
     "Not reproduced" if all are on one side of the range, and spread no wider than the range: otherwise the machine was
-    too noisy. In other cases "cannot be told". Rounds without a published number (``paper`` is ``–``) are a study.
+    too noisy. In other cases "cannot be told".
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")
-    if paper == UNPUBLISHED:
-        return study(what, middle(values, digits), len(values), why)
     verdict, reason = _placed("the span of the rounds", min(values), max(values), low, high)
     if verdict == "not reproduced" and max(values) - min(values) > high - low:
         verdict, reason = "cannot be told", f"{reason}, and spreads wider than the range"
     return Row(what, paper, middle(values, digits), len(values), verdict, joined(reason, why))
+
+
+def up_to(
+    what: str,
+    paper: str,
+    ours: str,
+    num: int,
+    *,
+    reached: float,
+    most: float,
+    kept: Verdict = "reproduced",
+    why: str,
+) -> Row:
+    """A row for a published "up to ``most``". ``reached``: the low end of our interval or rounds; NaN: unknown.
+
+    The published number is a maximum over the paper's settings. If ours reaches it, the verdict is ``kept``, that of
+    the side condition under which it must be reached; otherwise "cannot be told".
+    """
+    if reached >= most:
+        return Row(what, paper, ours, num, kept, why)
+    reason = NO_RUN if math.isnan(reached) else _MAXIMUM
+    return Row(what, paper, ours, num, "cannot be told", joined(reason, why))
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:

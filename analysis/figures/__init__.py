@@ -16,7 +16,6 @@ from analysis.figures.look import (
     style,
     theme,
     to_svg,
-    whole_ticks,
     write_figure,
 )
 from analysis.figures.plan import check_plan_figure, write_plan_figure

@@ -13,7 +13,6 @@ from harness.core.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FIGURE_FORMATS = ("svg", "pdf", "png")
@@ -72,12 +71,6 @@ def style() -> Iterator[None]:
 
     with mpl.rc_context(STYLE):
         yield
-
-
-def whole_ticks(axis: "Axis") -> None:
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - as matplotlib
-
-    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:

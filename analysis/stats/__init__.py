@@ -50,7 +50,6 @@ from analysis.stats.inference import (
     p_above,
     p_below,
     pairs_for_power,
-    pairs_for_width,
 )
 from analysis.stats.partners import (
     REPLICATE_KEYS,

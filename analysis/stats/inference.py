@@ -109,24 +109,11 @@ class _Future:
         return float(np.mean((ratios >= above) | (ratios <= -below)))
 
 
-def pairs_for_width(spread: float, half_width: float) -> int:
-    """The fewest pairs, at least 2, whose mean has a 95 % interval (Student's t) of half-width ``half_width`` or less.
-
-    ``spread``: standard deviation of a pair's difference, assumed to be known.
-    """
-    from scipy import special  # noqa: PLC0415 - as above
-
-    def is_enough(num: int) -> bool:
-        return float(special.stdtrit(num - 1, 0.975)) * spread / math.sqrt(num) <= half_width
-
-    return _fewest(is_enough)
-
-
 def pairs_for_power(spread: float, difference: float) -> int:
     """The fewest pairs, at least 2, with which a two-sided 5 % t-test finds ``difference`` with probability ``POWER``.
 
     The test finds it if it shows that the mean is not 0 and has the sign of ``difference``. The power follows from the
-    noncentral t distribution, with ``spread`` as in :func:`pairs_for_width`.
+    noncentral t distribution. ``spread``: standard deviation of a pair's difference, assumed to be known.
     """
     from scipy import special  # noqa: PLC0415 - as above
 

@@ -32,6 +32,7 @@ from analysis.stats import (
     p_above,
     p_below,
     paired,
+    pairs_for_power,
     regimes_of,
     rounding_of,
     rounding_text,
@@ -385,3 +386,9 @@ def test_more_seeds_follow_the_predictive_distribution() -> None:
     assert few < strict
     assert more_seeds(estimated(1.0), 2.0, 0.05, 0.05) is None
     assert more_seeds(estimated(*np.linspace(-1, 1, 200)), 0.0, 0.05, 0.05) is None
+
+
+def test_the_number_of_pairs_is_the_least_that_is_enough() -> None:
+    """34 pairs for half a standard deviation, a textbook value (Cohen 1988)."""
+    assert pairs_for_power(2.0, 1.0) == 34
+    assert [pairs_for_power(spread, 1.0) for spread in (0.01, 0.1, 0.13, 0.2)] == [2, 3, 3, 3]

@@ -117,7 +117,7 @@ def test_a_plugin_that_imports_while_the_run_trains_is_refused(folder: Path) -> 
 def test_a_claim_on_a_grid_of_another_file_has_its_plugins(folder: Path) -> None:
     """They are those that the file of the claim's experiment names."""
     (folder / "sub").mkdir()
-    claim = "claim: {title: Saves., source: own, experiment: ../grid.yaml, study: auc}\n"
+    claim = "claim: {title: Saves., source: own, experiment: ../grid.yaml}\n"
     (folder / "sub" / "saves.yaml").write_text(claim)
     code, out, errors = command(folder, "reproduce", "sub/saves.yaml", "--dry-run")
     assert (code, errors[:14]) == (0, "needs: 2 cells")
