@@ -559,7 +559,7 @@ def _weight(part: Facts, facts: Facts) -> float:
 
 # --- a log beside the facts -------------------------------------------------------------------------------------------
 
-_POOLED: dict[str, Callable[[Facts], float]] = {
+_POOLED: dict[str, Callable[[Facts], Any]] = {
     "ids": lambda facts: facts["pooled"]["distinct"],
     "accesses of the top 0.1 % of ids": lambda facts: facts["pooled"]["top_0.1_percent_share"],
     "accesses of the top 1 % of ids": lambda facts: facts["pooled"]["top_1_percent_share"],

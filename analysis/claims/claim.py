@@ -249,7 +249,8 @@ class _Check:
         """
         if isinstance(source, Benchmark):
             if self.section.expect or self.section.judge is None:
-                raise ConfigError(f"{self.document.find((CLAIM,))[1]}: {CLAIM}: expected a judge, and no expect, beside a benchmark")
+                _, place = self.document.find((CLAIM,))
+                raise ConfigError(f"{place}: {CLAIM}: expected a judge, and no expect, beside a benchmark")
             return
         strategies, axes = _of_experiment(source)
         if self.section.by is not None:

@@ -62,7 +62,7 @@ class Document(yaml.CBaseLoader):
     def construct_scalar(self, node: Any) -> Any:
         return node.value if node.style else _plain(node.value)  # quoted, or a block
 
-    def construct_mapping(self, node: Any, deep: bool = True) -> dict[str, Any]:
+    def construct_mapping(self, node: Any, deep: bool = True) -> dict[Any, Any]:
         places: dict[str, str] = {}
         for key, _ in node.value:
             if not isinstance(key, ScalarNode):

@@ -36,7 +36,7 @@ def test_a_log_like_a_real_one_has_its_facts(tmp_path: Path, like: str, rows: in
     prepare([tmp_path / "log.tsv"], tmp_path / "data")
     found, wanted, is_large = facts_of(str(tmp_path / "data")), facts_of(like), like == "kaggle"
     for own, its in zip(found["tables"], wanted["tables"], strict=True):
-        near = {"distinct_per_batch_of_128": {"rel": 0.15}, "top_1_percent_share": {"abs": 0.05}}
+        near: dict[str, Any] = {"distinct_per_batch_of_128": {"rel": 0.15}, "top_1_percent_share": {"abs": 0.05}}
         near |= {"distinct": {"rel": 0.15}} if is_large or its["distinct"] >= 30 else {}
         near |= {"seen_once_frac_of_ids": {"abs": 0.05}} if is_large else {}
         for key, tolerance in near.items():
