@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words: list[str] = getattr(options, "words", [])
     given = getattr(options, "config", None)
     paths = [given] if isinstance(given, Path) else [Path(word) for word in words if word.endswith((".yaml", ".yml"))]
+    if isinstance(folder := getattr(options, "run", None), Path):  # whose config names plugins
+        paths.append(folder / "config.yaml")
     if names := requested(paths, getattr(options, "overrides", words)):
         from harness.api import load_plugins  # noqa: PLC0415
         from harness.core.errors import ConfigError  # noqa: PLC0415

@@ -73,6 +73,8 @@ def _of_the_system(error: Exception) -> str | None:
 
 def _imported(module: str) -> ModuleType:
     match module:
+        case "artifact_commands":
+            from harness.cli import artifact_commands as found
         case "data_commands":
             from harness.cli import data_commands as found
         case "record_commands":

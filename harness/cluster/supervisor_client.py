@@ -25,9 +25,10 @@ class Succession:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """What a starting trainer gets: the state that it continues from, if any, and where resume points are written.
+    """What a starting trainer gets: the state that it continues from, if any, and where it writes.
 
-    ``root``: the folder of the resume points. ``next_number``: the number of the next point to write.
+    ``root``: the folder of the resume points. ``next_number``: the number of the next point to write. ``model``: the
+    folder of the final model; None: it is not kept.
 
     The trainer continues from ``succession`` or, if that is None, from ``point``. Both are None at the start of a run.
     """
@@ -35,6 +36,7 @@ class Resumption:
     root: Path
     next_number: int
     point: ResumePoint | None
+    model: Path | None = None
     succession: Succession | None = None
 
 

@@ -286,8 +286,8 @@ class StoreConfig(_Model):
     keep: PositiveInt = 2
     """How many of the newest checkpoints to keep."""
     keep_finished: bool = True
-    """Whether a finished run keeps its checkpoints. Its record stays. A cell of a grid keeps none, unless this key is
-    given as true. Small runs take 10 MB each with them."""
+    """Whether a finished run keeps its final model, which `run.py export` reads, and its checkpoints. Its record stays.
+    A cell of a grid keeps neither, unless this key is given as true. Small runs take 15 MB each with them."""
 
 
 class SaveConfig(_Model):

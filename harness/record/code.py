@@ -43,8 +43,9 @@ _NO_RESULT = (
     *("api.py", "cli/", "grid/", "jobs/", "planning/", "record/", "wandb/"),
     *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "law", "leftovers", "prepare", "sources")),
     "data/synth.py",
+    "run/export.py",
 )
-"""Files and folders of ``harness`` that decide no result: commands, records, plans, and the preparation of data.
+"""Files and folders of ``harness`` that decide no result: commands, records, plans, exports, preparation of data.
 
 The digest of the data, which the name of a result holds too, says what their preparation made.
 """

@@ -24,7 +24,7 @@ LOCK = ".lock"
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
-_RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "wandb", "error.txt", "DONE")
+_RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "model", "wandb", "error.txt", "DONE")
 _RUN_FILES = (*_RECORD, "output.txt")
 REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))
 """Names of all that a run writes into its folder except the lock: its files, and the temporary file of each."""

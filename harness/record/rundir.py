@@ -5,6 +5,7 @@
     events.jsonl      the event log
     checkpoints/      written by harness.store
     resume/           written by harness.store while the run is not done
+    model/            the final model, with store.keep_finished
     DONE | error.txt  written last; DONE is the seal: it has the digests of the first three files
     wandb/            a view of the event log
 
@@ -88,6 +89,7 @@ class RunDir:
         self.events = path / "events.jsonl"
         self.checkpoints = path / "checkpoints"
         self.resume = path / "resume"
+        self.model = path / "model"
         self.wandb = path / "wandb"
         self.done = path / "DONE"
         self.error = path / "error.txt"

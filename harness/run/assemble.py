@@ -119,7 +119,7 @@ def run(
 
     On engine ``rpc`` this process becomes the supervisor. If ``trainer0`` dies, which no trace has planned, all ranks
     start anew from the newest resume point, and the record is that of a run in which it had not died. A finished run
-    removes its resume points and, unless ``store.keep_finished``, its checkpoints.
+    removes its resume points. With ``store.keep_finished`` it keeps its checkpoints and its final model.
 
     Args:
         on_status: called when the progress changes.
@@ -294,7 +294,12 @@ class _Run:
         """What a trainer starts with. Makes the folder of resume points if need be."""
         self.resume_folder.prepare()
         self._pin(self.point)
-        return Resumption(root=self.resume_folder.root, next_number=self.resume_folder.next_number(), point=self.point)
+        return Resumption(
+            root=self.resume_folder.root,
+            next_number=self.resume_folder.next_number(),
+            point=self.point,
+            model=self.run.model if self.spec.config.store.keep_finished else None,
+        )
 
     def _commit_point(
         self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]

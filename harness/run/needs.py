@@ -42,9 +42,9 @@ class Needs:
         memory_bytes: memory of all its processes, an upper bound.
         least_memory_bytes: memory of the model and the counts of updates, a lower bound.
         written_bytes: written by all its saves, an upper bound.
-        disk_bytes: on disk at one time, checkpoints and resume points, an upper bound.
+        disk_bytes: on disk at one time, checkpoints, resume points and the final model, an upper bound.
         least_disk_bytes: on disk at one time, full saves alone, a lower bound.
-        kept_bytes: of checkpoints when the run is finished, an upper bound.
+        kept_bytes: of checkpoints and the final model when the run is finished, an upper bound.
         seconds: rough, for a run alone on its cores.
     """
 
@@ -91,12 +91,13 @@ def needs_of(run_spec: RunSpec) -> Needs:
     # The newest, one that the resume point still needs, the save under way. On a busy machine a run may take ten times
     # as long, and then has resume points too.
     held_bytes = (config.store.keep + has_points - 1) * checkpoint_bytes + save_bytes
+    model_bytes = full_bytes if config.store.keep_finished else 0
     return Needs(
         least_memory_bytes=full_bytes + counts_bytes,
         memory_bytes=memory_bytes + merged_bytes + buffers_bytes + PROCESS_BYTES + RANK_BYTES * num_processes,
         written_bytes=written_bytes,
-        disk_bytes=min(written_bytes, held_bytes) + (1 + has_points) * point_bytes,
+        disk_bytes=min(written_bytes, held_bytes) + (1 + has_points) * point_bytes + model_bytes,
         least_disk_bytes=min(written_bytes, full_bytes * min(kinds.count("full"), config.store.keep + 1)),
-        kept_bytes=min(written_bytes, config.store.keep * checkpoint_bytes) if config.store.keep_finished else 0,
+        kept_bytes=min(written_bytes, config.store.keep * checkpoint_bytes) + model_bytes if model_bytes else 0,
         seconds=seconds,
     )

@@ -417,7 +417,7 @@ def check(config: Config) -> list[str]:
         and config.store.keep_finished
         and "keep_finished" in config.store.model_fields_set
     ):
-        remarks.append("store.keep_finished=true keeps nothing with store.kind=memory")
+        remarks.append("store.keep_finished=true keeps the final model alone with store.kind=memory")
     resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
     if resets and run_spec.footprint.row_width == run_spec.model.row_values:
         name = config.trainer.optimizer

@@ -15,12 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import xxhash
 from torch import Tensor
 
 from harness.client.embedding_client import Pulled
-from harness.cluster.protocol import Cluster, Compute, Initialise, OnShard, no_op
-from harness.cluster.server import digest_of_rows
+from harness.cluster.protocol import Cluster, Compute, Initialise, no_op
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError, DataError, RankLost, RunFailed
@@ -31,16 +29,15 @@ from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.data.records import read_meta, verify
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
-from harness.model.network import Network
 from harness.record.code import Code, refuse_other_code
 from harness.recovery.injections import ChiefDied
 from harness.recovery.kinds import Restoration
 from harness.recovery.recoveries import losing, rolls_back
 from harness.recovery.requests import Replies, Wait
+from harness.run import final_model
 from harness.run.job import Job
 from harness.run.spec import RunSpec
 from harness.store import Store
-from harness.store.format import bytes_of
 
 
 def train(
@@ -354,8 +351,15 @@ class Trainer:
     async def _finish(self) -> Finished:
         quality = await self._evaluate(final=True)
         await self._drops.measure()
-        requests = dict.fromkeys(self._cluster.ranks, OnShard(digest_of_rows))
-        digests = await self._requests.ask(requests, self._progress())
+        digests = await final_model.keep(
+            self._supervisor.resumption().model,
+            self._network.state(),
+            ask=self._requests.ask,
+            ranks=self._cluster.ranks,
+            progress=self._progress(),
+            config_hash=self._run_spec.result_hash,
+            fsync=self._run_spec.config.store.fsync,
+        )
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,
@@ -366,18 +370,10 @@ class Trainer:
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
             cache=self._client.summary(),
-            digests={**digests, CHIEF: _digest(self._network)},
+            digests=digests,
             machine={
                 **self._resume_points.measured_s(),
                 "overhead_seconds": self._accounting.measured_s,
             },
             **self._accounting.totals(self._recoveries),
         )
-
-
-def _digest(network: Network) -> str:
-    """xxh3 of all dense parameters, in the order of ``network.state()``."""
-    hasher = xxhash.xxh3_64()
-    for parameter in network.state().values():
-        hasher.update(bytes_of(parameter.contiguous()))
-    return hasher.hexdigest()
