@@ -525,6 +525,7 @@ def test_a_cell_keeps_no_checkpoints_unless_asked(cli: Cli) -> None:
     checkpoints = [*Path("out").rglob("*.bin")]
     assert {path.relative_to("out").parts[0].partition("-seed")[0] for path in checkpoints} == {
         "alone",
+        "local-none",  # its model
         "local-partial",
     }
     assert cli(*words).errors[-1] == "2 cells: 0 run, 2 done before, 0 failed"
