@@ -145,7 +145,8 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
 
     ``machine``: a sentence on where and when it was computed. ``folder``: the path of the figures' folder in links.
     """
-    lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`run.py reproduce` writes this page. {machine}", ""]
+    written = f"`run.py reproduce` writes this page. {machine}"
+    lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", _filled(written), ""]
     if rows := said(found):
         lines += [markdown_table(_SAID, rows)]
     for heading, own in _parts(found):
@@ -157,9 +158,9 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
             )
     for each in found:
         name, section = each.claim.name, each.claim.section
-        lines += ["", f'<a id="{name}"></a>', "", f"## {section.title}", ""]
-        lines += [_filled(f"Claim `{name}`: {each.verdict}. Source: {section.source}. {section.note}".strip())]
-        lines += ["", f"    {each.claim.command}", ""]
+        lines += ["", f'## <a id="{name}"></a>{section.title}', ""]
+        head = f"Claim `{name}`: {each.verdict}. `{each.claim.command}`. Source: {section.source}. {section.note}"
+        lines += [_filled(head.strip()), ""]
         lines += [f"Measured: {each.machine}.", ""] if each.machine else []
         headings = _headings(each.rows)
         rows = (_cells(row)[: len(headings)] for row in each.rows)

@@ -237,7 +237,7 @@ def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     for part in PARTS:
         assert f"* {part}\n" in text
     for each in found:
-        assert f"## {each.claim.section.title}" in text
+        assert f"</a>{each.claim.section.title}\n" in text
         assert f"run.py reproduce {each.claim.name}" in text
         assert f'id="{each.claim.name}"' in page
     assert "| what | 8 [read] | 8.3 | 1,000 | reproduced |\n" in text
