@@ -36,7 +36,7 @@ LOSSES = {
 }
 PROMISE_RANGE = (-2.0, 4.0)  # losses are uniform in it: three margins to either side of the margin
 SHARES = ((0.12, 0.22, 0.66), (0.49, 0.1, 0.41), (0.25, 0.5, 0.25))
-"""Of seeds, traces and the rest: claim `seeds` (8 seeds x 8 traces), `cpr_vanilla` over 6 x 6 (docs/STATISTICS.md), and
+"""Of seeds, traces and the rest: study `seeds` (8 seeds x 8 traces), `cpr_vanilla` over 6 x 6 (docs/STATISTICS.md), and
 one where traces matter most."""
 SIZES = ((5, 5), (5, 10), (10, 5))  # seeds, traces
 NESTED = ((3, 5),)  # seeds of each trace, traces
