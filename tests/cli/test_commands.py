@@ -667,7 +667,7 @@ def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     Path("sub/fewer_saves.yaml").write_text(example)
     Path("sub/fewer_saves.py").write_text(beside)
     assert "names, got two of fewer_saves" in cli("reproduce", "fewer_saves.yaml", "sub/fewer_saves.yaml").errors[0]
-    refused = cli("reproduce", "overhead", "pls", "out=runs/try").errors[0]
+    refused = cli("reproduce", "target", "pls", "out=runs/try").errors[0]
     assert refused.startswith("error: out: expected one experiment, got ")
 
 
