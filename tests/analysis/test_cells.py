@@ -137,7 +137,7 @@ SPOILT: dict[str, tuple[str, Callable[[str], str | None], str]] = {
     "no event": ("events.jsonl", lambda text: f"{{\n{text}", "1: not an event"),
     "half": ("config.yaml", lambda _: "seed: 1\n", " name: expected this key, got the keys 'seed'"),
     "torn": ("config.yaml", lambda _: "{", "1: not YAML: "),
-    "deep": ("config.yaml", lambda _: "[" * 3000, "1: nested more than 20 levels deep"),
+    "deep": ("config.yaml", lambda _: "[" * 3000, "1: not YAML: while increasing flow level, exceeded"),
     "word": ("config.yaml", lambda _: "a", " expected the resolved config of a run (a mapping), got str"),
     "wrong": ("config.yaml", lambda text: text.replace("job_h: 56.0", "job_h: x"), " profile.job_h: expected a valid"),
     "no config": ("config.yaml", lambda _: None, " "),
