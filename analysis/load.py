@@ -38,15 +38,14 @@ are equal in all other keys, but differ in config hash and results.
 
 _NAMES = {"data.digest": "data", "trace.digest": "trace"}
 _RESULTS = ("auc", "log_loss", "train_loss", "pls")
-_UNKNOWN = "unknown"
 _DIGITS = 8  # of a digest that is shown
 _NUMBER = "-_.0123456789"  # at the end of a file's name: the number of a draw
 
 STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
 """Values of a cell's status.
 
-``damaged``: the config or the record cannot be read or is not what the run wrote, or there is a DONE file but no
-result. ``copy``: a finished run of the same setting in another folder counts instead.
+``damaged``: the config or the record cannot be read or is not what the run wrote. ``copy``: a finished run of the same
+setting in another folder counts instead.
 """
 
 _CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes", "clock_bytes")
@@ -171,7 +170,7 @@ def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
         return False
     # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
     owner = "profile.name" if key.startswith("profile.") else ""
-    flats = [flat for flat in flats if key in flat]  # other strategies lack an option, older records a newer key
+    flats = [flat for flat in flats if key in flat]  # other strategies lack an option
     values = {(flat.get(owner), repr(flat.get(key))) for flat in flats}
     return len(values) > len({flat.get(owner) for flat in flats})
 
@@ -217,8 +216,6 @@ def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
         log, problems = EventLog.of(run), kept_audit(run)
     except StoreError as error:
         return row | {"status": "damaged", "failure": str(error)}
-    if damage := damage_of(run, log):
-        row |= {"status": "damaged", "failure": damage}
     if problems is None:
         problems = check(log.events, read_config(run_dir)) if log.events else []
     if problems:
@@ -249,21 +246,6 @@ def _digests(run: RunDir) -> dict[str, Any]:
     known = {name: value for name, value in facts.items() if isinstance(value, dict)}
     digests = {f"{name}_digest": known.get(name, {}).get("digest") for name in facts}
     return digests | {"law_digest": known.get("trace", {}).get("law")}
-
-
-def damage_of(run: RunDir, log: EventLog) -> str | None:
-    """One line if the run has a DONE file but its ``log`` has no Finished event; else None."""
-    if run.status != "done" or log.finished:
-        return None
-    if not run.events.exists():
-        found = "no file"
-    elif not log.events:
-        found = "no event"
-    else:
-        found = f"a {log.events[-1].kind} event at step {log.events[-1].step}"
-    return (
-        f"{run.events}: expected a finish event at the end, as there is a DONE file; got {found}; remove DONE to rerun"
-    )
 
 
 def _results(log: EventLog, job_h: float) -> dict[str, Any]:
@@ -337,14 +319,13 @@ def _cache_results(cache: Mapping[str, float]) -> dict[str, float | None]:
 def tell_apart(frame: Frame, keys: Sequence[str]) -> list[str]:
     """Fill the columns ``CONTENTS`` of finished rows; returns the names of these columns that have a value.
 
-    A value is the first 8 digits of a digest. If several digests are known for a path or name, a row without a digest,
-    as of older runs, counts as another content, "unknown". ``keys``: the swept keys. Of rows with equal settings and
-    equal results, but several config hashes, all except the newest get the status ``copy``.
+    A value is the first 8 digits of a digest. ``keys``: the swept keys. Of rows with equal settings and equal results,
+    but several config hashes, all except the newest get the status ``copy``.
     """
     done = frame[(frame["status"] == "done") & frame["config_hash"].notna()]
     for key, name in _NAMES.items():
         several = done.groupby(name)[CONTENTS[key]].transform("nunique") > 1
-        frame[key] = done.loc[several, CONTENTS[key]].fillna(_UNKNOWN).str[:_DIGITS]
+        frame[key] = done.loc[several, CONTENTS[key]].str[:_DIGITS]
     frame["config.hash"] = None
     identity = ["engine", "strategy", "seed", "trace", "profile", "num_ps", "job_h", *keys, *_NAMES]
     done = frame.loc[done.index]
@@ -395,7 +376,7 @@ def content_notes(frame: Frame) -> list[str]:
         parts = ", ".join(f"{strategy} of seed {seed} ({digest})" for strategy, seed, digest in rows)
         lines.append(
             f"{len(twins)} cells have equal settings but different config hashes and results, and are not paired: "
-            f"{parts}; the older ones may be of other data or another trace"
+            f"{parts}; the older ones may be of another version"
         )
     return lines
 

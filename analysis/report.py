@@ -318,10 +318,10 @@ def _trained(frame: Frame) -> Mapping[str, str]:
         return {}
     facts: dict[str, Callable[[Any, dict[str, Any], int], str]] = {
         "data": lambda flat, env, _: f"{flat['data.path']} ({_data(env)})",
-        "model": lambda flat, _env, _: f"{flat.get('model.name', 'dlrm')}, size {flat['model.size']}",
+        "model": lambda flat, _env, _: f"{flat['model.name']}, size {flat['model.size']}",
         "training": lambda flat, _, num: f"{num:,} samples in batches of {flat['trainer.batch_size']}",
         "ranks": lambda flat, _, __: (
-            f"{_counted([flat.get('cluster.num_trainers') or 1], 'trainer')}, "
+            f"{_counted([flat['cluster.num_trainers']], 'trainer')}, "
             f"{_WORDS['num_ps'](identity(flat)['num_ps'])}, {_WORDS['engine'](flat['engine'])}"
         ),
         "job": lambda flat, _, __: f"{flat['profile.job_h']:g} h, profile {flat['profile.name']}",

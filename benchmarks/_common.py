@@ -163,10 +163,14 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, see
         num_rows=num_rows,
         num_positives=num_positives,
         cardinalities=tuple(cardinalities),
+        num_dense=NUM_DENSE,
+        columns=None,
         categories="number",
         max_ind_range=None,
+        table_rows=None,
         digest=digest.hexdigest(),
         sources=(),
+        synthetic=None,
     )
     write_meta(folder, meta)
 

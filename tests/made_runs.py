@@ -28,7 +28,9 @@ from harness.core.plans import Progress, RecoveryPlan, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
+from harness.files import digest_of
 from harness.record.recorder import Recorder
+from harness.record.rundir import SEALED, RunDir, write_seal
 from harness.recovery.recoveries import RECOVERIES, reads_checkpoint, rolls_back
 from harness.traces.schedule import trace_facts
 from harness.wandb.exporter import followed
@@ -98,9 +100,10 @@ def write_run(
     return events
 
 
-def unseal(path: Path) -> None:
-    """Replace the DONE of the run at ``path`` by one of before seals, so that its files may be changed."""
-    (path / "DONE").write_text("2026-01-01T00:00:00+00:00\n")
+def reseal(path: Path) -> None:
+    """Seal the run at ``path``, as if it had written its files as they are now."""
+    digests = {name: digest_of(path / name) if (path / name).exists() else "" for name in SEALED}
+    write_seal(RunDir(path), time="2026-01-01T00:00:00+00:00", num_events=0, digests=digests, audit=None)
 
 
 def made_events(config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:

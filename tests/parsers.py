@@ -35,7 +35,7 @@ from harness.data.sources import SUFFIX, read_sidecar
 from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
-from harness.record.rundir import RunDir, is_sealed, read_config, verify
+from harness.record.rundir import RunDir, read_config, verify
 from harness.store import FileRecord, FileStore, Manifest, ResumePoint, read_state, write_state
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import LogFormat
@@ -163,8 +163,7 @@ def _read_run_config(path: Path) -> None:
 def _read_seal(path: Path) -> None:
     run = RunDir(placed(path, "DONE", _finished()))
     verify(run)
-    if is_sealed(run):
-        same(path.read_bytes(), _finished()["DONE"])
+    same(path.read_bytes(), _finished()["DONE"])
 
 
 # --- resume points ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from analysis.load import damage_of, drop_results, identity, lost_dense_samples
+from analysis.load import drop_results, identity, lost_dense_samples
 from analysis.tables.builder import UNKNOWN, Heading, Shown, rich_table
 from analysis.tables.strategies import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
@@ -30,7 +30,7 @@ from harness.core.faults import FAULTS
 from harness.core.plans import is_trainer
 from harness.record.audit import check
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, find_runs, flatten, is_sealed, read_config, read_env, verify
+from harness.record.rundir import RunDir, find_runs, flatten, read_config, verify
 
 _HEADINGS = (
     *(Heading(name) for name in ("event", "step", "samples")),
@@ -54,12 +54,7 @@ def show(path: Path | str) -> Shown:
     verify(run)
     config = read_config(run.path)
     record = EventLog.of(run)
-    damage = damage_of(run, record)
-    parts: list[RenderableType] = [Text(_headline(run, config, is_damaged=bool(damage)), style="bold")]
-    if damage:
-        parts.append(Text(damage, style="red"))
-    if run.status == "done" and not is_sealed(run):
-        parts.append(Text(_unsealed(run)))
+    parts: list[RenderableType] = [Text(_headline(run, config), style="bold")]
     if record.is_torn:
         parts.append(Text("The last line of the record is incomplete, as after a kill of the writer."))
     if failure := run.failure():
@@ -73,40 +68,28 @@ def show(path: Path | str) -> Shown:
 
 
 def is_sound(path: Path | str) -> bool:
-    """Whether the record of the run at ``path`` is consistent: no contradiction, and a result if there is a DONE file.
+    """Whether the record of the run at ``path`` has no contradiction; an empty record has none.
 
-    An empty record is consistent. The digests in DONE are not checked, as they are by :func:`show`. Raises StoreError
-    if the record cannot be read.
+    The digests in DONE are not checked, as they are by :func:`show`. Raises StoreError if the record cannot be read.
     """
     run = RunDir(Path(path))
-    log = EventLog.of(run)
-    return damage_of(run, log) is None and not (log.events and check(log.events, read_config(run.path)))
+    events = EventLog.of(run).events
+    return not (events and check(events, read_config(run.path)))
 
 
-def _unsealed(run: RunDir) -> str:
-    """A sentence: this finished run cannot be verified, as its code wrote no digests."""
-    try:
-        commit = (read_env(run.path).get("git") or {}).get("commit")
-    except StoreError:
-        commit = None
-    code = f"commit {commit[:12]}" if commit else "code of an unknown commit"
-    return f"DONE has no digests, as {code} wrote none: this record cannot be verified."
-
-
-def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> str:
+def _headline(run: RunDir, config: Mapping[str, Any]) -> str:
     what, flat = identity(config), flatten(config)
-    wall = " on the wall clock" if what["trace"] and flat.get("trace.clock") == "wall" else ""
-    wall += " by the second" if what["trace"] and flat.get("trace.inject") == "wall" else ""
+    wall = " on the wall clock" if what["trace"] and flat["trace.clock"] == "wall" else ""
+    wall += " by the second" if what["trace"] and flat["trace.inject"] == "wall" else ""
     return (
         f"{run.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, "
         f"{_ranks(flat, what['num_ps'])}, profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, "
-        f"model {flat.get('model.name', 'dlrm')} {flat['model.size']}, backend {flat.get('trainer.backend')}: "
-        + ("damaged" if is_damaged else run.status)
+        f"model {flat['model.name']} {flat['model.size']}, backend {flat.get('trainer.backend')}: " + run.status
     )
 
 
 def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
-    trainers, spares = flat.get("cluster.num_trainers") or 1, flat.get("cluster.spares") or 0
+    trainers, spares = flat["cluster.num_trainers"], flat["cluster.spares"]
     parts = [f"{num_ps} PS ranks" + (f" and {spares} spare" * bool(spares))]
     if trainers > 1:
         parts.append(f"{trainers} trainers")

@@ -496,7 +496,7 @@ def _measure_notes(blocks: Sequence[Block]) -> list[str]:
     measure = blocks[0].measure
     for each in dict.fromkeys((measure, *measures_of(cells))):
         if each is not AUC and (lacking := int(cells[each.column].isna().sum())):
-            why = ": of some failure no drop was recorded" if each is DROP else ", as of older runs"
+            why = ": of some failure no drop was recorded" if each is DROP else ""
             notes.append(f"{each.title} is not on record for {lacking} of {len(cells)} cells{why}.")
     if measure.column == "auc_mean10" and (cells["num_mean10"] < NUM_LAST).any():
         notes.append(f"Some runs have fewer than {NUM_LAST} evaluations: {cells['num_mean10'].min()} at least.")

@@ -69,7 +69,7 @@ class Started(Event):
     rank_rows: list[int]  # of each PS rank; its share of them is its weight in PLS with table-wise placement
     bytes_full: int  # payload of a full save
     restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
-    row_bytes: int | None = None  # of which one row
+    row_bytes: int  # of which one row
     recoveries: dict[str, dict[str, bool]]  # by kind of recovery: rolls_back, loses_updates, reads_rows (``Recovery``)
     config_hash: str
 
@@ -114,8 +114,8 @@ class Evaluated(Event):
     accuracy: float
     num_samples: int
     standard_error: float | None = None  # of the AUC, by the choice of samples; null if there is only one class
-    normalised_entropy: float | None = None  # the same, and in older records; as the next two
-    calibration: float | None = None  # mean prediction / mean label
+    normalised_entropy: float | None = None  # the same
+    calibration: float | None = None  # mean prediction / mean label; the same
     group_aucs: list[float] | None = None  # of parts of the set (harness.model.metrics); null unless final
     final: bool
 
@@ -193,7 +193,7 @@ class Recovered(Event):
     load_h: float
     lost_h: float
     reschedule_h: float
-    load_bytes: int | None = None  # payload read: a full save for a rollback; else shards, dense network, uploaded rows
+    load_bytes: int  # payload read: a full save for a rollback; else shards, dense network, uploaded rows
     dense: str = "kept"  # where the dense network restarts from (DenseSource): "kept" unless all trainers died
     lost_dense_samples: int = 0  # samples that the dense network has lost, without a rollback
 
@@ -255,7 +255,7 @@ class Finished(Event):
     reschedule_h: float
     overhead_frac: float  # sum of the four buckets / job_h
     node_h: float | None = None  # overhead in node-hours; null if the profile has no number of trainers
-    wire_bytes: int | None = None  # of charged saves, loads and replicas
+    wire_bytes: int  # of charged saves, loads and replicas
     memory_bytes: int | None = None  # tracker, replica or mirror, in the rank that needs most; null if not known
     generation: int
     replica_bytes: int | None = None  # pushes to replicas, copies of replicas; null without replicas
@@ -287,9 +287,14 @@ def drops_of(events: Iterable[Event]) -> list[float] | None:
 
 
 def from_json(values: dict[str, Any]) -> Event:
-    """The inverse of :meth:`Event.to_json`. Raises KeyError for another event, TypeError for other fields or types."""
+    """The inverse of :meth:`Event.to_json`. Raises KeyError for another event, TypeError for other fields or types.
+
+    Every field must be there: a record of another version is refused.
+    """
     fields = dict(values)
     cls = EVENTS[fields.pop("event")]
+    if missing := sorted(cls.__dataclass_fields__.keys() - fields.keys() - {"kind"}):
+        raise TypeError(f"{cls.kind}: no field {missing[0]}")
     event = cls(**fields)
     kinds = _kinds_of(cls)
     for name, value in fields.items():

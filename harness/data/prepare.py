@@ -21,6 +21,7 @@ from harness.data.criteo import parse_rows
 from harness.data.delimited import CsvReader, DecodedRows
 from harness.data.leftovers import replacing, sweep
 from harness.data.records import (
+    FORMAT_VERSION,
     META_NAME,
     NUM_COLUMNS,
     NUM_DENSE,
@@ -248,6 +249,7 @@ class _Packer:
             least = self._sizes or (0,) * len(self._numberings)
             cardinalities = tuple(max(of.num_ids, rows) for of, rows in zip(self._numberings, least, strict=True))
         return Meta(
+            format_version=FORMAT_VERSION,
             num_rows=self.num_rows,
             num_positives=self._num_positives,
             cardinalities=cardinalities,

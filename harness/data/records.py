@@ -133,24 +133,24 @@ class Synthetic(_Facts):
 class Meta(_Facts):
     """The contents of ``meta.json``. ``digest``: see :func:`digest_of`.
 
-    ``cardinalities``: rows of each table. ``num_dense``: number of dense features; a file without this key is of
-    Criteo's format. ``columns``: the schema of the sources; None for Criteo's format. ``table_rows``: with numbered
-    categories, the least rows asked for each table; None: no more rows than values. ``synthetic``: how the only source
-    was generated; None for a real log, for several sources, or if it is unknown.
+    ``cardinalities``: rows of each table. ``num_dense``: number of dense features. ``columns``: the schema of the
+    sources; None for Criteo's format. ``table_rows``: with numbered categories, the least rows asked for each table;
+    None: no more rows than values. ``synthetic``: how the only source was generated; None for a real log, for several
+    sources, or if it is unknown.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1]
     num_rows: Annotated[int, Field(ge=0, le=2**40)]
     num_positives: Annotated[int, Field(ge=0)]
     cardinalities: Annotated[tuple[TableRows, ...], Field(min_length=1)]
-    num_dense: Annotated[int, Field(ge=0, lt=2**16)] = NUM_DENSE
-    columns: Schema | None = None
+    num_dense: Annotated[int, Field(ge=0, lt=2**16)]
+    columns: Schema | None
     categories: Categories
     max_ind_range: int | None
-    table_rows: tuple[TableRows, ...] | None = None
+    table_rows: tuple[TableRows, ...] | None
     digest: str
     sources: tuple[Source, ...]
-    synthetic: Synthetic | None = None
+    synthetic: Synthetic | None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -182,7 +182,7 @@ def digest_of(records: "xxhash.xxh3_128", num_dense: int, cardinalities: Sequenc
     """The digest of prepared data: XXH3 (128 bits) of its records and its shape. ``records``: fed with all records."""
     digest = records.copy()
     digest.update(json.dumps(cardinalities).encode())
-    if num_dense != NUM_DENSE:  # else as in folders without this number
+    if num_dense != NUM_DENSE:  # so that Criteo's data keep the digests that results on record have
         digest.update(str(num_dense).encode())
     return digest.hexdigest()
 

@@ -67,10 +67,7 @@ class OpenRun:
 
 
 def is_finished(config: Config) -> bool:
-    """Whether the run's folder holds it, finished, as its env.json says: without the imports of a run.
-
-    False if only its hash can tell, as of a run by an older version.
-    """
+    """Whether the run's folder holds it, finished, as its env.json says: without the imports of a run."""
     run = RunDir(Path(config.out))
     with suppress(UserError, OSError):
         if run.done.exists():

@@ -25,7 +25,7 @@ from harness.core.events import (
 )
 from harness.core.plans import CHIEF, is_trainer
 from harness.record.event_log import read_events
-from harness.record.rundir import RunDir, flatten, read_config
+from harness.record.rundir import RunDir, read_config
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
@@ -70,7 +70,7 @@ class _Auditor:
         self._copy_frac = _copy_frac(config)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._has_processes = "pids" in started.machine  # until the run goes on elsewhere
-        self._num_trainers: int = config["cluster"].get("num_trainers", 1)
+        self._num_trainers: int = config["cluster"]["num_trainers"]
         self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
         is_row_wise = config["cluster"]["placement"] == "row"
@@ -88,9 +88,9 @@ class _Auditor:
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
-        self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
+        self._spares_h = [0.0] * config["cluster"]["spares"]  # hour from which each spare is ready
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
-        self._is_wall = config["trace"].get("clock") == "wall"
+        self._is_wall = config["trace"]["clock"] == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
 
@@ -128,8 +128,8 @@ class _Auditor:
             "seed": config["seed"],
             "profile": self._profile["name"],
             "num_ps": cluster["num_ps"] or self._profile["num_ps"],
-            "trace_clock": trace.get("clock", "samples"),
-            "trace_inject": trace.get("inject", "boundary"),
+            "trace_clock": trace["clock"],
+            "trace_inject": trace["inject"],
         }
         for name, value in configured.items():
             if (claimed := getattr(event, name)) != value:
@@ -197,7 +197,7 @@ class _Auditor:
         A save in the background is charged only its copy, and the wait until the previous save is on disk.
         """
         bytes_h = self._profile["o_save_h"] * event.payload_bytes / self._started.bytes_full
-        write_h = bytes_h + self._profile.get("o_save_fixed_h", 0.0)
+        write_h = bytes_h + self._profile["o_save_fixed_h"]
         if self._copy_frac is None:
             return write_h
         now_h = self._now_h(event)
@@ -281,7 +281,7 @@ class _Auditor:
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
-        detect_h = self._profile.get("detect_h", 0.0) if self._hangs else 0.0
+        detect_h = self._profile["detect_h"] if self._hangs else 0.0
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
         self._repair_h, self._hangs, self._over_step = None, False, 0
         for bucket in ("load", "lost", "reschedule"):
@@ -345,7 +345,7 @@ class _Auditor:
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
         are_ready = CHIEF not in event.ranks and len(event.ranks) <= len(ready)
-        if profile.get("spare_o_res_h") is None or not are_ready:
+        if profile["spare_o_res_h"] is None or not are_ready:
             return wait_h
         for index in ready[: len(event.ranks)]:
             self._spares_h[index] = now_h + wait_h
@@ -357,21 +357,17 @@ class _Auditor:
         0 if only trainers died, unless the dense network was read or the profile has ``trainer_load``. Checks the
         number of bytes too.
         """
-        is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
-        if event.load_bytes is not None and self._started.row_bytes is not None:
-            rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
-            read = sum(rows.get(rank, 0) for rank in self._ranks_that("reads_rows", event)) * self._started.row_bytes
-            read += event.upload_bytes
-            if event.dense == "checkpoint":
-                read += self._started.bytes_full - self._started.row_bytes * self._started.num_rows
-            self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
-            self._add(event, "load_bytes")
-        elif is_by_bytes:
-            self._problem("loads are charged by bytes, but this record does not say how many were read")
-        loads = _ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile.get("trainer_load", False)
-        if not loads:
+        started, rows = self._started, dict(zip(self._weights, self._started.rank_rows, strict=True))
+        read = sum(rows.get(rank, 0) for rank in self._ranks_that("reads_rows", event)) * started.row_bytes
+        read += event.upload_bytes
+        if event.dense == "checkpoint":
+            read += started.bytes_full - started.row_bytes * started.num_rows
+        self._expect("load_bytes", event.load_bytes, started.bytes_full if event.rollback else read)
+        self._add(event, "load_bytes")
+        if not (_ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile["trainer_load"]):
             return 0.0
-        return self._profile["o_load_h"] * ((event.load_bytes or 0) / self._started.bytes_full if is_by_bytes else 1)
+        is_by_bytes = self._profile["load"] == "by_bytes"
+        return self._profile["o_load_h"] * (event.load_bytes / started.bytes_full if is_by_bytes else 1)
 
     def _roll_back(self, event: Recovered) -> None:
         if self._saved is None:
@@ -429,16 +425,15 @@ class _Auditor:
         self._expect("train_loss", event.train_loss, sum(last) / len(last) if last else None)
 
     def _finish_resources(self, event: Finished) -> None:
-        """Check node-hours, if the result has any or the profile a number of trainers; bytes sent, if it has any."""
-        num_trainers = self._profile.get("num_trainers")
+        """Check bytes sent, and node-hours if the result has any or the profile a number of trainers."""
+        num_trainers = self._profile["num_trainers"]
         if event.node_h is not None or num_trainers is not None:
             num_spares = len(self._spares_h)
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
             idle_h = self._profile["job_h"] * num_spares
             self._expect("node_h", event.node_h, sum(self._hours.values()) * num_nodes + idle_h)
-        if event.wire_bytes is not None:
-            sent = self._totals["payload_bytes"] + self._totals["load_bytes"] + (event.replica_bytes or 0)
-            self._expect("wire_bytes", event.wire_bytes, sent)
+        sent = self._totals["payload_bytes"] + self._totals["load_bytes"] + (event.replica_bytes or 0)
+        self._expect("wire_bytes", event.wire_bytes, sent)
 
     def _finish_updates(self, event: Finished, which: str, pls_name: str) -> None:
         applied, lost, recovered = (getattr(event, f"{kind}_{which}") for kind in ("applied", "lost", "recovered"))
@@ -476,6 +471,6 @@ def _copy_frac(config: Mapping[str, Any]) -> float | None:
     None if training waits for the whole write: ``save.mode`` is not async, or the profile has no bandwidths.
     """
     profile = config["profile"]
-    network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
-    is_async = flatten(config).get("save.mode") == "async"
+    network_gbps, snapshot_gbps = profile["network_gbps"], profile["snapshot_gbps"]
+    is_async = config["save"]["mode"] == "async"
     return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None

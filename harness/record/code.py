@@ -162,15 +162,9 @@ def code_of(run_dir: Path) -> Code | None:
 
 
 def difference_of(run_dir: Path) -> str | None:
-    """How the code that computed a finished run differs from the present code, in words; None if it is the same.
-
-    Unknown code counts as different. Raises nothing for an env.json that cannot be read.
-    """
-    try:
-        code = Code.of_json(read_json(RunDir(run_dir).env).get("code"))
-    except StoreError as error:
-        return f"code not known: {error}"
-    return "code not recorded" if code is None else code.difference(current_code())
+    """How the code that computed a run differs from the present code, in words; None if it is the same."""
+    code = code_of(run_dir)
+    return "code not known" if code is None else code.difference(current_code())
 
 
 _PACKAGES = ("torch", "numpy", "numba", "wandb")

@@ -147,7 +147,7 @@ def drop_leftovers(run_dir: Path) -> None:
     with suppress(OSError, StoreError):  # remaining files do no harm
         run = RunDir(run_dir)
         left = [folder for folder in (run.resume, run.checkpoints) if folder.exists()]
-        if run.checkpoints in left and read_config(run_dir).get("store", {}).get("keep_finished", True):
+        if run.checkpoints in left and read_config(run_dir)["store"]["keep_finished"]:
             left.remove(run.checkpoints)
         if left:
             fsync_folder(run_dir)  # it may have been killed before DONE's name was on disk
@@ -262,8 +262,8 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
 
 def _holder(folder: Path) -> tuple[str, str]:
     """Process id and host of the process that took the lock last; ``?`` if the file does not say."""
-    *_, pid, word, host = ["?", "host", "?", *_lock_words(folder)]
-    return (pid, host) if word == "host" else (host, platform.node())  # older locks end with the process id
+    *_, pid, _, host = ["?", "host", "?", *_lock_words(folder)]
+    return pid, host
 
 
 def _is_at_work(pid: str, host: str) -> bool:

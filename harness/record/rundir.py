@@ -12,17 +12,14 @@
 Locking, and removal of what an unfinished run left, are in harness.record.folder.
 
 DONE is a JSON object with the time when it was written, the number of events, the digests, what the audit of the record
-found, and the digest of all this. Older versions wrote the time alone; such a run is accepted, but cannot be verified.
+found, and the digest of all this.
 """
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,22 +44,24 @@ _CONFIG = _part(
     **dict.fromkeys(("name", "engine"), str),
     seed=_Whole,
     strategy=_part(name=str),
-    trace=_part(path=str | None),
+    trace=_part(path=str | None, clock=str, inject=str),
     metrics=_part(pls_since=str),
-    model=_part(size=str),
-    cluster=_part(placement=str, num_ps=_Whole | None, spares=(_Whole, 0)),
+    model=_part(name=str, size=str),
+    cluster=_part(placement=str, num_ps=_Whole | None, num_trainers=_Whole, spares=_Whole),
+    save=_part(mode=str),
+    store=_part(keep_finished=bool),
     profile=_part(
         name=str,
         num_ps=_Whole,
         job_h=Annotated[float, Field(gt=0)],
-        **dict.fromkeys(("o_save_h", "o_load_h", "o_res_h"), float),
-        **dict.fromkeys(("o_save_fixed_h", "detect_h"), (float, 0.0)),
-        **dict.fromkeys(("spare_o_res_h", "network_gbps", "snapshot_gbps"), (float | None, None)),
-        num_trainers=(_Whole | None, None),
-        trainer_load=(bool, False),
+        **dict.fromkeys(("o_save_h", "o_load_h", "o_res_h", "o_save_fixed_h", "detect_h"), float),
+        **dict.fromkeys(("spare_o_res_h", "network_gbps", "snapshot_gbps"), float | None),
+        num_trainers=_Whole | None,
+        load=str,
+        trainer_load=bool,
     ),
 )
-"""The keys that the analysis computes with. The config of a run by an older version may lack those with a default."""
+"""The keys that the analysis computes with."""
 
 _TEXT = (str | None, None)
 _ENV = _part(
@@ -193,9 +192,8 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises StoreError if config.yaml cannot be read, or a key that analysis needs is missing or has a wrong type.
     """
     file = RunDir(path).config
-    content = read_file(file)
     try:
-        values = deepcopy(_parsed(content, str(file)))
+        values = Document(read_file(file), str(file)).value
     except ConfigError as error:
         raise StoreError(str(error)) from error
     if not isinstance(values, dict):
@@ -240,12 +238,6 @@ def read_env(path: Path) -> dict[str, Any]:
     return values
 
 
-@lru_cache(maxsize=1024)
-def _parsed(content: bytes, where: str) -> object:
-    """The YAML text as values, cached, since a report asks for each config several times and parsing takes 10 ms."""
-    return Document(content, where).value
-
-
 def find_runs(path: Path) -> list[Path]:
     """Run directories at or below ``path``, sorted; folders inside a run and hidden folders are not searched.
 
@@ -276,7 +268,6 @@ def write_reason(run_dir: Path, reason: str) -> None:
 SEALED = ("config.yaml", "env.json", "events.jsonl")
 """The files that a seal covers."""
 
-_TIME_ALONE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\n")
 _SEAL_CURE = "restore it from a copy, or remove DONE to run it again"
 
 
@@ -293,20 +284,15 @@ def write_seal(
     write_text(run.done, _text(values))
 
 
-def is_sealed(run: RunDir) -> bool:
-    """Whether DONE has digests. Raises StoreError if it is neither a seal nor of an older version, or unreadable."""
-    return _read(run.done) is not None
-
-
 def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
-    """Check that the files ``names`` of a run have the digests in DONE. A no-op if the run is not done or has no seal.
+    """Check that the files ``names`` of a run have the digests in DONE. A no-op if the run is not done.
 
     Raises StoreError that names the first file, DONE included, which is not as it was when the run ended.
     """
     with store_errors(run.done, "read"):
-        is_done = run.done.exists()
-    if not is_done or (seal := _read(run.done)) is None:
-        return
+        if not run.done.exists():
+            return
+    seal = _read(run.done)
     for name in names:
         if not (run.path / name).exists():
             raise StoreError(f"{run.path / name}: expected what the run wrote, got no file; {_SEAL_CURE}")
@@ -319,8 +305,8 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
 
 
 def kept_audit(run: RunDir) -> list[str] | None:
-    """The audit's findings when the run was sealed; None without DONE or an audit. Raises as ``is_sealed``."""
-    return (_read(run.done) or {}).get("audit") if run.done.exists() else None
+    """The audit's findings when the run was sealed; None without DONE or an audit. Raises StoreError."""
+    return _read(run.done).get("audit") if run.done.exists() else None
 
 
 def damage_of(run: RunDir) -> str | None:
@@ -332,11 +318,9 @@ def damage_of(run: RunDir) -> str | None:
     return None
 
 
-def _read(done: Path) -> dict[str, Any] | None:
-    """The values of DONE; None if an older version wrote it without seal. Raises StoreError for anything else."""
+def _read(done: Path) -> dict[str, Any]:
+    """The values of DONE. Raises StoreError for anything else."""
     content = read_file(done)
-    if _TIME_ALONE.fullmatch(content):
-        return None
     try:
         values: dict[str, Any] = json.loads(content)
         del values["digest"]

@@ -20,7 +20,7 @@ from harness.core.errors import StoreError
 from harness.core.events import Dropped, Evaluated, Finished, Recovered
 from harness.record.event_log import read_events
 from tests.analysis.shown import shown
-from tests.made_runs import altered, made_config, made_events, unseal, with_drops, write_run
+from tests.made_runs import altered, made_config, made_events, reseal, with_drops, write_run
 from tests.unprivileged import unprivileged
 
 
@@ -128,12 +128,8 @@ def test_keys_that_differ_between_cells_are_columns(
     assert [key.partition(".")[2] for key in analysis.load(tmp_path).columns if "." in key] == keys
 
 
-NO_RESULT = " expected a finish event at the end, as there is a DONE file;"
 SPOILT: dict[str, tuple[str, Callable[[str], str | None], str]] = {
-    "no record": ("events.jsonl", lambda _: None, " got no file; remove DONE to rerun"),
-    "empty": ("events.jsonl", lambda _: "", " got no event; remove DONE to rerun"),
-    "torn first": ("events.jsonl", lambda text: text[:9], " got no event; remove DONE to rerun"),
-    "torn last": ("events.jsonl", lambda text: text[:-1], " got a eval event at step 400; remove DONE to rerun"),
+    "no record": ("events.jsonl", lambda _: None, " expected what the run wrote, got no file"),
     "no event": ("events.jsonl", lambda text: f"{{\n{text}", "1: not an event"),
     "half": ("config.yaml", lambda _: "seed: 1\n", " name: expected this key, got the keys 'seed'"),
     "torn": ("config.yaml", lambda _: "{", "1: not YAML: "),
@@ -145,16 +141,16 @@ SPOILT: dict[str, tuple[str, Callable[[str], str | None], str]] = {
 
 
 def test_what_is_damaged_is_one_line_in_frame_table_story_and_report(tmp_path: Path) -> None:
-    """Law: a run that cannot be read, or has no result despite DONE, is named with its file, and costs no other row."""
+    """Law: a run that cannot be read is named with its file, and costs no other row."""
     write_run(tmp_path / "well", made_config("full", seed=99))
     lines: dict[str, str] = {}
     for seed, (name, (file, spoil, found)) in enumerate(SPOILT.items()):
         write_run(tmp_path / name, made_config("full", seed=seed))
-        unseal(tmp_path / name)
         path = tmp_path / name / file
         left = spoil(path.read_text())
         path.unlink() if left is None else path.write_text(left)
-        lines[name] = f"{path}:{NO_RESULT if 'rerun' in found else ''}{found}"
+        reseal(tmp_path / name)
+        lines[name] = f"{path}:{found}"
     frame = analysis.load(tmp_path)
     assert frame.set_index("cell")["status"].to_dict() == {"well": "done"} | dict.fromkeys(SPOILT, "damaged")
     table, page = shown(analysis.show_table(frame)), analysis.report(tmp_path, frame=frame).read_text()
@@ -167,41 +163,32 @@ def test_what_is_damaged_is_one_line_in_frame_table_story_and_report(tmp_path: P
         assert pd.isna(row["auc"])
         assert f"damaged: {name}: {row['failure']}" in table
         assert escape(f"damaged: {name}: {row['failure']}") in page
-        if "rerun" in line:
-            story = shown(analysis.show(tmp_path / name))
-            assert ": damaged\n" in story
-            assert line in story
-            assert not analysis.is_sound(tmp_path / name)
-        else:
-            with pytest.raises(StoreError, match=re.escape(line)):
-                analysis.show(tmp_path / name)
+        with pytest.raises(StoreError, match=re.escape(line)):
+            analysis.show(tmp_path / name)
 
 
 def test_a_run_that_lost_its_config_is_a_damaged_cell(tmp_path: Path) -> None:
-    """A folder with a record or a result is a run's, sealed or not: it does not vanish from frame and story."""
+    """A folder with a record or a result is a run's: it does not vanish from frame and story."""
     write_run(tmp_path / "b", made_config(seed=1))
     for name, left in (("record", "events.jsonl"), ("done", "DONE")):
-        for is_sealed in (True, False):
-            run = tmp_path / f"{name}{is_sealed}"
-            write_run(run, made_config(seed=0))
-            if not is_sealed:
-                unseal(run)
-            for other in {"config.yaml", "events.jsonl", "DONE"} - {left}:
-                (run / other).unlink()
-            with pytest.raises(StoreError, match=re.escape(f"{run / 'config.yaml'}: ")):
-                analysis.show(run)
+        run = tmp_path / name
+        write_run(run, made_config(seed=0))
+        for other in {"config.yaml", "events.jsonl", "DONE"} - {left}:
+            (run / other).unlink()
+        with pytest.raises(StoreError, match=re.escape(f"{run / 'config.yaml'}: ")):
+            analysis.show(run)
     frame: Any = analysis.load(tmp_path)
-    assert frame["status"].value_counts().to_dict() == {"damaged": 4, "done": 1}
+    assert frame["status"].value_counts().to_dict() == {"damaged": 2, "done": 1}
     damaged = frame[frame["status"] == "damaged"]
     assert all(why.startswith(f"{path}/config.yaml: ") for path, why in damaged[["path", "failure"]].to_numpy())
 
 
 def _rewritten(run: Path, line: int, **changes: Any) -> None:
     """Change values of one event of a record."""
-    unseal(run)
     events = (run / "events.jsonl").read_text().splitlines(keepends=True)
     events[line] = json.dumps(json.loads(events[line]) | changes) + "\n"
     (run / "events.jsonl").write_text("".join(events))
+    reseal(run)
 
 
 def test_a_lie_marks_its_cell_and_costs_no_table(tmp_path: Path) -> None:
@@ -366,8 +353,8 @@ def test_comparisons_are_of_one_content(tmp_path: Path) -> None:
     }
     write_run(tmp_path / "both" / "twin", made_config("full", seed=1), data=NEW, auc=-0.1)
     file = tmp_path / "both" / "twin" / "events.jsonl"
-    unseal(file.parent)
     file.write_text(file.read_text().replace('"config_hash":"', '"config_hash":"f', 1))
+    reseal(file.parent)
     assert [len(item.pairs) for item in comparisons_to(tmp_path / "both", "full")] == [1, 1]
     said = "2 cells have equal settings but different config hashes and results, and are not paired: full of seed 1"
     assert said in shown(analysis.show_table(analysis.load(tmp_path / "both")))

@@ -44,7 +44,7 @@ from harness.record.event_log import EventLog
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from tests.injected import is_loss
-from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal, write_run
+from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, reseal, write_run
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -198,8 +198,8 @@ def test_a_damaged_environment_does_not_stop_the_report(grid: Path, tmp_path: Pa
     for cell, file in (("cpr_mfu-s0", ""), ("cpr_mfu-s1", ""), ("full-s0", "env.json"), ("full-s1", "config.yaml")):
         shutil.copytree(grid / cell, tmp_path / cell)
         if file:
-            unseal(tmp_path / cell)
             (tmp_path / cell / file).write_bytes(b"\x80{")
+            reseal(tmp_path / cell)
     page = analysis.report(tmp_path).read_text()
     assert "3 done, 1 damaged" in page
     assert "full-s1/config.yaml" in page

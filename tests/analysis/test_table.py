@@ -16,7 +16,7 @@ from analysis.stats import Rounding, blocks_of, estimate, seeds_text
 from analysis.tables import comparisons, comparisons_to, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
-from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
+from tests.made_runs import BYTES_FULL, made_config, reseal, write_run
 
 
 def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
@@ -337,13 +337,13 @@ def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> 
     """Where damage leaves no pair it is the error, where pairs are left it stands below them, with the file."""
     for name in ("full-s0", "full-s1", "cpr_mfu-s0", "cpr_mfu-s1"):
         shutil.copytree(grid / name, tmp_path / name[:-3] / name)
-        unseal(tmp_path / name[:-3] / name)
     file = tmp_path / "full" / "full-s0" / "events.jsonl"
     file.write_text("{\n")
+    reseal(file.parent)
     dirs = [tmp_path / "full", tmp_path / "cpr_mfu"]
     for left in (_text(analysis.show_comparison(dirs)), _text(analysis.show_comparison_to(tmp_path, "full"))):
         assert f"left out, damaged: {file}:1: not an event" in left
-    (tmp_path / "full" / "full-s1" / "events.jsonl").write_text("")
+    (tmp_path / "full" / "full-s1" / "config.yaml").write_text("")
     for look in (lambda: comparisons(dirs), lambda: comparisons_to(tmp_path, "full")):
         with pytest.raises(StoreError) as caught:
             look()

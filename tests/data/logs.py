@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from harness.data.records import NUM_DENSE, NUM_TABLES, RECORDS_NAME, Meta, digest_of, write_meta
+from harness.data.records import FORMAT_VERSION, NUM_DENSE, NUM_TABLES, RECORDS_NAME, Meta, digest_of, write_meta
 
 Row = list[str]  # 40 columns
 
@@ -73,13 +73,17 @@ def write_folder(folder: Path, num_rows: int, num_dense: int = NUM_DENSE, num_ta
     write_meta(
         folder,
         Meta(
+            format_version=FORMAT_VERSION,
             num_rows=len(words),
             num_positives=int(words[:, 0].view(np.float32).sum()),
             cardinalities=cardinalities,
             num_dense=num_dense,
+            columns=None,
             categories="number",
             max_ind_range=None,
+            table_rows=None,
             digest=digest_of(xxhash.xxh3_128(words.tobytes()), num_dense, cardinalities),
             sources=(),
+            synthetic=None,
         ),
     )

@@ -27,6 +27,7 @@ from harness.processes.spawn import fork_own_server, fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 from tests.forked import stop
+from tests.made_runs import reseal
 
 
 def run_grid(
@@ -47,7 +48,7 @@ def finished(seed: int) -> Finished:
         step=9, samples=9, auc=seed / 10, log_loss=0.5, accuracy=0.5, train_loss=0.5, pls=0.0, update_pls=None,
         update_pls_tracked=None, applied_updates=None, lost_updates=None, applied_tracked=None, lost_tracked=None,
         num_failures=0, num_lost_ranks=0, num_unplanned=0, num_saves=0, payload_bytes=0, save_h=0.0, load_h=0.0,
-        lost_h=0.0, reschedule_h=0.0, overhead_frac=0.0, generation=0, digests={},
+        lost_h=0.0, reschedule_h=0.0, overhead_frac=0.0, wire_bytes=0, generation=0, digests={},
     )  # fmt: skip
 
 
@@ -57,7 +58,9 @@ def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None
     on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
     with (run_dir / "events.jsonl").open("a") as events:
         events.write(f"{os.getpid()}\n")
-    (run_dir / "DONE").write_text("2026-01-01T00:00:00+00:00\n")  # without digests, as of before seals
+    for name in ("config.yaml", "env.json"):
+        (run_dir / name).touch()
+    reseal(run_dir)
     return finished(config.seed)
 
 

@@ -78,7 +78,6 @@ _LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
     ("full", "free", Started, {"num_ps": 2, "rank_rows": [5000, 5000]}, "event 1: num_ps is 2, the config says 4"),
     ("cpr_vanilla", "sync", Recovered, {"load_h": 2.5 / 60}, "load_h is 0.0416"),
     ("cpr_vanilla", "sync", Recovered, {"load_bytes": 1}, "load_bytes is 1, the events give 160000"),
-    ("cpr_vanilla", "sync", Recovered, {"load_bytes": None}, "does not say how many were read"),
     ("full", "sync", Recovered, {"load_bytes": 160_000}, "load_bytes is 160000, the events give 1000000"),
     ("never_save", "sync", Recovered, {"load_bytes": 160_000}, "load_bytes is 160000, the events give 0"),
     ("cpr_vanilla", "sync", Finished, {"node_h": 1.0}, "node_h is 1.0"),
@@ -121,18 +120,6 @@ def test_a_save_that_did_not_wait_is_noticed() -> None:
     events[second] = altered(events[second], save_h=altered(events[second]).save_h - 1)
     problems = check(events, config.model_dump(mode="json"))
     assert any(f"event {second + 1}: save_h" in line for line in problems)
-
-
-def test_a_record_of_before_prices_is_audited() -> None:
-    """Profiles and events that lack the keys mean what they meant."""
-    events = made_events(made_config("full"))
-    old = [altered(event, load_bytes=None) if isinstance(event, Recovered) else event for event in events]
-    old[0] = altered(old[0], row_bytes=None)
-    old[-1] = altered(old[-1], node_h=None, wire_bytes=None, memory_bytes=None)
-    config = _config("full")
-    for key in ("load", "o_save_fixed_h", "spare_o_res_h", "network_gbps", "snapshot_gbps", "num_trainers"):
-        del config["profile"][key]
-    assert check(old, config) == []
 
 
 def test_figures_that_contradict_other_events_are_noticed() -> None:

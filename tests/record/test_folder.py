@@ -147,15 +147,14 @@ def test_a_run_at_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert time.monotonic() - began_s < 30
 
 
-@pytest.mark.parametrize("host", ["", f" host {platform.node()}"])
-def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """While processes of a dead one hold the lock, it is waited for, also if its text has no host (older)."""
+def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While processes of a dead one hold the lock, it is waited for."""
     monkeypatch.setattr(folder, "_WAIT_S", 60.0)
     dead = subprocess.Popen(["true"])
     dead.wait()
     lock = ExitStack()
     lock.enter_context(claim_run(tmp_path, HASH))
-    (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {dead.pid}{host}\n")
+    (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {dead.pid} host {platform.node()}\n")
     released: list[bool] = []
     lock.callback(released.append, True)  # called before the lock is released
     release = Timer(0.1, lock.close)

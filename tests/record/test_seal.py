@@ -15,9 +15,8 @@ from harness.core.errors import StoreError
 from harness.core.seeds import generator
 from harness.record.audit import check
 from harness.record.recorder import Recorder
-from harness.record.rundir import SEALED, RunDir, is_sealed, kept_audit, verify, write_seal
-from tests.analysis.shown import shown
-from tests.made_runs import altered, made_config, made_events, unseal, write_run
+from harness.record.rundir import SEALED, RunDir, kept_audit, verify, write_seal
+from tests.made_runs import altered, made_config, made_events, reseal, write_run
 
 FILES = (*SEALED, "DONE")
 _NUM_FLIPS = 200
@@ -131,13 +130,18 @@ def test_show_fails_for_a_result_that_does_not_follow(tmp_path: Path, capsys: py
     assert f"disagrees: {found[0]}" in capsys.readouterr().out.replace("\n", " ")
 
 
-def test_a_run_of_before_seals_is_shown_with_a_note(tmp_path: Path) -> None:
-    """A DONE with the time alone is accepted, in one line that says that nothing is verified."""
-    write_run(tmp_path / "run", made_config())
-    unseal(tmp_path / "run")
-    assert not is_sealed(RunDir(tmp_path / "run"))
-    assert "cannot be verified" in shown(analysis.show(tmp_path / "run"))
-    assert analysis.load(tmp_path)["status"].to_list() == ["done"]
-    with (tmp_path / "run" / "DONE").open("a") as done:
-        done.write("more")
-    assert analysis.load(tmp_path)["status"].to_list() == ["damaged"]
+def test_a_record_of_another_version_is_one_line(tmp_path: Path) -> None:
+    """Law: a DONE without digests, a config without a key that is used, an event without a field."""
+    for name, change in (
+        ("DONE", lambda _: "2026-01-01T00:00:00+00:00\n"),
+        ("config.yaml", lambda text: text.replace("  spares: 0\n", "")),
+        ("events.jsonl", lambda text: text.replace('"restores_exactly":true,', "")),
+    ):
+        write_run(tmp_path / name, made_config())
+        file = tmp_path / name / name
+        file.write_text(change(file.read_text()))
+        if name != "DONE":
+            reseal(file.parent)
+        with pytest.raises(StoreError, match=rf"^{file}:(1:)? [^\n]*(the digests|spares: expected|no field)[^\n]*$"):
+            analysis.show(file.parent)
+    assert analysis.load(tmp_path)["status"].to_list() == ["damaged"] * 3
