@@ -1,15 +1,18 @@
-"""Delimited click logs: the schema, which says what each column is, and the decoder of rows.
+"""Text of click logs: Criteo's format, Avazu's, and what a schema describes.
 
-Avazu's log is one; Criteo's format, which has no header and hexadecimal categories, is not. If the schema says that
-there is a header, each file has its own: a line with the columns' names, in any order. Every row has as many columns as
-the first line of its file. Lines end with LF or CRLF; the last line may have no line end. A field may stand in double
-quotes, and two of them within it are one; it has no line break. The label is 0 or 1. A dense value is a decimal number
-that float32 can hold, perhaps with a fraction or an exponent. A category is any text.
+If the schema says that there is a header, each file has its own: a line with the columns' names, in any order. Every
+row has as many columns as the first line of its file. Lines end with LF or CRLF; the last line may have no line end. A
+field may stand in double quotes, and two of them within it are one; it has no line break. The label is 0 or 1. A dense
+value is a decimal number that float32 can hold, perhaps with a fraction or an exponent. A category is any text.
+
+Criteo's format, of the Kaggle and the Terabyte logs, has 40 columns, separated by tabs, without header and quotes:
+label, 13 integers I1..I13, 26 categories C1..C26 of 1 to 8 hexadecimal digits. Empty is missing and reads as 0, as in
+DLRM's preprocessing.
 
 Shapes: R rows of a chunk, C columns of the file, I dense features, F categories.
 """
 
-import re
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +25,26 @@ from pydantic import ValidationError
 from harness.config.words import mistakes_of, suggest
 from harness.config.yaml_file import read_yaml
 from harness.core.errors import DataError
-from harness.data.records import NO_LABELS, OTHER_COLUMNS, Schema
+from harness.data.records import NO_LABELS, NUM_COLUMNS, NUM_DENSE, NUM_TABLES, OTHER_COLUMNS, Schema
 from harness.data.sources import Chunk
 from harness.kernels import parsing
 
 _BOM = b"\xef\xbb\xbf"
-_NUMBER = "a decimal number of magnitude below 3.4e38"
-_LARGEST = 3.4028e38  # a bit below the largest float32, as the fast decoder does not round the last place
-_QUOTED = re.compile(rb'"((?:[^"]|"")*)"')
-_MOST_SHOWN = 8  # columns of a header
+_EXPECTED = {
+    parsing.LABEL: ("label", "0 or 1"),
+    parsing.DENSE: ("number", "a decimal number of magnitude below 3.4e38"),
+    parsing.INTEGER: ("integer", f"up to {parsing.MAX_INTEGER_DIGITS} digits"),
+    parsing.HEX: ("hex", "up to 8 hexadecimal digits"),
+}
 _SEPARATORS = ",\t;|"
+
+CRITEO = Schema(
+    separator="\t",
+    label="label",
+    dense={f"I{number}": "log1p" for number in range(1, NUM_DENSE + 1)},
+    categories=tuple(f"C{number}" for number in range(1, NUM_TABLES + 1)),
+)
+"""Criteo's columns, although its files have no header."""
 
 AVAZU = Schema(
     label="click",
@@ -60,7 +73,7 @@ def read_schema(path: Path) -> Schema:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Decoded rows of either format, in file order.
+    """Decoded rows, in file order.
 
     ``dense_RI``: dense features after their transform. ``values_FR``: Criteo's categories, else the XXH64 of the bytes
     of a category.
@@ -68,20 +81,21 @@ class DecodedRows:
 
     labels_R: NDArray[np.uint8]
     dense_RI: NDArray[np.float64]
-    values_FR: NDArray[np.uint32] | NDArray[np.uint64]
+    values_FR: NDArray[np.uint64]
 
 
-class CsvReader:
-    """Decoder of one file, whose chunks it gets in order. ``name``: the name of the file, for errors."""
+class RowReader:
+    """Decoder of one file, whose chunks it gets in order. ``schema``: None for Criteo's format. ``name``: in errors."""
 
-    def __init__(self, schema: Schema, name: str) -> None:
-        self._schema = schema
-        self._name = name
-        self._separator = schema.separator.encode()
-        self._missing_M = np.array([xxhash.xxh64_intdigest(word.encode()) for word in schema.missing], np.uint64)
-        self._names: Sequence[str] | None = None
-        self._kinds_C = np.empty(0, np.int8)
-        self._places_C = np.empty(0, np.int64)
+    def __init__(self, schema: Schema | None, name: str) -> None:
+        self._schema, self._name = schema or CRITEO, name
+        self._is_criteo = schema is None
+        self._separator, self._quote = self._schema.separator.encode(), b"" if schema is None else b'"'
+        self._missing_M = np.array([xxhash.xxh64_intdigest(word.encode()) for word in self._schema.missing], np.uint64)
+        self._names: Sequence[str] = ()
+        self._kinds_C, self._places_C = np.empty(0, np.int8), np.empty(0, np.int64)
+        if self._is_criteo:
+            self._set_columns(self._schema.columns)
 
     def rows(self, chunk: Chunk) -> DecodedRows:
         """Decode the next chunk.
@@ -89,110 +103,81 @@ class CsvReader:
         Raises:
             DataError: ``name:line: ...`` for a header without the columns, or the first row that is not in the format.
         """
-        text, first_line = chunk.text, chunk.first_line
-        if self._names is None:
+        text, first_line, schema = chunk.text, chunk.first_line, self._schema
+        if not self._names:
             text = text.removeprefix(_BOM)
             first, _, rest = text.partition(b"\n")
-            self._begin(first.removesuffix(b"\r"), first_line)
-            if self._schema.header:
-                text, first_line = rest, first_line + 1
+            fields = self._fields(first, f"{self._name}:{first_line}")
+            names = [_text(field) for field in fields] if schema.header else [str(c + 1) for c in range(len(fields))]
+            if wrong := [column for column in schema.columns if names.count(column) != 1]:
+                raise _no_columns(f"{self._name}:{first_line}", wrong, names, schema, first)
+            self._set_columns(names)
+            text, first_line = (rest, first_line + 1) if schema.header else (text, first_line)
         num_rows = text.count(b"\n")
-        labels_R = np.empty(num_rows, np.uint8)
-        dense_RI = np.empty((num_rows, len(self._schema.dense)))
-        hashes_FR = np.empty((len(self._schema.categories), num_rows), np.uint64)
-        num_sound = parsing.decode_delimited(
+        labels_R, dense_RI = np.empty(num_rows, np.uint8), np.empty((num_rows, len(schema.dense)))
+        values_FR = np.empty((len(schema.categories), num_rows), np.uint64)
+        num_sound, column = parsing.decode_rows(
             np.frombuffer(text, np.uint8),
             self._separator[0],
-            self._kinds_C,
-            self._places_C,
-            self._missing_M,
-            labels_R,
-            dense_RI,
-            hashes_FR,
+            self._quote[0] if self._quote else -1,
+            *(self._kinds_C, self._places_C, self._missing_M, labels_R, dense_RI, values_FR),
         )
         if num_sound < num_rows:
-            raise self._explain(text.split(b"\n", num_sound + 1)[num_sound], first_line + num_sound)
-        for i, transform in enumerate(self._schema.dense.values()):
-            if transform == "log1p":
-                dense_RI[:, i] = np.log(np.maximum(dense_RI[:, i], 0) + 1.0)
-        return DecodedRows(labels_R, dense_RI, hashes_FR)
+            raise self._mistake(text.split(b"\n", num_sound + 1)[num_sound], first_line + num_sound, column)
+        is_log_I = np.array([transform == "log1p" for transform in schema.dense.values()], bool)
+        # In double precision: the float32 result does not depend on which log the CPU has.
+        np.log(np.maximum(dense_RI, 0) + 1.0, out=dense_RI, where=is_log_I if not is_log_I.all() else True)
+        return DecodedRows(labels_R, dense_RI, values_FR)
 
-    def _begin(self, line: bytes, number: int) -> None:
-        where, schema = f"{self._name}:{number}", self._schema
-        fields = [_text(field) for field in self._fields(line, where)]
-        self._names = fields if schema.header else [str(c + 1) for c in range(len(fields))]
-        if wrong := [column for column in schema.columns if self._names.count(column) != 1]:
-            raise _no_columns(where, wrong, self._names, schema, line)
-        places = {column: f for f, column in enumerate(schema.categories)}
-        places |= {column: i for i, column in enumerate(schema.dense)}
-        kinds = {schema.label: parsing.LABEL, **dict.fromkeys(schema.dense, parsing.DENSE)}
-        kinds |= dict.fromkeys(schema.categories, parsing.CATEGORY)
-        self._kinds_C = np.array([kinds.get(name, parsing.SKIPPED) for name in self._names], np.int8)
-        self._places_C = np.array([places.get(name, 0) for name in self._names], np.int64)
+    def _set_columns(self, names: Sequence[str]) -> None:
+        schema, is_criteo = self._schema, self._is_criteo
+        places = {column: f for group in (schema.categories, schema.dense) for f, column in enumerate(group)}
+        kinds = {schema.label: parsing.LABEL}
+        kinds |= dict.fromkeys(schema.dense, parsing.INTEGER if is_criteo else parsing.DENSE)
+        kinds |= dict.fromkeys(schema.categories, parsing.HEX if is_criteo else parsing.TEXT)
+        self._names = names
+        self._kinds_C = np.array([kinds.get(name, parsing.SKIPPED) for name in names], np.int8)
+        self._places_C = np.array([places.get(name, 0) for name in names], np.int64)
 
     def _fields(self, line: bytes, where: str) -> list[bytes]:
-        """The fields of a line without its end. Raises DataError for quotes that do not match."""
-        fields, x = list[bytes](), 0
-        while True:
-            if line[x : x + 1] == b'"':
-                if found := _QUOTED.match(line, x):
-                    fields.append(found[1].replace(b'""', b'"'))
-                    x = found.end()
-            else:
-                end = line.find(self._separator, x)
-                fields.append(line[x:] if end < 0 else line[x:end])
-                x += len(fields[-1])
-            if x == len(line):
-                return fields
-            if line[x : x + 1] != self._separator:
-                bad = f"bad quotes {_shown(line[x:])}"
-                raise DataError(f'{where}: {bad}, expected "TEXT" in one line, and a separator after it')
-            x += 1
-
-    def _explain(self, line: bytes, number: int) -> DataError:
-        """The DataError for a malformed line. It may be slow, since the command fails then."""
-        where, names = f"{self._name}:{number}", self._names or ()
-        missing = {b"", *(word.encode() for word in self._schema.missing)}
+        """The fields of a line. Raises DataError for quotes that do not match."""
+        line = line.removesuffix(b"\r")
+        if not self._quote or self._quote not in line:
+            return line.split(self._separator)
+        text = line.replace(b"\r", b"\0").decode("latin-1")  # a character for each byte
         try:
-            fields = self._fields(line.removesuffix(b"\r"), where)
-        except DataError as error:
-            return error
+            (fields,) = csv.reader([text], delimiter=self._schema.separator, strict=True)
+        except csv.Error:
+            found = f"bad quotes in {_shown(line[line.index(self._quote) :])}"
+            raise DataError(f'{where}: {found}, expected "TEXT" in one line, and a separator after it') from None
+        return [field.encode("latin-1") for field in fields]
+
+    def _mistake(self, line: bytes, number: int, column: int) -> DataError:
+        """The DataError for a line of which the decoder refuses the field ``column`` or what ends it."""
+        where, names = f"{self._name}:{number}", self._names
+        fields = self._fields(line, where)
+        hint = (NO_LABELS if len(fields) == NUM_COLUMNS - 1 else OTHER_COLUMNS) * (self._is_criteo and number == 1)
         if len(fields) != len(names):
-            return DataError(f"{where}: {len(fields)} columns, expected {len(names)}")
-        for name, value in zip(names, fields, strict=True):
-            column = name if self._schema.header else f"column {name}"
-            if name == self._schema.label and value not in (b"0", b"1"):
-                hint = "; is it a header (header: true)?" if number == 1 else ""
-                return DataError(f"{where}: {column}: bad label {_shown(value)}, expected 0 or 1{hint}")
-            if name in self._schema.dense and value not in missing and not _is_number(value):
-                return DataError(f"{where}: {column}: bad number {_shown(value)}, expected {_NUMBER}")
-        raise AssertionError("CsvReader: the fast decoder rejected a row that the slow one accepts (a bug)")
+            tabs = " separated by tabs" * self._is_criteo
+            return DataError(f"{where}: {len(fields)} columns, expected {len(names)}{tabs}{hint}")
+        what, expected = _EXPECTED[int(self._kinds_C[column])]
+        if what == "label" and number == 1 and not self._schema.header:
+            hint = "; is it a header (header: true)?"
+        name = names[column] if self._schema.header else f"column {names[column]}"
+        return DataError(f"{where}: {name}: bad {what} {_shown(fields[column])}, expected {expected}{hint}")
 
 
 def _no_columns(where: str, wrong: Sequence[str], names: Sequence[str], schema: Schema, line: bytes) -> DataError:
     """The error of the columns ``wrong``, which the first ``line`` does not name, or names twice."""
     column, other = wrong[0], max(_SEPARATORS, key=_text(line).count)
-    hint = OTHER_COLUMNS if schema is AVAZU else ""
-    if len(names) == 1 and other in _text(line):
-        hint = f"; is the separator {other!r}?{hint}"
-    elif near := suggest(column, sorted({*names} - {*schema.columns})):
-        hint = f"{near}{hint}"
-    elif wrong == [schema.label] and schema.header:
-        hint = NO_LABELS
+    hint = f"; is the separator {other!r}?" if len(names) == 1 and other in _text(line) else ""
     if not schema.header:
         return DataError(f"{where}: {len(names)} columns, expected at least {column}{hint}")
     if names.count(column) > 1:
-        return DataError(
-            f"{where}: expected the column {column} once in the header, got it {names.count(column)} times"
-        )
-    shown = ", ".join(names[:_MOST_SHOWN]) + (", …" if len(names) > _MOST_SHOWN else "")
-    return DataError(f"{where}: expected a header with the column {column}, got {shown[:100]!r}{hint}")
-
-
-def _is_number(value: bytes) -> bool:
-    if not re.fullmatch(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
-        return False
-    return abs(float(value)) < _LARGEST
+        return DataError(f"{where}: expected the column {column} once in the header, got it twice or more")
+    hint = hint or suggest(column, sorted({*names} - {*schema.columns})) or NO_LABELS * (wrong == [schema.label])
+    hint += OTHER_COLUMNS * (schema is AVAZU)
+    return DataError(f"{where}: expected a header with the column {column}, got {', '.join(names)[:100]!r}{hint}")
 
 
 def _text(value: bytes) -> str:

@@ -10,22 +10,17 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from harness.core.errors import DataError
-from harness.data.criteo import parse_rows
-from harness.data.delimited import CsvReader, DecodedRows
+from harness.data.delimited import CRITEO, DecodedRows, RowReader
 from harness.data.leftovers import replacing, sweep
 from harness.data.records import (
     FORMAT_VERSION,
     META_NAME,
-    NUM_COLUMNS,
-    NUM_DENSE,
-    NUM_TABLES,
     RECORDS_NAME,
     Categories,
     Meta,
@@ -39,7 +34,6 @@ from harness.data.records import (
 )
 from harness.data.sources import (
     CHUNK_BYTES,
-    Chunk,
     Progress,
     SourceReader,
     fingerprint,
@@ -48,7 +42,7 @@ from harness.data.sources import (
     total_bytes,
 )
 from harness.files import free_bytes
-from harness.kernels.parsing import move_values, move_words, number_values, number_words
+from harness.kernels.parsing import move_words, number_words
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +87,7 @@ def prepare(
             ``out`` not empty and not this preparation, or disk trouble. ``out`` is then as it was.
     """
     sources = [Path(source) for source in sources]
-    num_tables = len(columns.categories) if columns else NUM_TABLES
+    num_tables = len((columns or CRITEO).categories)
     _check(sources, categories, max_ind_range, table_sizes, num_tables)
     sizes = tuple(table_sizes) if table_sizes else None
     advance = _counting(total_bytes(sources), progress)
@@ -109,7 +103,7 @@ def prepare(
     )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return existing(advance)
-    _reserve(out, survey(sources, partial(_decoder, columns)), len(columns.columns) if columns else NUM_COLUMNS)
+    _reserve(out, survey(sources, lambda path: RowReader(columns, str(path)).rows), len((columns or CRITEO).columns))
     try:
         with replacing(out, "folder") as folder:
             return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), advance, chunk_bytes)
@@ -135,7 +129,7 @@ def _pack(
     read: list[Source] = []
     with (folder / RECORDS_NAME).open("wb") as file:
         for path in sources:
-            reader, decode = SourceReader(path, advance), _decoder(packer.columns, path)
+            reader, decode = SourceReader(path, advance), RowReader(packer.columns, str(path)).rows
             for chunk in reader.chunks(chunk_bytes):
                 file.write(packer.pack(decode(chunk)).data)
             read.append(reader.source())
@@ -152,17 +146,6 @@ def _pack(
     meta = packer.meta(tuple(read), synthetic)
     write_meta(folder, meta)
     return meta
-
-
-def _decoder(columns: Schema | None, path: Path) -> Callable[[Chunk], DecodedRows]:
-    name = str(path)
-
-    def criteo(chunk: Chunk) -> DecodedRows:
-        rows = parse_rows(chunk.text, name=name, first_line=chunk.first_line)
-        # In double precision first: the float32 result then does not depend on which log the CPU has.
-        return DecodedRows(rows.labels_R, np.log(np.maximum(rows.integers_RI, 0) + 1.0), rows.categories_RF.T)
-
-    return CsvReader(columns, name).rows if columns else criteo
 
 
 _Sizes = tuple[int, ...] | None
@@ -208,15 +191,14 @@ class _Packer:
     ) -> None:
         self.num_rows = 0
         self.columns = columns
-        self._num_dense = len(columns.dense) if columns else NUM_DENSE
-        num_tables = len(columns.categories) if columns else NUM_TABLES
+        self._num_dense = len((columns or CRITEO).dense)
+        num_tables = len((columns or CRITEO).categories)
         self._num_positives = 0
         self._categories: Categories = categories
         self._max_ind_range = max_ind_range
         self._sizes = sizes
         self._moduli = (max_ind_range,) * num_tables if max_ind_range else sizes if categories == "hash" else None
-        is_number = categories == "number"
-        self._numberings = [Numbering(is_wide=columns is not None) for _ in range(num_tables)] if is_number else None
+        self._numberings = [Numbering() for _ in range(num_tables)] if categories == "number" else None
         self._hash = xxhash.xxh3_128()
         self.largest_I = np.zeros(self._num_dense)
 
@@ -265,40 +247,32 @@ class _Packer:
 
 
 class Numbering:
-    """Numbers distinct 32-bit values or, if ``is_wide``, 64-bit words from 0 in order of first appearance.
+    """Numbers distinct 64-bit words from 0 in order of first appearance.
 
-    An open-addressing hash table that keeps the values, so that no two values get one id. Its load is 0.5 to 0.75 once
-    it has grown. For 32-bit values it is one array: a slot is 0 if empty, else the value is in its high and the id + 1
-    in its low 32 bits. An id then takes 11 to 16 bytes. For 64-bit words it is two arrays, and an id takes 16 to 24
-    bytes. While the table grows, the old and the new one are in memory.
+    An open-addressing hash table that keeps the words, so that no two words get one id. Its load is 0.5 to 0.75 once it
+    has grown, so an id takes 16 to 24 bytes. While the table grows, the old and the new one are in memory.
     """
 
-    def __init__(self, *, is_wide: bool) -> None:
+    def __init__(self) -> None:
         self.num_ids = 0
-        self._dtypes = (np.uint64, np.int32) if is_wide else (np.uint64,)
-        kernels: Any = (number_words, move_words) if is_wide else (number_values, move_values)
-        self._number, self._move = kernels
-        self._table = self._empty(_FIRST_CAPACITY)
+        self._words_S, self._ids_S = np.zeros(_FIRST_CAPACITY, np.uint64), np.zeros(_FIRST_CAPACITY, np.int32)
 
     @property
     def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self._table)
+        return self._words_S.nbytes + self._ids_S.nbytes
 
-    def ids(self, values_N: NDArray[np.uint32] | NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The ids of ``values_N``; new values are numbered in this order. At most 2**31 - 1 distinct values."""
-        values, ids_N, done = np.ascontiguousarray(values_N), np.empty(len(values_N), np.int32), 0
-        while done < len(values):
-            capacity = len(self._table[0])
-            most_ids = int(_MAX_LOAD * capacity)
-            done, self.num_ids = self._number(values, done, *self._table, self.num_ids, most_ids, ids_N)
-            if done < len(values):
-                grown = self._empty(int(capacity * _GROWTH))
-                self._move(*self._table, *grown)
-                self._table = grown
+    def ids(self, words_N: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The ids of ``words_N``; new words are numbered in this order. At most 2**31 - 1 distinct words."""
+        words, ids_N, done = np.ascontiguousarray(words_N), np.empty(len(words_N), np.int32), 0
+        while done < len(words):
+            capacity = len(self._ids_S)
+            table, most_ids = (self._words_S, self._ids_S), int(_MAX_LOAD * capacity)
+            done, self.num_ids = number_words(words, done, *table, self.num_ids, most_ids, ids_N)
+            if done < len(words):
+                size = int(capacity * _GROWTH)
+                self._words_S, self._ids_S = np.zeros(size, np.uint64), np.zeros(size, np.int32)
+                move_words(*table, self._words_S, self._ids_S)
         return ids_N
-
-    def _empty(self, capacity: int) -> list[NDArray[Any]]:
-        return [np.zeros(capacity, dtype) for dtype in self._dtypes]
 
 
 def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None], /, **options: object) -> Meta:

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,8 +27,7 @@ SUFFIX = ".synth.json"
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 16  # the longest valid row is below 500 bytes; a file without line ends is no click log
 _GZIP_MAGIC = b"\x1f\x8b"
-_HEAD_BYTES = 1 << 20  # of text, by which the rows of a file are estimated
-_COMPARED_BYTES = 1 << 16  # two logs that begin with as many equal bytes are compared to their ends
+_HEAD_BYTES = 1 << 20  # of text, by which the rows of a file are estimated; two that begin with equal ones are one
 
 _KIND_BYTES = 4096
 _TAR = rb".{257}ustar"
@@ -175,10 +173,10 @@ def by_numbers(paths: Sequence[Path]) -> list[Path]:
 def survey(paths: Sequence[Path], decoder: Callable[[Path], Callable[[Chunk], object]]) -> int:
     """Number of rows of all logs, estimated by the first megabytes of each, which its decoder decodes.
 
-    Raises DataError for a beginning that is no text or not in the format, and for two logs of equal lines, packed or
+    Raises DataError for a beginning that is no text or not in the format, and for two logs that begin alike, packed or
     not.
     """
-    num_rows, seen = 0, defaultdict[bytes, list[Path]](list)
+    num_rows, seen = 0, dict[bytes, Path]()
     for path in paths:
         reader = SourceReader(path, lambda _: None)
         decode, text = decoder(path), b""
@@ -186,23 +184,14 @@ def survey(paths: Sequence[Path], decoder: Callable[[Path], Callable[[Chunk], ob
             decode(chunk)
             text += chunk.text
         num_rows += text.count(b"\n") * path.stat().st_size // max(reader.source().num_bytes, 1)
-        alike = seen[text.replace(b"\r\n", b"\n")[:_COMPARED_BYTES]] if text else []
-        for other in alike:
-            if path.samefile(other) or _lines_digest(path) == _lines_digest(other):
-                raise _twice(path, other)
-        alike.append(path)
+        other = seen.setdefault(text.replace(b"\r\n", b"\n")[:_HEAD_BYTES] or bytes(path), path)
+        if other != path or paths.count(path) > 1:
+            raise _twice(path, other)
     return num_rows
 
 
 def _twice(path: Path, other: Path) -> DataError:
-    return DataError(f"{path}: holds the same rows as {other}, which would be taken twice; leave one out")
-
-
-def _lines_digest(path: Path) -> bytes:
-    digest = xxhash.xxh3_128()
-    for chunk in SourceReader(path, lambda _: None).chunks():
-        digest.update(chunk.text.replace(b"\r\n", b"\n"))
-    return digest.digest()
+    return DataError(f"{path}: begins with the same rows as {other}, which would be taken twice; leave one out")
 
 
 def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:

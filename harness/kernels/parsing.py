@@ -1,4 +1,4 @@
-"""Parsing of click logs, Criteo's and delimited text, and numbering of their categories.
+"""Parsing of click logs, and numbering of their categories.
 
 Categories of delimited text are known by their XXH64 (Collet, the xxHash specification 0.1.1), with seed 0.
 
@@ -64,28 +64,26 @@ def xxh64(address: Any, num_bytes: Any) -> Any:
     return total ^ (total >> uint64(32))
 
 
-SKIPPED, LABEL, DENSE, CATEGORY = range(4)
-"""Kinds of columns of a file."""
+SKIPPED, INTEGER, HEX, LABEL, DENSE, TEXT = range(6)
+"""Kinds of columns of a file; INTEGER and HEX are those of Criteo's format."""
+MAX_INTEGER_DIGITS, _MAX_HEX_DIGITS = 16, 8
 
 EMPTY = 0xEF46DB3751D8E999
 """XXH64 of no bytes: the value of a missing category."""
 
 _EMPTY = np.uint64(EMPTY)
-_QUOTE, _TAB, _LF, _CR, _DOT, _MINUS, _PLUS, _ZERO, _E, _e = b'"\t\n\r.-+0Ee'
+_QUOTE, _LF, _CR, _DOT, _MINUS, _PLUS, _ZERO, _E, _e = b'"\n\r.-+0Ee'
 _MOST_DIGITS = 19  # that a uint64 holds
 _MOST_POWER = 400  # beyond the exponents of doubles; larger ones are cut
 _TENS = np.array([10.0**power for power in range(23)])  # exact
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads runs of values as well as random ones
 _32 = np.uint64(32)
 _AHEAD = 8  # values whose slots are prefetched
-_MAX_HEX_DIGITS = 8
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
 _HEX = np.full(256, -1, dtype=np.int8)
 """Value of a hexadecimal digit by its byte; -1: none."""
 _HEX[list(_HEX_DIGITS)] = [int(chr(digit), 16) for digit in _HEX_DIGITS]
-_FIBONACCI = np.uint64(0x9E3779B1)  # 2**32 / golden ratio: spreads runs of values as well as random ones
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 @numba.njit(nogil=True)
@@ -161,65 +159,87 @@ def _unquoted(text_X: Any, first: Any, end: Any) -> Any:
     return out_Y[:y]
 
 
-_decode = (
-    'int64(Array(uint8, 1, "C", readonly=True), uint8, int8[::1], int64[::1], uint64[::1], '
+@numba.njit(nogil=True)
+def _integer(text_X: Any, x: Any) -> Any:
+    """The integer that begins at ``x``, 0 without a digit; the position after it; and whether it is one, or no byte."""
+    start, is_negative, value = x, text_X[x] == _MINUS, int64(0)
+    x += is_negative
+    first, digit = x, _digit(text_X, x)
+    while 0 <= digit <= 9:
+        value = value * 10 + digit
+        x += 1
+        digit = _digit(text_X, x)
+    return -value if is_negative else value, x, x == start or 0 < x - first <= MAX_INTEGER_DIGITS
+
+
+@numba.njit(nogil=True)
+def _hexadecimal(text_X: Any, x: Any) -> Any:
+    """The same of a number of up to 8 hexadecimal digits, uint64."""
+    start, value, digit = x, uint64(0), int64(_HEX[text_X[x]])
+    while digit >= 0:
+        value = (value << uint64(4)) | uint64(digit)
+        x += 1
+        digit = int64(_HEX[text_X[x]])
+    return value, x, x - start <= _MAX_HEX_DIGITS
+
+
+@compiled_for(
+    'UniTuple(int64, 2)(Array(uint8, 1, "C", readonly=True), uint8, int64, int8[::1], int64[::1], uint64[::1], '
     "uint8[::1], float64[:, ::1], uint64[:, ::1])"
 )
-
-
-@compiled_for(_decode)
-def decode_delimited(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functions take values by place
+def decode_rows(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled functions take values by place
     text_X: Any,
     separator: Any,
+    quote: Any,
     kinds_C: Any,
     places_C: Any,
     missing_M: Any,
     out_labels_R: Any,
     out_dense_RI: Any,
-    out_hashes_FR: Any,
+    out_values_FR: Any,
 ) -> Any:
-    """Parse rows of ``harness.data.delimited``'s format. Returns the index of the first malformed one, R without one.
+    """Parse rows of a click log. Returns row and column of the first malformed field; (R, 0) without one.
 
-    ``text_X`` contains R newlines, the last one at its end. ``kinds_C``: the kind of each column. ``places_C``: its
-    feature or table. ``missing_M``: XXH64 of words that stand for a missing value, besides the empty one. Categories
-    become the XXH64 of their bytes. A missing dense value is 0, a missing category :data:`EMPTY`.
+    ``text_X`` contains R newlines, the last one at its end. ``quote``: the byte around fields; -1: none. ``kinds_C``:
+    the kind of each column. ``places_C``: its feature or table. ``missing_M``: XXH64 of words that stand for a missing
+    value, besides the empty one. Texts become the XXH64 of their bytes. A missing number is 0, a missing text
+    :data:`EMPTY`.
     """
     address = text_X.ctypes.data
     num_columns = len(kinds_C)
     x = 0
     for r in range(len(out_labels_R)):
         for c in range(num_columns):
-            kind, is_last, num_quotes = kinds_C[c], c == num_columns - 1, 0
-            if text_X[x] == _QUOTE:
+            kind, place, is_last, num_quotes, is_sound = kinds_C[c], places_C[c], c == num_columns - 1, 0, True
+            first = end = x
+            if kind == INTEGER:
+                out_dense_RI[r, place], x, is_sound = _integer(text_X, x)
+                x += is_last and text_X[x] == _CR
+            elif kind == HEX:
+                out_values_FR[place, r], x, is_sound = _hexadecimal(text_X, x)
+                x += is_last and text_X[x] == _CR
+            elif text_X[x] == quote:
                 x += 1
                 first = x
-                while text_X[x] != _QUOTE or text_X[x + 1] == _QUOTE:
+                while text_X[x] != quote or text_X[x + 1] == quote:
                     if text_X[x] == _LF:
-                        return r
-                    num_quotes += text_X[x] == _QUOTE
-                    x += 2 if text_X[x] == _QUOTE else 1
+                        return r, c
+                    num_quotes += text_X[x] == quote
+                    x += 2 if text_X[x] == quote else 1
                 end = x
                 x += 1
                 x += is_last and text_X[x] == _CR
             else:
-                first = x
                 while text_X[x] != separator and text_X[x] != _LF:
                     x += 1
                 end = x - (is_last and x > first and text_X[x - 1] == _CR)
-            if text_X[x] != (_LF if is_last else separator):
-                return r
+            if not is_sound or text_X[x] != (_LF if is_last else separator):
+                return r, c
             x += 1
-            if kind == SKIPPED:
+            if kind < LABEL:
                 continue
-            if kind == LABEL:
-                label = _digit(text_X, first)
-                if end != first + 1 or label < 0 or label > 1:
-                    return r
-                out_labels_R[r] = label
-                continue
-            is_missing = end == first
-            hashed = _EMPTY
-            if not is_missing and (kind == CATEGORY or len(missing_M)):
+            is_missing, hashed = end == first, _EMPTY
+            if not is_missing and (kind == TEXT or (kind == DENSE and len(missing_M))):
                 if num_quotes:
                     plain_Y = _unquoted(text_X, first, end)
                     hashed = xxh64(plain_Y.ctypes.data, len(plain_Y))
@@ -227,115 +247,30 @@ def decode_delimited(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compi
                     hashed = xxh64(address + first, end - first)
                 for m in range(len(missing_M)):
                     is_missing |= missing_M[m] == hashed
-            if kind == CATEGORY:
-                out_hashes_FR[places_C[c], r] = _EMPTY if is_missing else hashed
+            if kind == LABEL:
+                is_sound = end == first + 1 and 0 <= _digit(text_X, first) <= 1
+                out_labels_R[r] = _digit(text_X, first)
+            elif kind == TEXT:
+                out_values_FR[place, r] = _EMPTY if is_missing else hashed
             elif is_missing:
-                out_dense_RI[r, places_C[c]] = 0.0
+                out_dense_RI[r, place] = 0.0
             else:
-                value, is_number = decimal(text_X, first, end)
-                if not is_number:
-                    return r
-                out_dense_RI[r, places_C[c]] = value
-    return len(out_labels_R)
-
-
-@compiled_for('boolean(Array(uint8, 1, "C", readonly=True), int64, uint8[::1], int64[:, ::1], uint32[:, ::1])')
-def decode_criteo(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any, out_categories_RF: Any) -> Any:
-    """Parse rows of ``harness.data.criteo``'s format. Returns False if one of them is malformed.
-
-    ``text_X`` contains R newlines, the last one at its end. ``max_digits``: the largest number of digits of an integer.
-    A missing integer or category is 0.
-    """
-    num_integers, num_categories = out_integers_RI.shape[1], out_categories_RF.shape[1]
-    x = 0
-    for r in range(len(out_labels_R)):
-        if (text_X[x] != _ZERO and text_X[x] != _ZERO + 1) or text_X[x + 1] != _TAB:
-            return False
-        out_labels_R[r] = text_X[x] - _ZERO
-        x += 2
-        for i in range(num_integers):
-            is_negative = text_X[x] == _MINUS
-            x += is_negative
-            first = x
-            value = np.int64(0)
-            digit = np.int64(text_X[x]) - _ZERO
-            while 0 <= digit <= 9:
-                value = value * 10 + digit
-                x += 1
-                digit = np.int64(text_X[x]) - _ZERO
-            if text_X[x] != _TAB or x - first > max_digits or (is_negative and x == first):
-                return False
-            out_integers_RI[r, i] = -value if is_negative else value
-            x += 1
-        for f in range(num_categories):
-            first = x
-            bits = np.uint32(0)
-            digit = np.int64(_HEX[text_X[x]])
-            while digit >= 0:
-                bits = np.uint32((bits << 4) | digit)
-                x += 1
-                digit = np.int64(_HEX[text_X[x]])
-            if x - first > _MAX_HEX_DIGITS:
-                return False
-            is_last = f == num_categories - 1
-            if is_last and text_X[x] == _CR:
-                x += 1
-            if text_X[x] != (_LF if is_last else _TAB):
-                return False
-            out_categories_RF[r, f] = bits
-            x += 1
-    return x == len(text_X)
-
-
-@compiled_for("UniTuple(int64, 2)(uint32[::1], int64, uint64[::1], int64, int64, int32[::1])")
-def number_values(  # noqa: PLR0917 - compiled functions take values by place
-    values_N: Any, start: int, slots_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
-) -> Any:
-    """Find the ids of the values from ``start`` on, as ``harness.data.prepare`` defines them; new values get new ids.
-
-    Returns the position after the last numbered value, and the number of distinct ids, ``num_ids`` of which existed
-    before. ``slots_S``, the hash table from values to ids, is updated in place. Numbering stops before a new value that
-    would need more than ``most_ids`` ids. ``most_ids`` must be less than the number of slots.
-    """
-    num_slots = uint64(len(slots_S))
-    for n in range(start, len(values_N)):
-        value = uint64(values_N[n])
-        place = (((value * _FIBONACCI) & _LOW) * num_slots) >> _32
-        slot = slots_S[place]
-        while slot != 0 and slot >> _32 != value:
-            place += uint64(1)
-            if place == num_slots:
-                place = uint64(0)
-            slot = slots_S[place]
-        if slot == 0:
-            if num_ids == most_ids:
-                return n, num_ids
-            num_ids += 1
-            slot = (value << _32) | uint64(num_ids)
-            slots_S[place] = slot
-        out_ids_N[n] = np.int64(slot & _LOW) - 1
-    return len(values_N), num_ids
-
-
-@compiled_for("void(uint64[::1], uint64[::1])")
-def move_values(slots_S: Any, out_slots_S: Any) -> None:
-    """Copy a hash table of :func:`number_values` into an empty one with more slots."""
-    num_slots = uint64(len(out_slots_S))
-    for slot in slots_S:
-        if slot != 0:
-            place = ((((slot >> _32) * _FIBONACCI) & _LOW) * num_slots) >> _32
-            while out_slots_S[place] != 0:
-                place += uint64(1)
-                if place == num_slots:
-                    place = uint64(0)
-            out_slots_S[place] = slot
+                out_dense_RI[r, place], is_sound = decimal(text_X, first, end)
+            if not is_sound:
+                return r, c
+    return len(out_labels_R), 0
 
 
 @compiled_for("UniTuple(int64, 2)(uint64[::1], int64, uint64[::1], int32[::1], int64, int64, int32[::1])")
 def number_words(  # noqa: PLR0917 - compiled functions take values by place
     words_N: Any, start: int, words_S: Any, ids_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """:func:`number_values` for 64-bit words, with a hash table of ``words_S`` and ``ids_S`` (id + 1; 0: empty)."""
+    """Find the ids of the words from ``start`` on, as ``harness.data.prepare`` defines them; new words get new ids.
+
+    Returns the position after the last numbered word, and the number of distinct ids, ``num_ids`` of which existed
+    before. The hash table, ``words_S`` and ``ids_S`` (id + 1; 0: empty), is updated in place. Numbering stops before a
+    new word that would need more than ``most_ids`` ids, of which there must be fewer than slots.
+    """
     num_slots = uint64(len(words_S))
     for n in range(start, len(words_N)):
         if n + _AHEAD < len(words_N):

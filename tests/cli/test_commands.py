@@ -179,7 +179,7 @@ def test_prepare_tells_the_order_of_files_and_that_it_begins_anew(cli: Cli, monk
     refused = cli("data", "prepare", "day_0", "one.yaml", "--out", "made")
     assert (refused.code, len(refused.errors)) == (2, 1)
     assert "one.yaml, day_0: numbers in these names do not tell which rows are earlier; " in refused.errors[0]
-    monkeypatch.setattr("harness.data.prepare.parse_rows", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("harness.data.prepare.RowReader.rows", Mock(side_effect=KeyboardInterrupt))
     stopped = cli(*shell, "--out", "made")
     anew = f"interrupted; nothing is kept, and the same command begins anew: run.py {' '.join(shell)} --out made"
     assert (stopped.code, stopped.errors[-1], Path("made").exists()) == (130, anew, False)

@@ -1,14 +1,27 @@
 """Laws of Criteo's text: what is read, what is written, how categories are numbered."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.core.errors import DataError
-from harness.data.criteo import MAX_INTEGER, format_rows, parse_rows
+from harness.data.criteo import MAX_INTEGER, format_rows
+from harness.data.delimited import DecodedRows, RowReader
 from harness.data.prepare import Numbering
+from harness.data.sources import Chunk
 from tests.data.logs import naive_values, random_rows, to_text
+
+
+def read(text: bytes, name: str = "x", first_line: int = 1) -> DecodedRows:
+    """The rows of a text in Criteo's format."""
+    return RowReader(None, name).rows(Chunk(text, first_line))
+
+
+def stored(integers: Any) -> Any:
+    """What is stored of integers: log(max(x, 0) + 1)."""
+    return np.log(np.maximum(np.array(integers, np.int64), 0) + 1.0)
 
 
 def test_equals_the_plainest_reading() -> None:
@@ -17,17 +30,17 @@ def test_equals_the_plainest_reading() -> None:
     extremes += ["ffffffff", "FFFFFFFF", "0", "00000000", "f", "F", *[""] * 20]
     rows = [*random_rows(3_000, seed=1), extremes, ["0"] + [""] * 39]
     text = b"".join(to_text([row], ("\n", "\r\n")[number % 2]) for number, row in enumerate(rows))
-    parsed = parse_rows(text, name="x", first_line=1)
+    parsed = read(text)
     labels, integers, categories = naive_values(rows)
     assert parsed.labels_R.tolist() == labels
-    assert parsed.integers_RI.tolist() == integers
-    assert parsed.categories_RF.tolist() == categories
+    assert np.array_equal(parsed.dense_RI, stored(integers))
+    assert parsed.values_FR.T.tolist() == categories
 
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        *((0, value, f"bad label '{value}', expected 0 or 1") for value in ("2", "", "01")),
+        *((0, value, f"label: bad label '{value}', expected 0 or 1") for value in ("2", "", "01")),
         (1, "1.5", "I1: bad integer '1.5', expected up to 16 digits"),
         *(
             (13, value, f"I13: bad integer '{value}', expected up to 16 digits")
@@ -49,7 +62,7 @@ def test_the_first_bad_field_is_named_with_its_line(column: int, value: str, mes
     rows[40][column] = value
     rows[50] = ["x", *rows[50][:-2]]
     with pytest.raises(DataError) as caught:
-        parse_rows(to_text(rows), name="logs/day_0", first_line=1_001)
+        read(to_text(rows), "logs/day_0", 1_001)
     line = 1042 if value.endswith("\n") else 1041
     assert str(caught.value) == f"logs/day_0:{line}: {message}"
 
@@ -62,7 +75,7 @@ def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
         text = bytearray(good)
         text[chance.randrange(len(text) - 1)] = chance.randrange(256)
         try:
-            parsed = parse_rows(bytes(text), name="f", first_line=1)
+            parsed = read(bytes(text))
         except DataError:
             refused += 1
             continue
@@ -70,8 +83,8 @@ def test_any_single_corrupted_byte_is_refused_or_read_as_it_stands() -> None:
             [line.split("\t") for line in text.decode().replace("\r\n", "\n").split("\n")[:-1]]
         )
         assert parsed.labels_R.tolist() == labels
-        assert np.array_equal(parsed.integers_RI, integers)
-        assert np.array_equal(parsed.categories_RF, categories)
+        assert np.array_equal(parsed.dense_RI, stored(integers))
+        assert np.array_equal(parsed.values_FR.T, categories)
     assert 300 < refused < 997
 
 
@@ -90,28 +103,24 @@ def test_what_is_written_is_what_is_read() -> None:
     columns = text.decode().split("\t")[1:17]
     assert columns[:13] == ["99999999", "-99999999", "0", "-1", "120", "", "10", "7", "0", "1000000", "3", "0", "2"]
     assert columns[13:] == ["00000000", "ffffffff", "09abcdef"]
-    rows = parse_rows(text, name="f", first_line=1)
+    rows = read(text)
     assert np.array_equal(rows.labels_R, labels)
-    assert np.array_equal(rows.integers_RI, np.where(missing[:, :13], 0, integers))
-    assert np.array_equal(rows.categories_RF, np.where(missing[:, 13:], 0, categories))
+    assert np.array_equal(rows.dense_RI, stored(np.where(missing[:, :13], 0, integers)))
+    assert np.array_equal(rows.values_FR.T, np.where(missing[:, 13:], 0, categories))
 
 
-@pytest.mark.parametrize("is_wide", [False, True])
-def test_numbering_equals_a_dict(is_wide: bool) -> None:
+def test_numbering_equals_a_dict() -> None:
     """Ids are those of a dict filled value by value, in whatever chunks, as the table grows; few bytes hold an id.
 
     So are those of values whose search starts at one slot, near the end of the table.
     """
     generator = np.random.default_rng(0)
-    factor, home, golden = (2**32 + 1, 54, 0x9E3779B97F4A7C15) if is_wide else (1, 22, 0x9E3779B1)
-    crowd = ((1020 << home) + np.arange(900, dtype=np.uint64)) * np.uint64(pow(golden, -1, 2 ** (home + 10)))
-    cases = [
-        generator.integers(0, spread, num, dtype=np.uint64) * factor for spread, num in ((5, 60), (2**32, 300_000))
-    ]
+    crowd = ((1020 << 54) + np.arange(900, dtype=np.uint64)) * np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
+    cases = [generator.integers(0, spread, num, dtype=np.uint64) for spread, num in ((5, 60), (2**40, 300_000))]
     for values in (*cases, np.concatenate([crowd, crowd[::-1], crowd[:1] * 0])):
-        numbering, known = Numbering(is_wide=is_wide), dict[int, int]()
-        for part in np.array_split(values.astype(np.uint64 if is_wide else np.uint32), 60):
+        numbering, known = Numbering(), dict[int, int]()
+        for part in np.array_split(values, 60):
             expected = [known.setdefault(value, len(known)) for value in part.tolist()]
-            assert numbering.ids(part).tolist() == expected  # pyright: ignore[reportArgumentType]
+            assert numbering.ids(part).tolist() == expected
             assert numbering.num_ids == len(known)
-            assert len(known) < 1000 or numbering.num_bytes <= (24.1 if is_wide else 16.1) * len(known)
+            assert len(known) < 1000 or numbering.num_bytes <= 24.1 * len(known)

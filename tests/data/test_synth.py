@@ -10,11 +10,11 @@ import pytest
 from benchmarks.click_law import PAIRS, facts_of
 from harness.core.errors import DataError
 from harness.data import synth as synth_module
-from harness.data.criteo import parse_rows
+from harness.data.delimited import RowReader
 from harness.data.law import read_law
 from harness.data.prepare import prepare
 from harness.data.records import Synthetic, read_meta
-from harness.data.sources import SUFFIX
+from harness.data.sources import SUFFIX, Chunk
 from harness.data.synth import synth
 
 LARGE_TABLES = (2, 3, 9, 11, 15, 20, 23, 25)
@@ -88,7 +88,7 @@ def test_a_log_is_a_function_of_its_arguments(tmp_path: Path) -> None:
     others = {"seed": 2}, {"like": "terabyte"}, {"taper": 0.5}, {"flat": True}, {"rows": 40_000}
     texts = [_bytes(tmp_path, f"other{number}", **options) for number, options in enumerate(others)]
     assert not any(text.startswith(first) for text in texts)
-    assert len(parse_rows(texts[-1], name="a", first_line=1).labels_R) == 40_000
+    assert len(RowReader(None, "a").rows(Chunk(texts[-1], 1)).labels_R) == 40_000
     assert len({*texts[-1].split(b"\n")}) == 40_001
 
 

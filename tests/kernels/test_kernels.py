@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numba
@@ -139,18 +138,12 @@ def test_machine_code_is_that_of_its_sources(kernels: Path) -> None:
 
 
 def test_a_hash_table_that_grows_goes_on_at_its_start() -> None:
-    """Values whose place is the last slot, before and after, keep their ids."""
-    kinds: Any = (
-        (32, parsing._FIBONACCI, parsing.number_values, parsing.move_values, (np.uint64,)),
-        (64, parsing._GOLDEN, parsing.number_words, parsing.move_words, (np.uint64, np.int32)),
-    )
-    for bits, factor, number, move, columns in kinds:
-        found = [-k * pow(int(factor), -1, 2**bits) % 2**bits for k in (1, 2, 3)]
-        keys = np.array(found, np.uint32 if bits == 32 else np.uint64)
-        small, large = ([np.zeros(size, dtype) for dtype in columns] for size in (4, 8))
-        ids = np.zeros(3, np.int32)
-        assert number(keys, 0, *small, 0, 3, ids) == (3, 3)
-        move(*small, *large)
-        assert np.flatnonzero(large[-1]).tolist() == [0, 1, 7]
-        assert number(keys[::-1].copy(), 0, *large, 3, 3, ids) == (3, 3), "none is new"
-        assert ids.tolist() == [2, 1, 0]
+    """Words whose place is the last slot, before and after, keep their ids."""
+    found = [-k * pow(int(parsing._GOLDEN), -1, 2**64) % 2**64 for k in (1, 2, 3)]
+    words, ids = np.array(found, np.uint64), np.zeros(3, np.int32)
+    small, large = ((np.zeros(size, np.uint64), np.zeros(size, np.int32)) for size in (4, 8))
+    assert parsing.number_words(words, 0, *small, 0, 3, ids) == (3, 3)
+    parsing.move_words(*small, *large)
+    assert np.flatnonzero(large[1]).tolist() == [0, 1, 7]
+    assert parsing.number_words(words[::-1].copy(), 0, *large, 3, 3, ids) == (3, 3), "none is new"
+    assert ids.tolist() == [2, 1, 0]
