@@ -36,7 +36,6 @@ from harness.data.sources import (
     CHUNK_BYTES,
     Progress,
     SourceReader,
-    fingerprint,
     read_sidecar,
     survey,
     total_bytes,
@@ -293,7 +292,7 @@ def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None]
         "sizes": sizes,
     }:
         raise DataError(refusal)
-    present = [fingerprint(path, advance) for path in sources]
+    present = [SourceReader(path, advance).whole() for path in sources]
     if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:
         raise DataError(refusal)
     return meta

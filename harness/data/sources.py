@@ -6,7 +6,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -56,16 +56,14 @@ class Chunk:
 
 
 class SourceReader:
-    """Reader of one source file: its lines in chunks, then its size and hash.
+    """Reader of one source file: its lines in chunks, and its size and hash.
 
     ``advance`` is called with the number of bytes on disk of each read.
     """
 
     def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
-        self.path = path
-        self._advance = advance
-        self._hash = xxhash.xxh3_64()
-        self._num_bytes = 0
+        self._path, self._advance = path, advance
+        self._hash, self._num_bytes = xxhash.xxh3_64(), 0
 
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
         """All lines, in chunks of about ``chunk_bytes`` of text.
@@ -73,52 +71,47 @@ class SourceReader:
         Raises:
             DataError: the file cannot be read, is damaged gzip or no text, or has a line longer than any row.
         """
-        with reading(self.path), self.path.open("rb") as file:
-            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-            file.seek(0)
-            tap = cast(IO[bytes], _Tap(file, self.count))
-            with gzip.GzipFile(fileobj=tap, mode="rb") if packed else nullcontext(tap) as text:
-                yield from self._lines(text.read, chunk_bytes, packed)
+        with _reading(self._path), self._path.open("rb") as self._file:
+            packed = self._file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            self._file.seek(0)
+            read = gzip.GzipFile(fileobj=cast(IO[bytes], self), mode="rb").read if packed else self.read
+            yield from self._lines(read, chunk_bytes, packed)
+
+    def whole(self) -> Source:
+        """:meth:`source` of the file, read without decoding. Raises DataError if it cannot be read."""
+        with _reading(self._path), self._path.open("rb") as self._file:
+            while self.read(CHUNK_BYTES):
+                pass
+        return self.source()
 
     def source(self) -> Source:
         """The name, size and hash of the file; valid after the last chunk was read."""
-        return Source(name=self.path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
+        return Source(name=self._path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes of the open file, as GzipFile asks for them."""
+        data = self._file.read(size)
+        self._hash.update(data)
+        self._num_bytes += len(data)
+        self._advance(len(data))
+        return data
 
     def _lines(self, read: Callable[[int], bytes], chunk_bytes: int, packed: bool) -> Iterator[Chunk]:
         first_line, rest = 1, b""
         while piece := read(chunk_bytes):
             if first_line == 1 and not rest:
-                _refuse_no_text(self.path, piece[:_KIND_BYTES], packed)
+                _refuse_no_text(self._path, piece[:_KIND_BYTES], packed)
             text = rest + piece
             cut = text.rfind(b"\n") + 1
-            rest = text[cut:]
+            rest, num_lines = text[cut:], text.count(b"\n", 0, cut)
             if len(rest) > MAX_LINE_BYTES:
-                line = first_line + text.count(b"\n", 0, cut)
-                raise DataError(f"{self.path}:{line}: expected a row and its line end, got over {MAX_LINE_BYTES} bytes")
+                where = f"{self._path}:{first_line + num_lines}"
+                raise DataError(f"{where}: expected a row and its line end, got over {MAX_LINE_BYTES} bytes")
             if cut:
                 yield Chunk(text[:cut], first_line)
-                first_line += text.count(b"\n", 0, cut)
+            first_line += num_lines
         if rest:
             yield Chunk(rest + b"\n", first_line)
-
-    def count(self, data: bytes) -> None:
-        """Add the next bytes of the file to its size and hash, and call ``advance``."""
-        self._hash.update(data)
-        self._num_bytes += len(data)
-        self._advance(len(data))
-
-
-class _Tap:
-    """A file wrapper that passes all bytes read to a callback; it has the method that GzipFile calls to read."""
-
-    def __init__(self, file: IO[bytes], told: Callable[[bytes], None]) -> None:
-        self._file = file
-        self._told = told
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._told(data)
-        return data
 
 
 def _refuse_no_text(path: Path, head: bytes, packed: bool) -> None:
@@ -132,7 +125,7 @@ def _refuse_no_text(path: Path, head: bytes, packed: bool) -> None:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """An error of reading ``path`` in the block becomes a DataError."""
     try:
         yield
@@ -194,15 +187,6 @@ def _twice(path: Path, other: Path) -> DataError:
     return DataError(f"{path}: begins with the same rows as {other}, which would be taken twice; leave one out")
 
 
-def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:
-    """The Source of a file, read without decoding. ``advance``: see :class:`SourceReader`. Raises DataError."""
-    reader = SourceReader(path, advance)
-    with reading(path), path.open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            reader.count(piece)
-    return reader.source()
-
-
 class Sidecar(BaseModel):
     """The content of ``log.tsv.synth.json``: size and XXH3 (64 bits) of ``log.tsv``, and how it was made.
 
@@ -216,7 +200,7 @@ class Sidecar(BaseModel):
 
 def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
     """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError if that or the disk fails."""
-    source = fingerprint(content, lambda _: None)
+    source = SourceReader(content, lambda _: None).whole()
     sidecar = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
     path = log.with_name(log.name + SUFFIX)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
