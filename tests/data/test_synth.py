@@ -1,5 +1,4 @@
 import gzip
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -131,9 +130,6 @@ def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
     law = read_law("kaggle").digest
     assert meta.synthetic == Synthetic(rows=3_000, seed=1, like="kaggle", law=law, taper=0.25, flat=False)
     assert read_meta(tmp_path / "one") == meta
-    path = tmp_path / "one" / "meta.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "synthetic"}))
-    assert read_meta(tmp_path / "one") == meta.model_copy(update={"synthetic": None}), "of a time before sidecars"
     (tmp_path / "b.tsv").write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
     assert prepare([log, tmp_path / "b.tsv"], tmp_path / "two").synthetic is None
     (tmp_path / "b.tsv").rename(log)
