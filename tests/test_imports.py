@@ -254,13 +254,12 @@ def test_the_picture_and_the_files_of_the_page_are_those_of_the_source() -> None
 
 
 def test_compilers_and_views_are_fenced_in() -> None:
-    """numba is imported in kernels alone, wandb in one file, submitit in jobs, ray in a program of its own.
+    """numba is imported in kernels alone, wandb in one file, ray in a program of its own.
 
     All else runs without.
     """
     assert {room_of(name) for name, names in imports().items() if "numba" in roots(names)} == {"kernels"}
     assert {name for name, names in imports().items() if "wandb" in roots(names)} == {"harness.wandb.server"}
-    assert {room_of(name) for name, names in imports().items() if "submitit" in roots(names)} == {"jobs"}
     assert {name for name, names in imports().items() if "ray" in roots(names)} == {"harness.hosts.ray_tasks"}
 
 

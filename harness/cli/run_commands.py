@@ -89,8 +89,8 @@ def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
     Raises UserError, also for options of another scheduler.
     """
     scheduler = options.scheduler
-    if options.print_script and scheduler != "submitit":
-        raise ConfigError(f"--print-script: expected --scheduler submitit, got {scheduler}, which submits no script")
+    if options.print_script and scheduler != "slurm":
+        raise ConfigError(f"--print-script: expected --scheduler slurm, got {scheduler}, which submits no script")
     if scheduler == "none":
         return LocalPool(run_assembled, say_needs(experiment.cells, options.parallel))
     if options.parallel is not None:
@@ -105,24 +105,22 @@ def _pool_of(options: argparse.Namespace, experiment: Experiment) -> CellPool:
         return RayPool(options.grace)
     if options.grace != GRACE_S:
         raise ConfigError(
-            "--grace: expected --scheduler none or ray; the key jobs.signal_delay_s says how long jobs of submitit "
+            "--grace: expected --scheduler none or ray; the key jobs.signal_delay_s says how long jobs of SLURM "
             "have for their resume points"
         )
-    from harness.jobs.clusters import require_submitit
     from harness.jobs.pool import JobPool
 
-    require_submitit()
     return JobPool(experiment.out, experiment.name)
 
 
 def _print_scripts(experiment: Experiment) -> None:
     """Print the sbatch script of each job array that the unfinished cells would need."""
     from harness.jobs.arrays import arrays
-    from harness.jobs.clusters import sbatch_text
+    from harness.jobs.slurm import most_in_an_array, script_of
 
     cells = [cell for cell in experiment.cells if not is_done(cell)]
-    for array in arrays(experiment.name, cells):
-        console.say(sbatch_text(array))
+    for array in arrays(experiment.name, cells, most_in_an_array()):
+        console.say(script_of(array))
     console.note(f"{len(cells)} of {len(experiment.cells)} cells would be submitted")
 
 

@@ -325,7 +325,6 @@ class WandbConfig(_Model):
     """Group of the run; null: the experiment's name and a hash of the settings that its cells share."""
 
 
-ClusterName = Literal["slurm", "local", "debug"]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+=-]*$")]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -333,28 +332,24 @@ MIN_SIGNAL_DELAY_S = 15
 
 
 class JobsConfig(_Model):
-    """Resources and limits of a cell's job with ``--scheduler submitit`` or ``ray``. No key changes a result."""
+    """Resources and limits of a cell's job with ``--scheduler slurm`` or ``ray``. No key changes a result."""
 
-    cluster: ClusterName = "slurm"
-    """Where submitit runs jobs. `slurm`: on the Slurm cluster. `local`: as processes of this machine that outlive the
-    command. `debug`: within the command, one after another."""
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
     minutes: _Count = 60
-    """Time limit of a job of submitit. A cell that takes longer is requeued, and goes on from its resume point."""
+    """Time limit of a job of SLURM. A cell that takes longer is requeued, and goes on from its resume point."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of a job; null: what the cluster gives. Ray reserves it, and limits nothing."""
     processors: _Count | None = None
     """Processors of a job; null: the trainer's threads, and on `rpc` one more for each PS rank and spare."""
     signal_delay_s: Annotated[int, Field(ge=MIN_SIGNAL_DELAY_S)] = 90
-    """Seconds before its limit at which a job of submitit begins to write its resume point."""
+    """Seconds before its limit at which a job of SLURM begins to write its resume point."""
     max_parallel: _Count | None = None
-    """Most jobs at once; on `slurm`, of each job array. null: on `slurm` and on Ray no limit, on `local` as many as
-    this machine has processors for."""
+    """Most jobs at once; on SLURM of each job array. null: no limit."""
     max_timeouts: Annotated[int, Field(ge=0)] = 20
-    """How often a job that has reached its time limit is requeued; on Ray, how often a cell is started again whose node
-    or worker was lost."""
+    """How often a job that has reached its time limit or is preempted is requeued; on Ray, how often a cell is started
+    again whose node or worker was lost."""
     ray_address: _Word = "auto"
     """Scheduler `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
 

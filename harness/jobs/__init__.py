@@ -1,5 +1,4 @@
-"""Cells of a grid as jobs of submitit, which outlive the command, or as tasks of Ray.
+"""Cells of a grid as jobs of SLURM, which outlive the command, or as tasks of Ray.
 
-``clusters`` speaks with the scheduler, ``pool`` and ``ray_pool`` follow the cells, ``cell_job`` is the program of a
-job. A further scheduler is a class in ``clusters``.
+``slurm`` and ``ray_pool`` speak with the scheduler, ``pool`` follows the jobs of SLURM, ``cell_job`` is their program.
 """

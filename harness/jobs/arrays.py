@@ -2,16 +2,16 @@
 
 The files of a grid's jobs are in its folder ``jobs``. The result of a job is in the cell's folder only.
 
-    CELL.yaml     configuration of a cell, which its job trains
-    CELL.log      output of the run
-    ARRAY.cells   names of the cells' folders of an array, one a line, in order (SLURM only)
-    submitit/     submitit's own files
+    CELL.yaml      configuration of a cell, which its job trains
+    CELL.log       output of the run
+    ARRAY.cells    names of the cells' folders of an array, one a line, in order (SLURM only)
+    ARRAY-N.out    what job N of an array printed besides (SLURM only)
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
@@ -24,18 +24,11 @@ from harness.core.errors import StoreError
 from harness.files import make_folder, read_file, store_errors, write_text
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
-from harness.jobs.cell_job import CellJob
 from harness.model.backends import choose_backend
-from harness.processes.child import ROOT
 from harness.record.event_log import EventLog, newest_events
 from harness.record.rundir import RunDir
 from harness.run.assemble import RunStatus, starts_processes
 from harness.run.spec import with_backend
-
-_PROGRAM = ROOT / "run.py"
-_MARGIN_S = 10.0  # the part of `jobs.signal_delay_s` that is left to the job after its child's end
-MOST = 1000
-"""Largest number of jobs in an array: SLURM's default MaxArraySize is 1001."""
 
 
 class JobFiles:
@@ -45,14 +38,6 @@ class JobFiles:
         folder = folder_of(run_dir.parent)
         self.config = folder / f"{run_dir.name}.yaml"
         self.log = folder / f"{run_dir.name}.log"
-
-    def last_line(self) -> str:
-        """The last line of the log that is not blank, of its last 4096 bytes; empty without one, or without a log."""
-        try:
-            text = read_file(self.log)[-4096:].decode(errors="replace")
-        except StoreError:
-            return ""
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def folder_of(out: Path) -> Path:
@@ -74,24 +59,16 @@ class JobArray:
     processors: int
     cells: tuple[Cell, ...]
 
-    @property
-    def jobs(self) -> list[CellJob]:
-        grace_s = max(1.0, self.settings.signal_delay_s - _MARGIN_S)
-        return [
-            CellJob(command_of(cell, grace_s), str(Path.cwd()), str(JobFiles(cell.run_dir).log), grace_s)
-            for cell in self.cells
-        ]
 
-
-def arrays(name: str, cells: Sequence[Cell]) -> Iterator[JobArray]:
-    """The job arrays for ``cells`` of one grid: one for each pair of settings and processors, of at most ``MOST`` jobs.
+def arrays(name: str, cells: Sequence[Cell], most: int) -> Iterator[JobArray]:
+    """The job arrays for ``cells`` of one grid: one for each pair of settings and processors, of at most ``most`` jobs.
 
     Nothing is written.
     """
     for _, alike in groupby(sorted(cells, key=_alike), key=_alike):
         group = [*alike]
-        for start in range(0, len(group), MOST):
-            part = tuple(group[start : start + MOST])
+        for start in range(0, len(group), most):
+            part = tuple(group[start : start + most])
             config, folder = part[0].config, folder_of(part[0].run_dir.parent)
             digest = blake2b("\n".join([str(folder), *(cell.run_dir.name for cell in part)]).encode(), digest_size=4)
             full_name = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"cpr-{name}-{digest.hexdigest()}")
@@ -133,11 +110,6 @@ def _alike(cell: Cell) -> tuple[str, int]:
     return settings, processors_of(cell.config)
 
 
-def command_of(cell: Cell, grace_s: float) -> tuple[str, ...]:
-    """The command that trains a cell from its file by :func:`write_config`. ``grace_s``: its time to stop, seconds."""
-    return sys.executable, str(_PROGRAM), "train", str(JobFiles(cell.run_dir).config), "--grace", f"{grace_s:g}"
-
-
 # --- progress and outcome of a cell, by its folder and its job's log ---------------------------------------------
 
 
@@ -166,8 +138,11 @@ def done_outcome(cell: Cell, seconds: float) -> Outcome:
 
 def reason_of(cell: Cell) -> str:
     """Why a cell ended before it was done, in one line: from error.txt, else the last line of its log."""
-    files = JobFiles(cell.run_dir)
-    return f"{RunDir(cell.run_dir).reason() or files.last_line() or 'it has printed nothing'} (see {files.log})"
+    log, lines = JobFiles(cell.run_dir).log, list[str]()
+    with suppress(StoreError):
+        lines = read_file(log)[-4096:].decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it has printed nothing")
+    return f"{RunDir(cell.run_dir).reason() or last} (see {log})"
 
 
 def progress_of(run_dir: Path) -> RunStatus | None:
@@ -181,10 +156,5 @@ def progress_of(run_dir: Path) -> RunStatus | None:
     losses = [event["losses"][-1:] for event in events if isinstance(event.get("losses"), list)]
     losses = [loss for last in losses for loss in last if isinstance(loss, float)]
     steps = [event["step"] for event in events if isinstance(event.get("step"), int)]
-    return RunStatus(
-        step=steps[-1] if steps else 0,
-        num_steps=num_steps,
-        loss=losses[-1] if losses else None,
-        phase="train",
-        generation=0,
-    )
+    step, loss = steps[-1] if steps else 0, losses[-1] if losses else None
+    return RunStatus(step=step, num_steps=num_steps, loss=loss, phase="train")

@@ -1,107 +1,71 @@
-"""The function that a job of submitit runs: it trains one cell by ``run.py train`` in a child process.
+"""The program of a job of SLURM: trains one cell by ``run.py train`` in a child process.
 
-If the job must end before the cell is done, the child writes a resume point, and submitit requeues the job.
+    python -m harness.jobs.cell_job FOLDER GRACE_S MOST_REQUEUES CELL
 
-submitit calls :meth:`CellJob.checkpoint` in the handler of its preemption signal (USR2, or the one in
-SUBMITIT_PREEMPT_SIGNAL), which the scheduler sends ``jobs.signal_delay_s`` before the time limit. submitit ignores
-SIGTERM; here SIGTERM calls the same handler.
+``FOLDER``: the grid's folder ``jobs``. If the job must end before the cell is done, the run writes a resume point, for
+which it has ``GRACE_S`` seconds, and the job is requeued, at most ``MOST_REQUEUES`` times. SLURM says so by USR2,
+``jobs.signal_delay_s`` before the time limit, or by SIGTERM, which preempts. The exit code is that of the run.
 """
 
+import logging
 import os
 import signal
-from dataclasses import dataclass, field, replace
+import sys
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from harness.core.errors import RunFailed
-from harness.processes.child import Child, output_of
+from harness.processes.child import ROOT, Child, output_of
 
-_PREEMPTION = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
+_log = logging.getLogger(__name__)
+_PROGRAM = ROOT / "run.py"
 _TO_THE_JOB = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 """Signals that a scheduler sends to all processes of a job, and that would end a child without a resume point."""
+_LOOK_S = 0.5  # between two looks at the signals
 _MARGIN_S = 5.0  # for a child to end in, after its own time of grace
-_STOPPED = 128 + signal.SIGINT  # exit code of a command that was asked to stop by it
-_ANSWER_S = 20.0  # of squeue
+_STOPPED = (128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL)
+"""Exit codes of a command that was asked to stop, as it started, or in vain."""
+_ANSWER_S = 20.0  # of squeue and scontrol
 
 
-@dataclass
-class CellJob:
-    """The function that submitit calls in the job. It can be pickled.
+def command_of(config: Path, grace_s: float) -> tuple[str, ...]:
+    """The command that trains a cell from the file of its configuration. ``grace_s``: its time to stop, seconds."""
+    return sys.executable, str(_PROGRAM), "train", str(config), "--grace", f"{grace_s:g}"
 
-    Args:
-        command: trains the cell; SIGINT asks it to stop, within ``grace_s`` seconds.
-        folder: working directory of the command.
-        log: file to which the command's output is appended.
-    """
 
-    command: tuple[str, ...]
-    folder: str
-    log: str
-    grace_s: float
-    _child: Child | None = field(default=None, init=False, repr=False)
-    _is_terminated: bool = field(default=False, init=False, repr=False)
+def main(folder: str, grace: str, most_requeues: str, cell: str) -> int:
+    """Train the cell, and requeue the job if it must end before; returns an exit code."""
+    asked: list[int] = []
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: asked.append(number))
+    config, grace_s = Path(folder, f"{cell}.yaml"), float(grace)
+    child = Child(command_of(config, grace_s), log=config.with_suffix(".log"), ignored=_TO_THE_JOB)
+    while child.wait(_LOOK_S) is None and not asked:
+        pass
+    if child.wait(0.0) is None:
+        child.signal(signal.SIGINT)
+    code = child.end(grace_s + _MARGIN_S)
+    if asked and code in _STOPPED and not (signal.SIGTERM in asked and is_cancelled()):
+        _requeue(int(most_requeues))
+    return code if code >= 0 else 128 - code
 
-    def __call__(self) -> None:
-        """Train the cell. Raises RunFailed if the command's exit code is not 0, so that the job counts as failed."""
-        before = self._handle_sigterm()
-        try:
-            self._child = Child(self.command, folder=self.folder, log=Path(self.log), ignored=_TO_THE_JOB)
-            code = self._child.wait()
-        finally:
-            self._stop_child()
-            signal.signal(signal.SIGTERM, before)
-        if code:
-            raise RunFailed(f"{self.command[0]} ended with exit code {code}; see {self.log}")
 
-    def checkpoint(self) -> Any:
-        """Stop the child, and ignore further signals. Returns the submission that resumes the cell.
-
-        None, so that the job is not requeued, if the child had failed, or SLURM ends or requeues the job itself. Raises
-        SystemExit(0) if the cell is done.
-        """
-        from submitit.helpers import (  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-            DelayedSubmission,
-        )
-
-        for number in (signal.SIGTERM, signal.SIGINT, _PREEMPTION):
-            signal.signal(number, signal.SIG_IGN)
-        code = self._stop_child()
-        if code == 0:
-            raise SystemExit(0)
-        has_failed = code not in (None, _STOPPED, -signal.SIGINT, -signal.SIGKILL)  # SIGINT: it was just starting
-        if has_failed or (self._is_terminated and is_cancelled()):
-            return None
-        return DelayedSubmission(replace(self))
-
-    def _handle_sigterm(self) -> Any:
-        """Let SIGTERM call submitit's handler of the preemption signal. Returns SIGTERM's former handler."""
-        requeue = signal.getsignal(_PREEMPTION)
-
-        def handle(number: int, frame: FrameType | None, /) -> None:
-            self._is_terminated = True
-            if callable(requeue):
-                requeue(number, frame)
-
-        is_handled = callable(requeue)  # not by submitit's debug executor
-        return signal.signal(signal.SIGTERM, handle) if is_handled else signal.getsignal(signal.SIGTERM)
-
-    def _stop_child(self) -> int | None:
-        """Ask the child to stop, and kill it if it does not end in time. Returns its exit code, or None without one."""
-        if self._child is None:
-            return None
-        if self._child.wait(0.0) is None:
-            self._child.signal(signal.SIGINT)
-        return self._child.end(self.grace_s + _MARGIN_S)
+def _requeue(most: int) -> None:
+    """Have SLURM run this job again, unless it has done so ``most`` times."""
+    job, times = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    if times >= most:
+        _log.warning("job %s: requeued %d times already (jobs.max_timeouts)", job, times)
+    elif output_of(["scontrol", "requeue", job], _ANSWER_S) is None:
+        _log.warning("job %s: scontrol requeue failed", job)
 
 
 def is_cancelled() -> bool:
     """Whether SLURM reports a state of this job other than RUNNING; then SLURM ends the job, or requeues it itself.
 
-    A job in its grace period is still RUNNING. False outside of SLURM, and if squeue gives no answer.
+    A job in its grace period is still RUNNING. False if squeue gives no answer.
     """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return False
-    state = output_of(["squeue", "--noheader", f"--jobs={job}", "--format=%T"], _ANSWER_S)
+    command = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
+    state = output_of(command, _ANSWER_S)
     return state is not None and state.strip() != "RUNNING"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

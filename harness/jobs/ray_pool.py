@@ -20,13 +20,13 @@ from harness.grid.runner import GridView
 from harness.hosts.ray_launcher import PROGRAM
 from harness.jobs.arrays import (
     JobFiles,
-    command_of,
     done_outcome,
     processors_of,
     reason_of,
     show_progress,
     write_config,
 )
+from harness.jobs.cell_job import command_of
 from harness.processes.child import Child
 from harness.processes.stop import StopRequest
 from harness.record.rundir import RunDir
@@ -91,8 +91,9 @@ class RayPool:
         options = {"num_cpus": processors_of(cell.config), "max_retries": settings.max_timeouts}
         if settings.memory_gb is not None:
             options["memory"] = math.ceil(2**30 * settings.memory_gb)
-        command, log = command_of(cell, self._grace_s), str(JobFiles(cell.run_dir).log)
-        arguments = [command, str(Path.cwd()), log, self._grace_s + _MARGIN_S]
+        files = JobFiles(cell.run_dir)
+        command = command_of(files.config, self._grace_s)
+        arguments = [command, str(Path.cwd()), str(files.log), self._grace_s + _MARGIN_S]
         return {"name": cell.run_dir.name, "arguments": arguments, "options": options}
 
 

@@ -66,10 +66,10 @@ ERRORS: list[tuple[str, str]] = [
     ("plan cpr56 strategy.name=differential strategy.bits=4 trainer.optimizer=adagrad", "trainer.optimizer: expected sgd for saves with rounded values (differential), got adagrad"),
     ("plan cpr56 strategy.name=buddy cluster.num_ps=1", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
     # jobs of a scheduler
-    *((f"grid grid.yaml --scheduler {name} --parallel 2", f"--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of {name}") for name in ("submitit", "ray")),
-    ("grid grid.yaml --scheduler ray --print-script", "--print-script: expected --scheduler submitit, got ray, which submits no script"),
-    ("grid grid.yaml --print-script", "--print-script: expected --scheduler submitit, got none, which submits no script"),
-    ("grid grid.yaml --scheduler submitit jobs.minutes=0", "jobs.minutes: 0 is not a whole number >= 1 (jobs.minutes=0 on the command line)"),
+    *((f"grid grid.yaml --scheduler {name} --parallel 2", f"--parallel: expected --scheduler none; the key jobs.max_parallel limits the jobs of {name}") for name in ("slurm", "ray")),
+    ("grid grid.yaml --scheduler ray --print-script", "--print-script: expected --scheduler slurm, got ray, which submits no script"),
+    ("grid grid.yaml --print-script", "--print-script: expected --scheduler slurm, got none, which submits no script"),
+    ("grid grid.yaml --scheduler slurm jobs.minutes=0", "jobs.minutes: 0 is not a whole number >= 1 (jobs.minutes=0 on the command line)"),
     # traces
     ("trace import nowhere.csv --out out.csv format=lanl", "nowhere.csv"),
     (_IMPORT, "format: expected one of infinitehbd, lanl"),

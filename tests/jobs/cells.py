@@ -26,7 +26,7 @@ PATIENCE_S = 100.0
 
 def cells_of(config: Config, out: Path, seeds: int, *, gate: str = GATE, **jobs: object) -> list[Cell]:
     """Short cells of strategy full, which wait at the gate."""
-    settings = {f"jobs__{name}": value for name, value in {"cluster": "local", **jobs}.items()}
+    settings = {f"jobs__{name}": value for name, value in jobs.items()}
     cells: list[Cell] = []
     for seed in range(seeds):
         each = changed(

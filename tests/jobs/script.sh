@@ -1,24 +1,15 @@
 #!/bin/bash
-
-# Parameters
-#SBATCH --account=me
-#SBATCH --array=0-8%4
-#SBATCH --cpus-per-task=6
 #SBATCH --job-name=NAME
-#SBATCH --mem=2560M
-#SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
-#SBATCH --open-mode=append
-#SBATCH --output=/grid/jobs/submitit/%A_%a_0_log.out
+#SBATCH --array=0-8%4
 #SBATCH --partition=cpu
+#SBATCH --account=me
 #SBATCH --qos=low
-#SBATCH --requeue
-#SBATCH --signal=USR2@60
+#SBATCH --mem=2560M
 #SBATCH --time=30
-
-# setup
+#SBATCH --signal=USR2@60
+#SBATCH --output=/grid/jobs/NAME-%a.out
+#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=6 --open-mode=append --requeue
 export PYTHONPATH=/harness${PYTHONPATH:+:$PYTHONPATH}
-
-# command
-export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /grid/jobs/submitit/%A_%a_%t_log.out --cpus-per-task=6 /venv/bin/python -u -m submitit.core._submit /grid/jobs/submitit
+cd '/work folder'
+cell=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" /grid/jobs/NAME.cells)
+srun --cpus-per-task=6 /venv/bin/python -m harness.jobs.cell_job /grid/jobs 50.0 20 "$cell"

@@ -18,24 +18,23 @@ def install(folder: Path, bin_folder: Path) -> None:
         command.chmod(0o755)
 
 
-def sbatch(folder: Path, script: str) -> None:
-    """Start the jobs of a script; each has a file that holds its pid until it has ended."""
-    text = Path(script).read_text()
+def sbatch(folder: Path, _parsable: str) -> None:
+    """Start the jobs of a script; each has a file until it has ended."""
+    text = sys.stdin.read()
     job = 700 + len([*folder.glob("*.sh")])
     kept = folder / f"{job}.sh"
     kept.write_text(text)
     array = re.search(r"--array=0-(\d+)", text)
-    for index in range(int(array[1]) + 1) if array else [None]:
-        name = str(job) if index is None else f"{job}_{index}"
-        environment = {**os.environ, "SLURM_JOB_ID": name, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-        if index is not None:
-            environment |= {"SLURM_ARRAY_JOB_ID": str(job), "SLURM_ARRAY_TASK_ID": str(index)}
+    assert array is not None
+    for index in range(int(array[1]) + 1):
+        name = f"{job}_{index}"
+        environment = {**os.environ, "SLURM_JOB_ID": name, "SLURM_ARRAY_TASK_ID": str(index)}
         alive, again = folder / f"alive-{name}", folder / f"requeue-{name}"
         alive.write_text(text.partition("--job-name=")[2].partition("\n")[0])
         loop = f'while bash "{kept}"; [ -e "{again}" ]; do rm "{again}"; done; rm "{alive}"'
         null = subprocess.DEVNULL
         subprocess.Popen(["sh", "-c", loop], env=environment, stdin=null, stdout=null, stderr=null)
-    os.write(1, f"Submitted batch job {job}\n".encode())
+    os.write(1, f"{job};cluster\n".encode())
 
 
 def squeue(folder: Path, *options: str) -> None:
@@ -48,19 +47,16 @@ def squeue(folder: Path, *options: str) -> None:
 
 def srun(_folder: Path, *words: str) -> None:
     """Become the command."""
-    output = words[words.index("--output") + 1]
-    name = os.environ["SLURM_JOB_ID"]
-    output = output.replace("%A_%a", name).replace("%j", name).replace("%t", "0")
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
     command = words[words.index(sys.executable) :]
     os.execv(command[0], command)
 
 
-def scontrol(folder: Path, _requeue: str, name: str) -> None:
-    """Requeue a job."""
-    (folder / f"requeue-{name}").touch()
+def scontrol(folder: Path, what: str, name: str) -> None:
+    """Requeue a job, or show the limit of arrays."""
+    if what == "show":
+        os.write(1, b"Configuration data\nMaxArraySize            = 3\nMaxJobCount             = 10000\n")
+    else:
+        (folder / f"requeue-{name}").touch()
 
 
 if __name__ == "__main__":

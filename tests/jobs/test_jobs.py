@@ -1,4 +1,4 @@
-"""Laws of jobs that need no scheduler and no submitit."""
+"""Laws of jobs that need no scheduler."""
 
 import os
 import signal
@@ -11,12 +11,10 @@ import run
 from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import ConfigError, RunFailed
-from harness.jobs import cell_job, ray_pool
+from harness.core.errors import ConfigError
+from harness.jobs import cell_job, ray_pool, slurm
 from harness.jobs.arrays import arrays, done_outcome, folder_of, processors_of, progress_of
-from harness.jobs.cell_job import CellJob
-from harness.jobs.clusters import CLUSTERS
-from harness.jobs.pool import JobPool, cluster_of
+from harness.jobs.pool import JobPool
 from harness.run.spec import cell_hash
 from tests.grid.cells import Journal
 from tests.jobs.cells import cells_of
@@ -32,22 +30,23 @@ def test_processors_are_those_of_threads_and_ranks(config: Config) -> None:
     several = changed(config, engine="rpc", trainer__num_threads=3, cluster__num_ps=4, cluster__num_trainers=2)
     assert processors_of(several) == 10
     assert processors_of(changed(config, engine="rpc", jobs__processors=2)) == 2
-    assert cell_hash(changed(config, jobs__minutes=5, jobs__cluster="local")) == cell_hash(config), "the same cell"
+    assert cell_hash(changed(config, jobs__minutes=5)) == cell_hash(config), "the same cell"
 
 
 def test_cells_with_equal_needs_are_one_array(config: Config, tmp_path: Path) -> None:
     """Law: cells are submitted together where settings and processors are equal; other cells have another name."""
     short, long = cells_of(config, tmp_path, 2), cells_of(config, tmp_path / "long", 1, minutes=600)
-    groups = [*arrays("x", [short[0], *long, short[1]])]
+    groups = [*arrays("x", [short[0], *long, short[1]], 9)]
     assert [(one.settings.minutes, one.cells) for one in groups] == [(60, tuple(short)), (600, tuple(long))]
-    assert [one.name for one in arrays("x", short)] == [groups[0].name]
-    moved = [*arrays("x", cells_of(config, tmp_path / "other", 2)), *arrays("x", short[:1])]
+    assert [one.name for one in arrays("x", short, 2)] == [groups[0].name]
+    assert [one.cells for one in arrays("x", short, 1)] == [(short[0],), (short[1],)]
+    moved = [*arrays("x", cells_of(config, tmp_path / "other", 2), 9), *arrays("x", short[:1], 9)]
     assert len({one.name for one in [*groups, *moved]}) == 4
 
 
 def slurm_that_says(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Let each of SLURM's commands run a script."""
-    for name in ("sbatch", "srun", "squeue"):
+    for name in ("sbatch", "srun", "squeue", "scontrol"):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -57,9 +56,20 @@ def test_jobs_of_slurm_are_found_by_their_names(tmp_path: Path, monkeypatch: pyt
     """Law: name and number of a job tell the cell, if the grid has that array; other jobs of the user are others'."""
     (tmp_path / "cpr-x-1.cells").write_text("a\nb\nc\n")
     (tmp_path / "cpr-x-2.cells").write_text("d\n")
-    listed = "700_2 cpr-x-1\n700_0 cpr-x-1\n701 cpr-x-2\n702_1 cpr-x-3\n703 a job\n704_1 other\n"
+    listed = "700_2 cpr-x-1\n700_0 cpr-x-1\n701_0 cpr-x-2\n702_1 cpr-x-3\n703 a job\n704_1 other\n"
     slurm_that_says(tmp_path, monkeypatch, f"printf '{listed}'")
-    assert CLUSTERS["slurm"].living(tmp_path) == {"c": "700_2", "a": "700_0", "d": "701"}
+    assert slurm.living(tmp_path) == {"c": "700_2", "a": "700_0", "d": "701_0"}
+
+
+@pytest.mark.parametrize(
+    ("script", "most"), [("echo 'MaxArraySize            = 5'", 5), ("echo x", 1001), ("exit 1", 1001)]
+)
+def test_the_limit_of_arrays_is_the_cluster_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, most: int
+) -> None:
+    """Law: MaxArraySize of scontrol, or SLURM's default if it does not say."""
+    slurm_that_says(tmp_path, monkeypatch, script)
+    assert slurm.most_in_an_array() == most
 
 
 def test_a_cluster_that_does_not_answer_submits_nothing(
@@ -67,7 +77,7 @@ def test_a_cluster_that_does_not_answer_submits_nothing(
 ) -> None:
     """Law: while squeue fails, a cell that may have a job gets no second one; the line says what to do."""
     slurm_that_says(tmp_path, monkeypatch, "exit 1")
-    (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="slurm")
+    (cell,) = cells_of(config, tmp_path / "grid", 1)
     with pytest.raises(ConfigError, match="expected to hear which jobs run, got no answer; run the same command again"):
         list(JobPool(tmp_path / "grid", "x").run([cell], Journal(), stop=None))
     assert not folder_of(tmp_path / "grid").exists()
@@ -76,41 +86,44 @@ def test_a_cluster_that_does_not_answer_submits_nothing(
 def test_a_cluster_that_cannot_be_used_is_one_line(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: two clusters in a grid; no SLURM, with the way to try it; a Ray that ends, for whose cells none waits."""
-    cells = [*cells_of(config, tmp_path, 1), *cells_of(config, tmp_path, 1, cluster="debug")]
-    with pytest.raises(ConfigError, match="expected one value for all cells, got local and debug"):
-        cluster_of(cells)
+    """Law: no SLURM; a Ray that ends, for whose cells none waits."""
+    cells = cells_of(config, tmp_path, 1)
     monkeypatch.setattr(ray_pool, "PROGRAM", (sys.executable, "-ISc", "import sys; sys.stdin.readline()"))
     with pytest.raises(ConfigError, match=r"the Ray at auto has ended, and its cells with it; the same command goes"):
-        list(ray_pool.RayPool(1.0).run(cells[:1], Journal(), stop=None))
+        list(ray_pool.RayPool(1.0).run(cells, Journal(), stop=None))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"expected the command sbatch on this machine, got none; .*jobs.cluster=loc"):
-        CLUSTERS["slurm"].check()
+    with pytest.raises(ConfigError, match=r"expected the command sbatch on this machine, got none; submit from"):
+        slurm.check()
 
 
-def test_a_scheduler_s_signals_do_not_reach_the_child(tmp_path: Path) -> None:
-    """Law: the child of a job, and so each rank, ignores USR1, USR2, CONT and TERM, and not SIGINT."""
-    log = tmp_path / "log"
-    code = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('SigIgn')))"
-    CellJob((sys.executable, "-S", "-c", code), str(tmp_path), str(log), grace_s=1.0)()
-    ignored = int(log.read_text(), 16)
+def test_a_scheduler_s_signals_do_not_reach_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the child of a job, and so each rank, ignores USR1, USR2, CONT and TERM, not SIGINT; its code is kept."""
+    program = tmp_path / "program.py"
+    line = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('SigIgn')))"
+    program.write_text(f"{line}\nraise SystemExit(3)")
+    monkeypatch.setattr(cell_job, "_PROGRAM", program)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        assert cell_job.main(str(tmp_path), "1", "0", "cell") == 3
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    ignored = int((tmp_path / "cell.log").read_text(), 16)
     numbers = {number for number in signal.valid_signals() if ignored >> (number - 1) & 1}
     assert numbers >= {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTERM}
     assert signal.SIGINT not in numbers
-    with pytest.raises(RunFailed, match=r"ended with exit code 3; see .*log"):
-        CellJob((sys.executable, "-S", "-c", "raise SystemExit(3)"), str(tmp_path), str(log), grace_s=1.0)()
 
 
 @pytest.mark.parametrize(("state", "is_cancelled"), [("RUNNING", False), ("COMPLETING", True), ("", True)])
 def test_a_job_that_slurm_ends_is_not_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, is_cancelled: bool
 ) -> None:
-    """Law: only a job that still runs was sent SIGTERM to be preempted; without SLURM, or an answer, it was too."""
+    """Law: only a job that still runs was sent SIGTERM to be preempted; without an answer it was too."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert not cell_job.is_cancelled()
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {state}\n")
     (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("PATH", str(tmp_path))
     assert cell_job.is_cancelled() is is_cancelled
 
 
@@ -159,15 +172,14 @@ def test_a_task_that_is_asked_to_stop_as_it_starts_is_stopped(tmp_path: Path, co
     assert [one.status for one in ray_pool._outcomes(cell, {"code": code, "error": None}, 1.0)] == [status]
 
 
-@pytest.mark.parametrize("package", ["submitit", "ray"])
 def test_a_scheduler_whose_package_is_missing_is_one_line(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Law: exit code 2, the line says what to install, and nothing is written."""
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.chdir(tmp_path)
     Path("x.yaml").write_text(to_yaml(changed(config, out="grid").model_dump(mode="json")))
-    assert run.main(["grid", "x.yaml", "--scheduler", package]) == 2
-    line = f"expected the package {package}, which is missing; pip install -r requirements-{package}.txt"
-    assert capsys.readouterr().err.splitlines() == [f"error: --scheduler {package}: {line}"]
+    assert run.main(["grid", "x.yaml", "--scheduler", "ray"]) == 2
+    line = "expected the package ray, which is missing; pip install -r requirements-ray.txt"
+    assert capsys.readouterr().err.splitlines() == [f"error: --scheduler ray: {line}"]
     assert not Path("grid").exists()
