@@ -197,7 +197,7 @@ class LookaheadClient(EmbeddingClient):
     """
 
     _state = (
-        *("_cache", "_touches", "_norms", "_before", "_stops", "_must_ask", "traffic", "_num_evicted"),
+        *("_cache", "_touches", "_norms", "_before", "_latest_stops", "_must_ask", "traffic", "_num_evicted"),
         "_minimum_bytes",
     )
     _state_types = (Traffic, Placing, Rows, SlotPool)
@@ -222,7 +222,7 @@ class LookaheadClient(EmbeddingClient):
         self._before = Placing()  # what the present window was planned from
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
-        self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> _stop_of
+        self._latest_stops: dict[int, tuple[int, bool]] = {}  # by first step, of windows that are not over
         self._under_way: tuple[Rows, Sent] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
@@ -295,14 +295,14 @@ class LookaheadClient(EmbeddingClient):
 
     def _loaded(self) -> None:
         """Plan again the present window and those after it that had been planned, with the ends that they had."""
-        if not self._stops:
+        if not self._latest_stops:
             return
-        self._window = self._plan(self._before, min(self._stops)).result()
+        self._window = self._plan(self._before, min(self._latest_stops)).result()
         self._held = self._window.after.held
-        if self._window.stop in self._stops:
+        if self._window.stop in self._latest_stops:
             self._following = self._plan(self._window.after, self._window.stop).result()
             self._held = self._following.after.held
-            if self._following.stop in self._stops:
+            if self._following.stop in self._latest_stops:
                 self._planned = self._plan(self._following.after, self._following.stop)
 
     async def _enter(self, progress: Progress) -> None:
@@ -312,13 +312,13 @@ class LookaheadClient(EmbeddingClient):
         """
         await self.drain(progress)
         if self._window is not None:
-            del self._stops[self._window.first]
+            del self._latest_stops[self._window.first]
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
             self._start(wanted=Rows(), dirty=None)
             await self.drain(progress)
-            if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
+            if any(self._latest_stop_of(first) != stop for first, stop in self._latest_stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
                 self._must_ask = False
         window = self._following or self._plan(Placing(), progress.step).result()
@@ -355,15 +355,17 @@ class LookaheadClient(EmbeddingClient):
     def _plan(self, before: Placing, first: int) -> Future[Window]:
         """Plan the window from step ``first`` in a thread: numpy mostly runs without the interpreter lock.
 
-        Its end is fixed when it is first planned, and kept in the state: a resumed run plans it again, to the same end.
+        ``before``: what the plan of the window before left: rows, slots, and the last two windows. The latest end of a
+        window is fixed when it is first planned, and kept in the state: a resumed run plans the same window again. It
+        ends earlier, and is not flushed there, where its rows would exceed the bound by ``cache.max_rows``.
         """
-        if first not in self._stops:
-            self._stops[first] = self._stop_of(first)
-        stop, is_flushed = self._stops[first]
-        return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)
+        if first not in self._latest_stops:
+            self._latest_stops[first] = self._latest_stop_of(first)
+        latest_stop, is_flushed_there = self._latest_stops[first]
+        return self._planner.submit(self._oracle.plan, before, first, latest_stop, is_flushed=is_flushed_there)
 
-    def _stop_of(self, first: int) -> tuple[int, bool]:
-        """The end of the window that begins at ``first``, in finished steps, and whether an action is due there.
+    def _latest_stop_of(self, first: int) -> tuple[int, bool]:
+        """The latest end of the window that begins at ``first``, in finished steps, and whether an action is due there.
 
         A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
         """

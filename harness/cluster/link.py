@@ -48,7 +48,7 @@ class ControlLink:
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self._has_spares = False
-        self._is_stopping = False
+        self._halts_at_boundary = False
         self._step = self._num_finished = 0
         formation = rank_context.formation
         self.send("hello", rank_context.rank, rank_context.number, formation and formation.generation)
@@ -116,7 +116,7 @@ class ControlLink:
 
     def is_stopping(self) -> bool:
         self.hear()
-        return self._is_stopping
+        return self._halts_at_boundary
 
     def hear(self) -> None:
         """Handle the notices that have arrived, without waiting. Raises Stopped at the order to end.
@@ -148,15 +148,15 @@ class ControlLink:
         return message
 
     def _next(self) -> control.Message | None:
-        """Receive a message; None if it was a notice, which is handled here. Raises Stopped at the order to end."""
+        """Wait for a message and return it; None if it was a notice, which is noted here. Raises Stopped at "stop"."""
         message = self._connection.recv()
         match message[0]:
-            case "stop":
+            case "stop":  # end now
                 raise Stopped
-            case "spares":
+            case "spares":  # all spares are connected
                 self._has_spares = True
-            case "halt":
-                self._is_stopping = True
+            case "halt":  # end at the next boundary, after a resume point
+                self._halts_at_boundary = True
             case _:
                 return message
         return None

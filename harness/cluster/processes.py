@@ -110,7 +110,7 @@ class Processes:
         del self._by_rank[rank]
 
     def close(self) -> None:
-        """Wait two seconds for processes that were ordered to stop; kill the others, and wait ``END_S`` for them."""
+        """Wait ``_STOP_S`` for processes that were ordered to stop; kill the others, and wait ``END_S`` for them."""
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()

@@ -82,13 +82,16 @@ class PsProcess:
         return self._server.handle(request)
 
     def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
-        """Send a request to another PS rank, and wait for its reply: a :data:`harness.cluster.server.Reach`."""
-        timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
+        """Send a read-only request to another PS rank (:meth:`read`), and return its reply; a ``server.Reach``.
+
+        Raises RankLost if the connection fails, or if no reply comes within half of ``rpc_timeout_s``.
+        """
+        timeout_s = self._context.options.rpc_timeout_s / 2  # the trainer waits twice as long: it hears who hangs
         try:
             reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
         except RuntimeError as error:  # of the transport: code of the rank that raises replies with a Failure
             raise RankLost([rank], replies={}, detail={rank: words_of(error)}) from error
-        limit_silence_of_hosts(self._context)  # the call may have opened a connection
+        limit_silence_of_hosts(self._context)  # the call may have opened a connection, which has no limit yet
         return reply
 
     def close(self) -> None:

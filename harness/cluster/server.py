@@ -104,14 +104,15 @@ class Replica(Resumable):
 
 
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
-    """Copy rows, counts and applied step into ``shard`` from the shard of rank ``source``.
+    """Overwrite ``shard`` with the rows, the counts of unsaved updates and the applied step that ``source`` has.
 
-    ``is_replica``: from the replica that the rank holds instead. Raises RankLost, or the HarnessError of ``source``.
+    ``source`` sends its own shard or, with ``is_replica``, its replica of this shard; the totals of the last save
+    (``Shard.saved_counts``) come along. Raises RankLost, or the HarnessError with which ``source`` replied.
     """
     num_rows, width = shard.rows_MD.shape
-    step = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
-    for first in range(0, max(1, num_rows), step):  # once at least
-        part = slice(first, min(first + step, num_rows))
+    rows_per_message = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
+    for first in range(0, max(1, num_rows), rows_per_message):  # once at least: an empty shard has an applied step too
+        part = slice(first, min(first + rows_per_message, num_rows))
         read = reach(source, ReadShard(is_replica=is_replica, first=part.start, stop=part.stop))
         if isinstance(read, Failure):
             raise read.error

@@ -2,6 +2,7 @@
 
 A tracker belongs to one shard. Its state is lost with the rank, and a replacement's tracker starts empty. Rows are
 local flat rows of the shard. M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
+Of SSU: L lists, one a tracked table; S slots of all lists; W words of 64 bits.
 """
 
 from collections.abc import Mapping
@@ -204,22 +205,22 @@ class SsuTracker(Tracker):
     """
 
     needs_samples = True
-    _state_in_place = ("_tables_TX", "_slots_S", "_is_member_W")  # the compiled loop has their addresses
+    _state_in_place = ("_lists_LX", "_slots_S", "_is_member_W")  # the compiled loop has their addresses
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._index = {table: t for t, table in enumerate(sorted(spec.tables))}
-        self._tables_T = np.zeros(len(spec.tables), LIST)
+        self._lists_L = np.zeros(len(spec.tables), LIST)
         num_slots = 0
         for table, t in self._index.items():
             span = shard.span(table)
             budget = budget_rows(span.stop - span.start, spec.options["r"])
-            self._tables_T[t] = (span.start, span.stop, num_slots, budget, 0, 0)
+            self._lists_L[t] = (span.start, span.stop, num_slots, budget, 0, 0)
             num_slots += budget
         self._slots_S = np.zeros(num_slots, np.int32)
         self._is_member_W = np.zeros(-(-len(shard.rows_MD) // 64), np.uint64)
         self._lists_1 = np.zeros(1, LISTS)
         self._lists_1[0] = (
-            *(self._tables_T.ctypes.data, len(self._tables_T), self._slots_S.ctypes.data),
+            *(self._lists_L.ctypes.data, len(self._lists_L), self._slots_S.ctypes.data),
             *(self._is_member_W.ctypes.data, len(self._is_member_W)),
             np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
             spec.options.get("eviction") == "oldest",
@@ -240,11 +241,14 @@ class SsuTracker(Tracker):
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Remove ``rows`` from the list of ``table``; the other rows keep their order. A no-op for untracked tables."""
+        """Remove ``rows`` from the list of ``table``: a tensor of row ids, or any slice, which stands for all its rows.
+
+        The other rows keep their order, the oldest first. A no-op for untracked tables.
+        """
         if table not in self._index:
             return
-        members, own = self._members(table), self._tables_T[self._index[table]]
-        members[:] = np.roll(members, -own["oldest"])
+        members, own = self._members(table), self._lists_L[self._index[table]]
+        members[:] = np.roll(members, -own["oldest"])  # the oldest to the front
         is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
         forget_members(members[is_saved], self._is_member_W)
         left = members[~is_saved]
@@ -256,8 +260,8 @@ class SsuTracker(Tracker):
             self.saved(table, slice(None))
 
     @property
-    def _tables_TX(self) -> NDArray[np.int64]:
-        return self._tables_T.view(np.int64).reshape(len(self._tables_T), -1)
+    def _lists_LX(self) -> NDArray[np.int64]:
+        return self._lists_L.view(np.int64).reshape(len(self._lists_L), -1)
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
@@ -267,7 +271,7 @@ class SsuTracker(Tracker):
 
     def _members(self, table: int) -> np.ndarray:
         """The rows in the list of ``table``, int32: a view, in an order that the compiled loop defines."""
-        own = self._tables_T[self._index[table]]
+        own = self._lists_L[self._index[table]]
         return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 

@@ -47,7 +47,7 @@ JOB = np.dtype(
     [
         *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
-        *((name, np.int64) for name in ("command", "is_running", "spin_ns")),
+        *((name, np.int64) for name in ("command", "workers_have_command", "spin_ns")),
         # of the batch at hand
         *((name, np.int64) for name in ("first", "last", "dense", "labels")),
         *((name, np.int64) for name in ("rows", "row_width", "slots", "inverse", "num_rows")),
@@ -58,7 +58,8 @@ JOB = np.dtype(
 )
 """A team's work on batches of one size: sizes, the address of ``num_layers`` LAYERs, and addresses of arrays.
 
-Each of ``num_shares`` has a thread, the first of which is the caller's. ``counters``, ``semaphores``: see
+Each of ``num_shares`` has a thread, the first of which is the caller's. ``workers_have_command`` is 1 from
+the posting of a command until all workers have finished it. ``counters``, ``semaphores``: see
 :mod:`harness.kernels.team`. ``first``, ``last``: the samples to train on, all or some. Access a reads row
 ``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0: the first D of ``row_width`` numbers.
 """
@@ -140,7 +141,11 @@ def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def step(job: Any, layer: Any, part: int, num_parts: int) -> None:
-    """Compute A <- A - lr x̃ᵀ g, or Adagrad's step with the gradient x̃ᵀ g, for a share of A's rows."""
+    """Make the optimizer's step of share ``part`` of the rows of a layer's matrix, over all samples of the batch.
+
+    SGD: matrix <- matrix - lr x̃ᵀ g, with x̃ the layer's inputs and a one, and g the gradient of its outputs. Adagrad,
+    with the gradient x̃ᵀ g, if the layer has ``sums`` (their address is not 0).
+    """
     first, last = share(layer.fan_in + 1, part, num_parts, SHARE_UNIT)
     affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
     inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]

@@ -110,17 +110,21 @@ class Tile:
         integer, address = types.int64, types.uintp
 
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            k, left, row_step, k_step, panel, out, out_step, num_rows, num_columns, factor, adds = arguments
-            # Rows beyond the last one repeat it; they are computed and not written.
+            """Emit it: the whole tile is computed; rows and columns beyond those wanted are not written.
+
+            ``row_step``, ``k_step``, ``out_step``: bytes from one row of left, column of left, row of out to the next.
+            """
+            k, left, row_step, k_step, panel, out, out_step, num_wanted, num_columns, factor, adds = arguments
+            # Rows of left beyond the last wanted one may not exist: that one is read again in their place.
             rows = [
-                builder.add(left, builder.mul(_at_most(builder, row, num_rows), row_step))
+                builder.add(left, builder.mul(_or_last(builder, row, num_wanted), row_step))
                 for row in range(self.num_rows)
             ]
             sums = self._sums(builder, k, rows, k_step, panel)
             masks = self._masks(builder, num_columns)
             factors = _repeat(builder, factor, self._vector)
             for row in range(self.num_rows):
-                with builder.if_then(builder.icmp_signed("<", _I64(row), num_rows)):
+                with builder.if_then(builder.icmp_signed("<", _I64(row), num_wanted)):
                     places = self._places(builder, builder.add(out, builder.mul(_I64(row), out_step)))
                     with builder.if_else(builder.trunc(adds, ir.IntType(1))) as (then, otherwise):
                         with then:
@@ -153,7 +157,11 @@ class Tile:
         return multiply_tile
 
     def _sums(self, builder: Any, k: Any, rows: list[Any], k_step: Any, panel: Any) -> list[list[Any]]:
-        """The loop over k: returns the vectors of each row of a tile."""
+        """Emit the loop over k (at least 1), and return the tile's sums: for each row its vectors.
+
+        ``rows``: addresses of the rows of left. ``k_step``: bytes from an element of such a row to the next. ``panel``:
+        address of the copied panel of right, one line of ``width`` floats for each k.
+        """
         before = builder.block
         loop, end = builder.append_basic_block("multiply"), builder.append_basic_block("multiplied")
         builder.branch(loop)
@@ -164,25 +172,25 @@ class Tile:
             variable.add_incoming(first, before)
             return variable
 
-        step, offset, line = loop_variable(_I64(0)), loop_variable(_I64(0)), loop_variable(panel)
+        index, left_offset, panel_line = loop_variable(_I64(0)), loop_variable(_I64(0)), loop_variable(panel)
         zero = ir.Constant(self._vector, [0.0] * self.lanes)
         sums = [[loop_variable(zero, self._vector) for _ in range(self.num_vectors)] for _ in rows]
-        right = [builder.load(place, align=_BYTES * self.lanes) for place in self._places(builder, line)]
-        following = []
+        right = [builder.load(place, align=_BYTES * self.lanes) for place in self._places(builder, panel_line)]
+        next_sums = []
         for row, row_sums in zip(rows, sums, strict=True):
-            number = builder.load(_pointer(builder, builder.add(row, offset), _FLOAT), align=_BYTES)
+            number = builder.load(_pointer(builder, builder.add(row, left_offset), _FLOAT), align=_BYTES)
             left = _repeat(builder, number, self._vector)
-            following.append([self._fma(builder, left, *pair) for pair in zip(right, row_sums, strict=True)])
-        for row_sums, row_following in zip(sums, following, strict=True):
-            for variable, value in zip(row_sums, row_following, strict=True):
+            next_sums.append([self._fma(builder, left, *pair) for pair in zip(right, row_sums, strict=True)])
+        for row_sums, row_next in zip(sums, next_sums, strict=True):
+            for variable, value in zip(row_sums, row_next, strict=True):
                 variable.add_incoming(value, loop)
-        next_step = builder.add(step, _I64(1))
-        step.add_incoming(next_step, loop)
-        offset.add_incoming(builder.add(offset, k_step), loop)
-        line.add_incoming(builder.add(line, _I64(_BYTES * self.width)), loop)
-        builder.cbranch(builder.icmp_signed("<", next_step, k), loop, end)
+        next_index = builder.add(index, _I64(1))
+        index.add_incoming(next_index, loop)
+        left_offset.add_incoming(builder.add(left_offset, k_step), loop)
+        panel_line.add_incoming(builder.add(panel_line, _I64(_BYTES * self.width)), loop)
+        builder.cbranch(builder.icmp_signed("<", next_index, k), loop, end)
         builder.position_at_end(end)
-        return following
+        return next_sums
 
     def _copy_rows(self) -> Any:
         """Intrinsic: copies a panel from a matrix with contiguous rows."""
@@ -215,7 +223,7 @@ class Tile:
                 for vector in range(self.num_vectors):
                     columns = []
                     for column in range(vector * self.lanes, (vector + 1) * self.lanes):
-                        start = builder.mul(_at_most(builder, column, num_columns), column_step)
+                        start = builder.mul(_or_last(builder, column, num_columns), column_step)
                         place = builder.add(builder.add(source, start), builder.mul(first, _I64(_BYTES)))
                         columns.append(self._load(builder, _pointer(builder, place, self._vector), mask))
                     for row, value in enumerate(self._transposed(builder, columns)):
@@ -283,7 +291,7 @@ def _pointer(builder: Any, address: Any, type_: Any) -> Any:
     return builder.inttoptr(address, type_.as_pointer())
 
 
-def _at_most(builder: Any, number: int, count: Any) -> Any:
+def _or_last(builder: Any, number: int, count: Any) -> Any:
     """``number`` or ``count - 1``, the lesser."""
     is_below = builder.icmp_signed("<", _I64(number), count)
     return builder.select(is_below, _I64(number), builder.sub(count, _I64(1)))

@@ -217,31 +217,34 @@ def _post(job: Any, command: int) -> None:
     for thread in range(1, job.num_shares):
         if exchange(counter(job, ASLEEP + thread), 0) == 1:
             sem_post(pointer(job.semaphores + 64 * thread))
-    job.is_running = 1
+    job.workers_have_command = 1
 
 
 @inlined
 def _join(job: Any) -> None:
     """Wait until the workers have finished their command; if it is an update, take part in it."""
-    if job.is_running:
+    if job.workers_have_command:
         if job.command == UPDATE:
             run_tasks(job)
             wait_for(counter(job, DONE), num_tasks(job))
         wait_for(counter(job, FINISHED), job.num_shares - 1)
-        job.is_running = 0
+        job.workers_have_command = 0
 
 
 @inlined
 def _command(job: Any, command: int) -> None:
-    """Carry out a command with the whole team, after the rest of the previous command."""
+    """Carry out a command with the whole team, once the previous one is finished; returns when all threads are done.
+
+    A pending update is finished first for PREDICT; for TRAIN the threads do so themselves (:func:`_train_share`).
+    """
     note_time(job, 0, START)
     _join(job)
-    if command == PREDICT:  # it overwrites buffers that an update reads
+    if command == PREDICT:  # it overwrites buffers that a pending update still reads
         run_tasks(job)
         wait_for(counter(job, DONE), num_tasks(job))
         note_time(job, 0, UPDATED)
     if command == UPDATE and load(counter(job, CLAIMED)) >= num_tasks(job):
-        return
+        return  # none is pending: after _join the claimed tasks are done
     if job.num_shares > 1:
         _post(job, command)
     execute(job, command, 0)
@@ -305,12 +308,13 @@ def predict(job_1: Any, dense_BI: Any, rows_NX: Any, inverse_A: Any) -> None:
 
 @compiled_for(void(_JOB_1, boolean))
 def update(job_1: Any, is_alone: bool) -> None:
-    """Apply the pending step of the last batch, if there is one.
+    """Apply the pending step of the last batch; a no-op if there is none.
 
-    ``is_alone``: this thread computes it alone, unless the workers have begun it. Otherwise the team does.
+    ``is_alone``: the calling thread computes it alone, unless it was posted to the workers already. Otherwise the team
+    does.
     """
     job = job_1[0]
-    if is_alone and not job.is_running:
+    if is_alone and not job.workers_have_command:
         note_time(job, 0, START)
         run_tasks(job)
     else:

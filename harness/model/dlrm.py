@@ -106,10 +106,10 @@ class DenseNetwork(Resumable):
         self.size = size
         bottom_JO = _initial_layers("bottom", (size.shape.num_dense, *size.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
-        self._parameters = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
+        self._tensors = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
-        self._parameters |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
-        self._parameters |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
+        self._tensors |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
+        self._tensors |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
         self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
     def train(
@@ -152,13 +152,13 @@ class DenseNetwork(Resumable):
         shaped as its parameter and named after it: ``top.0.weight.sum``.
         """
         self.apply_pending()
-        return {name: value.cpu() for name, value in self._parameters.items()}
+        return {name: value.cpu() for name, value in self._tensors.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Set all parameters from a :meth:`state`, which must name each of them, with its shape."""
-        assert state.keys() == self._parameters.keys()
+        assert state.keys() == self._tensors.keys()
         self.apply_pending()  # so that no thread works on the parameters any more
-        for name, value in self._parameters.items():
+        for name, value in self._tensors.items():
             value.copy_(state[name])
 
 

@@ -1,4 +1,4 @@
-"""The dense network of a run: DLRM by its backends, every other model by autograd."""
+"""The dense network of a run: DLRM by a backend, unless its optimizer is Adam; everything else by autograd."""
 
 from collections.abc import Mapping
 
@@ -133,9 +133,11 @@ Network = DenseNetwork | AutogradNetwork
 
 
 def make_network(options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool) -> Network:
-    """The network of ``options`` for data of ``shape``. ``is_eager``: see :class:`DenseNetwork`.
+    """Make the dense network of ``options`` for data of ``shape``, with the initial values that ``seed`` gives.
 
-    Raises ConfigError for options that do not fit, and as :class:`DenseNetwork` and :class:`AutogradNetwork`.
+    DLRM with SGD or Adagrad runs on the backend of ``trainer``. DLRM with Adam, and every other model, runs by
+    autograd, where ``is_eager`` (see :class:`DenseNetwork`) has no effect. Raises ConfigError for options, a backend or
+    a device that do not fit.
     """
     if isinstance(options, DlrmOptions) and trainer.dense_optimizer != "adam":
         return DenseNetwork(

@@ -159,7 +159,7 @@ class Child:
 def output_of(command: Sequence[str], within_s: float) -> str | None:
     """The standard output of a command; None if it fails, is missing or takes longer than ``within_s``."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=within_s, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

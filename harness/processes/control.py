@@ -2,7 +2,7 @@
 
 It outlives the generations of the RPC world. It carries the rendezvous of the next generation, the orders to join it or
 to stop, and the calls that the trainer makes to the supervisor. A rank that loses the connection ends. Fork servers of
-other hosts connect with the supervisor by the same functions.
+other hosts connect with the supervisor by the same functions, the one of this machine by a Unix socket.
 
 Messages are tuples, the kind first:
 
@@ -161,10 +161,10 @@ def limit_stalls(connection: Connection, timeout_s: float) -> None:
     Waiting for a message to begin, by ``wait`` or ``poll``, is not limited.
     """
     seconds, fraction = divmod(timeout_s, 1.0)
-    time = struct.pack("ll", int(seconds), int(1e6 * fraction))  # struct timeval
+    timeval = struct.pack("ll", int(seconds), int(1e6 * fraction))
     with socket.socket(fileno=os.dup(connection.fileno())) as sock:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, option, time)
+            sock.setsockopt(socket.SOL_SOCKET, option, timeval)
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
@@ -208,7 +208,10 @@ def limit_silence(sock: socket.socket, seconds: float) -> None:
 
 
 def silent_s(connection: Connection) -> float:
-    """Seconds since the other end's kernel has answered, also to a probe of :func:`limit_silence`; 0 on one machine."""
+    """Seconds since the kernel of the other end last acknowledged data or answered a probe of :func:`limit_silence`.
+
+    0 on a Unix socket, whose two ends have one kernel. Raises OSError if the connection is closed.
+    """
     with socket.socket(fileno=os.dup(connection.fileno())) as sock:
         if sock.family == socket.AF_UNIX:
             return 0.0

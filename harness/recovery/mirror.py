@@ -5,8 +5,8 @@ gradients of every step to them, with the optimizer of the PS ranks. So a mirror
 updates, equal those at its PS rank after the same step. A row with unsaved updates is newer than in the checkpoint; any
 other row equals it. Right before each save the rows to hold are chosen again, and new ones are fetched.
 
-Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). K rows of the mirror, N distinct rows of
-a batch, X columns of a row.
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). K rows that the mirror holds, C rows
+that it is to hold, N rows of a call, X columns of a row. On a rank (:func:`choose`) rows are local flat rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +30,14 @@ _ALL = np.iinfo(np.int32).max
 
 
 def choose(
-    shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor
+    shard: Shard, tracked: Sequence[int], share: float, held_K: Tensor, accesses_K: Tensor
 ) -> tuple[Tensor, CountedRows]:
-    """The rows of ``shard`` that the mirror is to hold (int64, ascending), and the new rows among them, with values.
+    """On a PS rank: the rows that the mirror is to hold; and those that it lacks, with values and unsaved updates.
 
-    Of a tracked table it holds the fraction ``share`` with the most accesses since the last save. Ties go to the rows
-    that it holds already, then to the lower row. Of the other tables it holds all rows. ``mirrored_N`` (int64,
-    ascending): the rows that it holds now. ``accesses_N`` (int32): their accesses. The accesses of other rows are the
-    shard's counts of unsaved updates.
+    Rows are local flat rows, int64, ascending. All rows of untracked tables are held, and of a tracked table the
+    fraction ``share`` with the most accesses. Ties go to the rows that are held already, then to the lower row.
+    ``held_K``: the rows held now. ``accesses_K`` (int32): their accesses since the last save. For every other row its
+    unsaved updates count: its accesses since the last save that wrote it.
     """
     assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
     chosen: list[Tensor] = []
@@ -47,15 +47,17 @@ def choose(
         if num_rows == span.stop - span.start:
             chosen.append(torch.arange(span.start, span.stop))
             continue
-        first, last = torch.searchsorted(mirrored_N, torch.tensor([span.start, span.stop])).tolist()
+        first, last = torch.searchsorted(held_K, torch.tensor([span.start, span.stop])).tolist()
+        # Twice the accesses plus one, so that rows without any fill the mirror; and one more for a row held already.
         score_M = shard.pending_M[span].numpy().astype(np.uint32)  # 4 bytes a row; twice a count does not wrap
-        score_M += 1  # rows without accesses have a score too: they fill the mirror
+        score_M += 1
         score_M *= 2
-        score_M[mirrored_N[first:last].numpy() - span.start] = 2 * accesses_N[first:last].numpy().astype(np.uint32) + 3
+        accesses = accesses_K[first:last].numpy().astype(np.uint32)
+        score_M[held_K[first:last].numpy() - span.start] = 2 * (accesses + 1) + 1
         chosen.append(top_rows(torch.from_numpy(score_M), num_rows) + span.start)
-    rows_N = torch.cat(chosen)
-    new_K = rows_N[~torch.isin(rows_N, mirrored_N, assume_unique=True)]
-    return rows_N, CountedRows(new_K, shard.gather(new_K), shard.unsaved(new_K))
+    chosen_C = torch.cat(chosen)
+    lacking_N = chosen_C[~torch.isin(chosen_C, held_K, assume_unique=True)]
+    return chosen_C, CountedRows(lacking_N, shard.gather(lacking_N), shard.unsaved(lacking_N))
 
 
 class Mirror(Checkpoint):
@@ -110,7 +112,7 @@ class Mirror(Checkpoint):
         )
 
     def _find(self, keys_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The place of each of ``keys_N`` among the mirror's rows, and whether the mirror holds it."""
+        """For each of ``keys_N`` its place among the mirror's rows (any, if it is not held), and whether it is held."""
         if not len(self._keys_K):
             return np.zeros(len(keys_N), np.int64), np.zeros(len(keys_N), bool)
         where_N = np.minimum(np.searchsorted(self._keys_K, keys_N), len(self._keys_K) - 1)

@@ -386,7 +386,7 @@ def make_world(
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
-    """The private network of the ranks; None with ``network: open``, or with ``auto`` where the system allows none.
+    """Make the private network of the ranks; None with ``network: open``, or with ``auto`` if the system allows none.
 
     Raises ConfigError if it is required and the system allows none, RunFailed if it cannot be made for another reason.
     """
@@ -400,7 +400,7 @@ def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
                 f"cluster.network: no private network on this machine: {error}; `open` lets other processes of the "
                 "machine reach the ranks"
             ) from error
-        _log.info("note: no private network on this machine (%s): other processes of it can reach the ranks", error)
+        _log.info("note: no private network on this machine (%s): its other processes can reach the ranks", error)
         return None
 
 

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class ResumePoints:
     """Writes the resume points of a run and loads the one that the run is resumed from.
 
-    A trainer that replaces one killed by plan loads the state of that one by it (:meth:`load_succession`).
+    After a planned fault has killed a trainer, its successor takes over the state by :meth:`load_succession`.
 
     Args:
         parts: the trainer's objects with a state, by name.
@@ -65,7 +65,7 @@ class ResumePoints:
 
     def __post_init__(self) -> None:
         self._resumption = self.supervisor.resumption()
-        self._number = self._resumption.next_number
+        self._next_number = self._resumption.next_number
         self._began_s = self._last_s = self.supervisor.clock()
         self._written_s = 0.0
 
@@ -115,14 +115,17 @@ class ResumePoints:
         state = self._state()
         if all_die:
             del state["network"]
-        return pickle.dumps((state, self._number))
+        return pickle.dumps((state, self._next_number))
 
     def load_succession(self) -> bool:
-        """Load the state of :meth:`hand_over` if a planned fault killed the former trainer; False if none did."""
+        """Take over from a former trainer that a planned fault killed; False if there was none.
+
+        Loads the state that it left by :meth:`hand_over`, and records the failure that killed it.
+        """
         succession = self._resumption.succession
         if succession is None:
             return False
-        state, self._number = pickle.loads(succession.state)
+        state, self._next_number = pickle.loads(succession.state)
         self._load(state)
         self.injections.take_over(succession.injection)
         return True
@@ -156,7 +159,7 @@ class ResumePoints:
     async def _write(self, progress: Progress) -> bool:
         """Write and commit a point; False if a rank is dead, which the next step detects. Raises StoreError."""
         began_s = self._last_s = self.supervisor.clock()
-        number, self._number = self._number, self._number + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         root = self._resumption.root
         await self.client.drain(progress)
         request = WriteState(root=root, number=number)

@@ -89,8 +89,11 @@ def verify(
 ) -> list[str]:
     """Run all variants of ``config``, each on its engines, and return the first differences of their records.
 
-    The list is empty if all runs gave the same bits: losses, parameters, AUC, PLS and all events. Each difference, and
-    the error of a run that failed, names the strategy, the engine and the keys of the variant.
+    A run of an exact variant is compared with the run on ``local`` without a cache; a run of another variant with that
+    variant's run on ``local``. The list is empty if all these pairs have the same bits: losses, parameters, AUC, PLS
+    and all events. Left out between variants are statistics of the cache, config hashes, bytes sent to replicas, and,
+    for a variant that moves saves, their places. Each difference, and the error of a run that failed, names the
+    strategy, the engine and the keys of the variant.
 
     The trace is the config's own (ten failures if it names none), plus a kill right before and one right after a save.
     With ``trace.clock: wall``, overhead charged before these two makes them strike at earlier steps.
@@ -116,23 +119,24 @@ def verify(
     runs = _runs_of(variants)
     for number, (variant, engine) in enumerate(runs, start=1):
         run_dir = _run_dir(config, work_dir, variant, engine)
-        cell = variant.of(config, engine, trace)
+        run_config = variant.of(config, engine, trace)
         shutil.rmtree(run_dir, ignore_errors=True)
         try:
-            run(cell, run_dir, on_status=on_status and partial(on_status, number, len(runs)))
+            run(run_config, run_dir, on_status=on_status and partial(on_status, number, len(runs)))
         except (RunFailed, RankFailed) as error:
-            raise type(error)(f"{_named(cell)}: {error}") from error
+            raise type(error)(f"{_named(run_config)}: {error}") from error
         reference = variants[0] if variant.is_exact else variant
-        # Between variants, the bytes that messages take differ too.
-        of_messages = {"replica_bytes", "wire_bytes"} if RunSpec(cell).keeps_replicas else set[str]()
+        # Replicas are sent each variant's own messages, so these bytes differ. Without replicas ``wire_bytes`` are of
+        # saves and loads, and must be equal.
+        bytes_of_replicas = {"replica_bytes", "wire_bytes"} if RunSpec(run_config).keeps_replicas else set[str]()
         found = compare_records(
             _run_dir(config, work_dir, reference, "local"),
             run_dir,
-            ignored=set() if variant is reference else {"cache", "config_hash", *of_messages},
+            ignored=set() if variant is reference else {"cache", "config_hash", *bytes_of_replicas},
             moves_saves=variant.moves_saves,
         )
         against = _named(reference.of(config, "local", trace))
-        differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
+        differences += [f"{_named(run_config)}, compared with {against}: {difference}" for difference in found]
     return differences
 
 

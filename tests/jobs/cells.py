@@ -61,7 +61,7 @@ def run_command(cells: list[Cell], pool: CellPool, **environment: str) -> None:
 
 def kill_command(cells: list[Cell], pool: CellPool, gate: Path) -> None:
     """Run the cells by a command that is killed when all have reached the gate."""
-    command = fork_server().fork(partial(run_command, GATE=str(gate)), cells, pool)
+    command = fork_server().fork(partial(run_command, GATE=str(gate), PATH=os.environ["PATH"]), cells, pool)
     wait_until(lambda: all(reached(gate, cell).exists() for cell in cells))
     command.kill()
     command.join()

@@ -211,7 +211,7 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(
         for caller in strange:
             caller.close()
     assert len(strange) > len(nonsense) + 2
-    assert "other processes of it can reach the ranks" in caplog.text
+    assert "its other processes can reach the ranks" in caplog.text
 
 
 def test_stray_bytes_on_an_open_network_are_a_death_without_a_plan(config: Config, tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
 )
 def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
     """Law: full loses no update with a rank, partial does, and buddy if a rank is lost together with its replica."""
-    charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "lost_updates": 0, "lost_tracked": 0}
+    charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "load_bytes": 0}
+    charges |= {"lost_updates": 0, "lost_tracked": 0}
     plan: dict[str, Any] = {"kinds": {}, "rollback": False, "resume_step": 9, "resume_samples": 72}
     events: list[Event] = [Lost(**AT, ranks=unplanned, planned=False, unplanned_ranks=unplanned)] if unplanned else []
     events += [Recovered(**AT, **plan, **charges, ranks=ranks, sequence=0, num_rows=0, pls={}) for ranks in together]
