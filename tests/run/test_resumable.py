@@ -64,7 +64,7 @@ REBUILT: dict[str, set[str]] = {
     "RowCache": {"max_rows"},
     "ScarTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "counts_updates", "optimizer", "before_change"},
-    "SsuTracker": {"index", "lists_1", "lists_address", "tables_T"},  # the last as tables_TX
+    "SsuTracker": {"index", "lists_1", "lists_L", "lists_address"},  # lists_L as lists_LX
     "StaleClient": {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
         *("pulled", "pushing"),  # of a step that is over
