@@ -73,7 +73,12 @@ class Recency(Resumable):
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
 
     def use(self, step: int, slots_N: Slots) -> None:
-        """Record a use of ``slots_N`` at ``step``. Of these slots the first counts as used least recently."""
+        """Record a use of ``slots_N`` at ``step``. Of these slots the first counts as used least recently.
+
+        A second call for a step replaces the first: a slot counts once, also if it was freed and taken in between.
+        """
+        if self._queue and self._queue[-1][0] == step:
+            self._num_queued -= len(self._queue.pop()[1])
         self.protect(step, slots_N)
         self._queue.append((step, slots_N))
         self._num_queued += len(slots_N)

@@ -323,17 +323,13 @@ class StaleClient(EmbeddingClient):
     def reset(self) -> None:
         self._caches.clear()
         self._must_ask = True  # something was due: every rank must answer before the next batch
+        self._lacks_copies = False  # whether copies of the pulled batch may have been dropped
         self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
         self._pushing: tuple[TouchedRows, TouchedRows] | None = None  # rows whose gradients are under way, of a batch
 
     async def pull(self, progress: Progress) -> Pulled:
         step = progress.step
-        wanted_K = self._wanted(step)
-        while self._must_ask or len(wanted_K):
-            self._must_ask = False
-            replies = await self._requests.ask(self._messages(rows=self._local(wanted_K)), progress)
-            self._store(step, wanted_K, replies)
-            wanted_K = self._wanted(step)  # a shard may have been restored meanwhile
+        await self._fetch(progress)
         batch, plan = self._batches(step)
         slots_N = self._caches.find(step, plan.keys_N)
         behind_N = self._caches.behind(slots_N)
@@ -341,6 +337,7 @@ class StaleClient(EmbeddingClient):
         self.traffic.max_staleness = max(self.traffic.max_staleness, int(behind_N.max()))
         self.traffic.access(len(slots_N))
         rows_ND = self._caches.use(slots_N, step)
+        self._lacks_copies = False
         self._pulled = plan, slots_N, rows_ND
         return Pulled(batch, plan, rows_ND)
 
@@ -353,6 +350,10 @@ class StaleClient(EmbeddingClient):
         """
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled
+        if self._lacks_copies:  # a shard was restored while the batch was computed: its gradients are of restored rows
+            await self._fetch(progress)
+            slots_N = self._caches.find(progress.step, plan.keys_N)
+            rows_ND = self._caches.use(slots_N, progress.step)
         updated_ND = self._spec.run.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
         most_pending = self._caches.update(slots_N, updated_ND, grads_ND, plan)
         self.traffic.max_pending = max(self.traffic.max_pending, most_pending)
@@ -389,6 +390,15 @@ class StaleClient(EmbeddingClient):
     def summary(self) -> dict[str, float]:
         return self.traffic.summary()
 
+    async def _fetch(self, progress: Progress) -> None:
+        """Fetch the rows of the batch of which its worker has no copy, or one that is too stale."""
+        wanted_K = self._wanted(progress.step)
+        while self._must_ask or len(wanted_K):
+            self._must_ask = False
+            replies = await self._requests.ask(self._messages(rows=self._local(wanted_K)), progress)
+            self._store(progress.step, wanted_K, replies)
+            wanted_K = self._wanted(progress.step)  # a shard may have been restored meanwhile
+
     def _wanted(self, step: int) -> Keys:
         return self._caches.wanted(step, self._batches(step)[1].keys_N)
 
@@ -405,6 +415,7 @@ class StaleClient(EmbeddingClient):
         """
         for rank in ranks:
             self._caches.discard(*self._spans[rank])
+        self._lacks_copies = True
         if self._pushing is None:
             return {}
         pushed, own = (self._spec.run.count_updates(rows.keys_N, rows.counts_N) for rows in self._pushing)

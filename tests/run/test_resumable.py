@@ -67,7 +67,7 @@ REBUILT: dict[str, set[str]] = {
     "SsuTracker": {"index", "lists_1", "lists_L", "lists_address"},  # lists_L as lists_LX
     "StaleClient": {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
-        *("pulled", "pushing"),  # of a step that is over
+        *("pulled", "pushing", "lacks_copies"),  # of a step that is over
     },
     "StepLog": {
         *("supervisor", "num_steps", "batch_size", "every_steps", "repeats_exactly"),

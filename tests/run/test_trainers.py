@@ -195,6 +195,19 @@ def test_a_compute_rank_that_a_trace_makes_mute_is_found_by_its_deadline(several
     assert min(detected_s) <= 1.1
 
 
+@pytest.mark.parametrize("engine", ["local", "rpc"])
+def test_a_shard_that_is_restored_while_a_batch_is_computed_gets_its_gradients(
+    several: Config, tmp_path: Path, engine: str
+) -> None:
+    """Law: copies that the restoration drops are fetched anew; with no staleness the bits are those without copies."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n10,trainer1,forward\n11,ps1,regroup\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2, cache__staleness=0)
+    config = changed(config, cache__max_rows=130)
+    runs.run(changed(config, engine="local"), tmp_path / "none")
+    runs.run(changed(config, engine=engine, cache__mode="stale"), tmp_path / "stale")
+    assert compare_records(tmp_path / "none", tmp_path / "stale", ignored={"cache", "config_hash", "settings"}) == []
+
+
 PLAIN, AHEAD = ("none", "cpr_mfu", "sync"), ("lookahead", "full", "async")
 STALE = ("stale", "partial", "async")
 
