@@ -88,7 +88,9 @@ class JobPool:
         if found := [cell for cell in cells if cell.run_dir.name in living]:
             jobs = [living[cell.run_dir.name] for cell in found]
             watch(found, jobs, f"{len(found)} of {len(cells)} cells have a job already")
-        for array in arrays(self._name, [cell for cell in cells if cell not in found], slurm.most_in_an_array()):
+        for array in arrays(
+            self._name, [cell for cell in cells if cell.run_dir.name not in living], slurm.most_in_an_array()
+        ):
             for cell in array.cells:
                 write_config(cell)
             jobs = slurm.submit(array)
