@@ -158,7 +158,13 @@ def plain(frame: Frame) -> Frame:
 
 def swept_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Dotted config keys that differ between cells, are settings, and have no column of their own."""
-    return _swept([flatten(config) for config in configs])
+    return _swept([_flat(config) for config in configs])
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config by dotted key, with the law's name as ``trace.law``."""
+    flat = flatten(config)
+    return {"trace.law" if key == "trace.law.name" else key: value for key, value in flat.items()}
 
 
 def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -168,8 +174,8 @@ def _swept(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
     if key in NOT_SWEPT or not is_setting(key):
         return False
-    # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
-    owner = "profile.name" if key.startswith("profile.") else ""
+    # A constant of a profile or a law follows from its name, unless others of the same name differ in it.
+    owner = "profile.name" if key.startswith("profile.") else "trace.law" if key.startswith("trace.law.") else ""
     flats = [flat for flat in flats if key in flat]  # other strategies lack an option
     values = {(flat.get(owner), repr(flat.get(key))) for flat in flats}
     return len(values) > len({flat.get(owner) for flat in flats})
@@ -181,7 +187,7 @@ def _plain(value: Any) -> Any:
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a run that follow from its resolved config, nested or flat: seed, strategy, trace and others."""
-    flat = flatten(config)
+    flat = _flat(config)
     path, law, window, seed = (flat.get(f"trace.{key}") for key in ("path", "law", "window", "seed"))
     trace = trace_name(path, law, window, flat.get("seed", 0) if seed is None else seed)
     return {
@@ -199,7 +205,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 def _flat_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
     try:
         verify(RunDir(run_dir), ["config.yaml"])
-        return flatten(read_config(run_dir))
+        return _flat(read_config(run_dir))
     except StoreError as error:
         return error
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.traces.generate import generate
-from harness.traces.regime import PRESETS, generate_preset
-from harness.traces.spec import GeneratorSpec
+from harness.config.laws import LAWS, PUBLISHED, Law
+from harness.config.profiles import PROFILES
+from harness.traces.draw import draw
 from harness.traces.trace import Trace
 
 SEED = 20210405
@@ -134,9 +134,14 @@ def empty(seed: int = SEED) -> str:
     return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
 
 
-def preset(name: str, seed: int = SEED) -> str:
-    """A regime of harness/traces/regime.py: a trace with as many failures as are to be expected of it."""
-    return _generated(generate_preset(name, seed, is_typical=True))
+def _draw(law: Law, profile: str, seed: int, *, is_typical: bool = False) -> str:
+    emulated = PROFILES[profile]
+    return _generated(draw(law, emulated, emulated.num_ps, seed, is_typical=is_typical))
+
+
+def published(name: str, seed: int = SEED) -> str:
+    """A law of harness/config/laws.py: a trace with as many failures as are to be expected of it."""
+    return _draw(LAWS[name], "poster50" if name == "poster50" else "cpr56", seed, is_typical=True)
 
 
 NUM_DRAWS = 5
@@ -144,12 +149,12 @@ NUM_DRAWS = 5
 
 def poisson(number: int, seed: int = SEED) -> str:
     """Draw ``number`` of failures of one of four ranks every 5.6 h on average, the rate of profile busy."""
-    return _generated(generate(GeneratorSpec(mtbf_h=5.6, ranks=BUSY_NUM_PS, length_h=56.0), seed + number))
+    return _draw(LAWS["exponential"], "busy", seed + number)
 
 
 def cpr56(number: int, seed: int = SEED) -> str:
     """Draw ``number`` of CPR's emulation: two failures of one of eight ranks in 56 h."""
-    return _generated(generate_preset("cpr56", seed + number, is_typical=True))
+    return _draw(LAWS["cpr56"], "cpr56", seed + number, is_typical=True)
 
 
 def _generated(trace: Trace) -> str:
@@ -181,7 +186,7 @@ TRACES: dict[str, Callable[[int], str]] = {
     "phases.csv": phases,
     "faults.csv": faults,
     "empty.csv": empty,
-    **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
+    **{f"preset-{name}.csv": partial(published, name) for name in PUBLISHED},
     **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},
     **{f"cpr56-{number}.csv": partial(cpr56, number) for number in range(NUM_DRAWS)},
 }

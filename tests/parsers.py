@@ -37,9 +37,9 @@ from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
 from harness.record.rundir import RunDir, read_config, verify
 from harness.store import FileRecord, FileStore, Manifest, ResumePoint, read_state, write_state
+from harness.traces.draw import draw
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.importers.findings import LogFormat
-from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
 from harness.wandb.facts import facts_of, mark_sent, read_facts, sent_marker
 from harness.wandb.history import History
@@ -246,7 +246,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.stat().st_size < 2000)
 _OVERRIDES = (
     "strategy.name=cpr_mfu", "strategy.r=0.125", "trainer.batch_size=64", "seed=3", "cluster.num_ps=4", "out=runs/x",
-    "trace.law=at:7+14", "cluster.spares=1", "wandb.mode=offline",
+    "trace.law={model: at, hours: [7, 14]}", "cluster.spares=1", "wandb.mode=offline",
     "profile=busy", "profile.job_h=30.5", "save.mode=async", "engine=rpc", "cache={mode: lookahead, lookahead: 10}",
     "model.top_mlp=[64, 1]", "data.max_train_samples=null", "eval.points=4", "name=x",
 )  # fmt: skip
@@ -277,7 +277,11 @@ def _base_config() -> bytes:
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 _TRACES = sorted(path for path in (ROOT / "failure_traces").glob("*.csv") if path.stat().st_size < 4000)
-_LAWS = ("exponential", "fixed:2", "fixed:5@7.5", "at:7+14", "fit:failure_traces/busy.csv", "llama3")
+_LAWS = (
+    *("exponential", "llama3", "{base: spot_p3, mtbf_h: 3}", "{model: fixed, number: 5, within_h: 7.5}"),
+    *("{model: at, hours: [7, 14]}", "{model: fit, trace: failure_traces/busy.csv}"),
+    "{model: weibull, shape: 0.7, group_probability: 0.5, group_sizes: [[2, 3], [4, 1]]}",
+)
 
 
 def _trace(rng: Rng) -> bytes:
@@ -304,10 +308,12 @@ def _as_written(trace: Trace) -> list[Any]:
 
 
 def _read_law(path: Path) -> None:
-    law, job = path.read_bytes().decode(errors="surrogateescape"), made_config().emulated
-    trace = draw(law, job, 8, seed=1)
-    assert [e.hour for e in trace.entries] == sorted(e.hour for e in trace.entries if job.job_h >= e.hour >= 0)
-    same(draw(law, job, 8, seed=1), trace)
+    config = load_config(None, [f"trace.law={path.read_bytes().decode(errors='surrogateescape')}"])
+    law, job = config.trace.law, config.emulated
+    if law is not None:
+        trace = draw(law, job, 8, seed=1)
+        assert [e.hour for e in trace.entries] == sorted(e.hour for e in trace.entries if job.job_h >= e.hour >= 0)
+        same(draw(law, job, 8, seed=1), trace)
 
 
 def _read_log(format: str, path: Path) -> None:

@@ -251,7 +251,7 @@ def _axes(keys: Sequence[str], settings: Sequence[tuple[Any, ...]]) -> tuple[str
 
 
 def natural(value: Any) -> list[str | float]:
-    """A sort key: numbers, also those inside of texts, are in numeric order (``fixed:2`` before ``fixed:16``)."""
+    """A sort key: numbers, also those inside of texts, are in numeric order (``fixed2`` before ``fixed16``)."""
     if isinstance(value, int | float):
         return ["", float(value)]
     parts = re.split(r"(\d+(?:\.\d+)?)", str(value))

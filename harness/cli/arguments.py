@@ -3,8 +3,7 @@
 import argparse
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,47 +51,15 @@ class Parser(argparse.ArgumentParser):
 
 
 class WordParser(Parser):
-    """The parser of a command that may take ``key=value`` words.
-
-    Options of older versions (``--mtbf-h 4``) are read as words (``mtbf_h=4``), since headers of traces contain them.
-    """
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().parse_known_args(self._as_words(args) if self._has_words else args, namespace)
+    """The parser of a command that may take ``key=value`` words, each of which its help describes."""
 
     def format_help(self) -> str:
         """The help of argparse and, for a command that takes words, of each word (imports for most of a second)."""
-        if self._has_words:
-            from harness.cli.trace_commands import words_of  # noqa: PLC0415
+        if any(action.dest == "words" for action in self._actions):
+            from harness.cli.trace_commands import words_of_import  # noqa: PLC0415
 
-            self.description = f"{self.description}\n\nwords:\n{words_of(self.prog.rpartition(' ')[2])}"
+            self.description = f"{self.description}\n\nwords:\n{words_of_import()}"
         return super().format_help()
-
-    @property
-    def _has_words(self) -> bool:
-        return any(action.dest == "words" for action in self._actions)
-
-    def _as_words(self, arguments: Sequence[str]) -> list[str]:
-        """``arguments`` with the words last, so that FILE may stand anywhere among them."""
-        others: list[str] = []
-        words: list[str] = []
-        rest = iter(arguments)
-        for argument in rest:
-            name, equals, value = argument.partition("=")
-            key = name.removeprefix("--").replace("-", "_")
-            if action := self._option_string_actions.get(name):
-                others += [argument, *(() if equals or action.nargs == 0 else islice(rest, 1))]
-            elif not name.startswith("--"):
-                (words if equals and name.isidentifier() else others).append(argument)
-            elif key in _BARE and not equals:
-                words.append(_BARE[key])
-            else:
-                words.append(f"{_FORMER.get(key, key)}={value if equals else next(rest, '')}")
-        return [*others, *words]
-
-
-_BARE = {"strict": "strict=true", "typical": "typical=true", "no_repairs": "repairs=false"}
-_FORMER = {"length": "length_h", "stretch": "stretch_h"}
 
 
 def pair(text: str) -> tuple[str, str]:

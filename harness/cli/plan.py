@@ -15,7 +15,8 @@ from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
-from harness.config.experiment import load_each
+from harness.config.experiment import load_config, load_each
+from harness.config.laws import GIVEN, LAWS, Law
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.config.words import suggest
@@ -25,12 +26,12 @@ from harness.core.errors import ConfigError
 from harness.core.plans import Costs
 from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, StrategyOptions, make_strategy
 from harness.model.models import footprint
-from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all, spec_of
+from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all
 from harness.planning.simulate import SaveSizes
+from harness.traces.draw import spec_of
 from harness.traces.gaps import longest_repairs, observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks, with_profile_of_trace
 from harness.traces.mismatch import mismatches
-from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
@@ -44,10 +45,10 @@ _LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the 
 
 def plan(options: argparse.Namespace) -> None:
     """Print the recommendation; with --simulate also the spread, with --figure also write a figure."""
-    configs, costs, source = _subject(options.subject, options.overrides, options.mapping)
+    configs, law, costs, source = _subject(options.subject, options.overrides, options.mapping)
     config = configs.get("cpr_mirror", configs["cpr_mfu"])  # with the mirror's share, where that is asked for
-    spec = spec_of(costs, model=options.model, shape=options.shape)
-    _check(options, costs)
+    _check(options, law, costs)
+    spec = spec_of(law, costs.mtbf_h, costs.ranks_per_failure, ranks=costs.num_ps, job_h=costs.job_h)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
     assert isinstance(config.strategy, CprPriority.Options)
     trainer, model = config.trainer, config.model
@@ -76,7 +77,7 @@ def plan(options: argparse.Namespace) -> None:
         strategies = [each.strategy for each in configs.values()]
         with amount_progress("simulate") as progress:
             spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
-        console.show(_spread_table(spreads, options.simulate, spec, job.clock))
+        console.show(_spread_table(spreads, options.simulate, law, job.clock))
         console.say(f"strategy.name=NAME adds a row: {', '.join(_others(configs))}")
     if options.figure is not None:
         from analysis.figures import write_plan_figure
@@ -85,12 +86,12 @@ def plan(options: argparse.Namespace) -> None:
         console.say(f"figure: {options.figure}")
 
 
-def _check(options: argparse.Namespace, costs: Costs) -> None:
+def _check(options: argparse.Namespace, law: Law, costs: Costs) -> None:
     """Raises ConfigError for options that exclude each other, before anything is computed or printed."""
     if options.simulate == 1:
         raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
-    if options.simulate is None and (options.model, options.shape) != ("exponential", None):
-        raise ConfigError("--model, --shape: these describe simulated traces; add --simulate K")
+    if law.model in GIVEN:
+        raise ConfigError(f"trace.law.model: expected a law of gaps, got {law.model}, with given failures")
     if options.figure is not None:
         from analysis.figures import check_plan_figure
 
@@ -100,11 +101,13 @@ def _check(options: argparse.Namespace, costs: Costs) -> None:
 # --- the profile or trace ---------------------------------------------------------------------------------------------
 
 
-def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
-    """The configuration of each strategy by name, the job's cost constants, and a line that names their source.
+def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tuple[dict[str, Config], Law, Costs, str]:
+    """The configuration of each strategy by name, the law of simulated traces, the job's costs, and a line on them.
 
     ``name``: a profile or a trace file. ``mapping``: overrides for a trace only. Raises ConfigError, TraceError.
     """
+    laws = [word for word in overrides if word.startswith("trace.law")]
+    law = load_config(None, laws).trace.law or LAWS["exponential"]
     if name in PROFILES:
         if mapping:
             raise ConfigError(f"--window, --stretch: expected a trace file (TRACE.csv) to map, got profile {name}")
@@ -113,7 +116,8 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
         costs = _costs(config)
         source, where = f"profile {config.emulated.name}", ""
     elif name.endswith(".csv") or Path(name).exists():
-        configs = _load([*overrides, "trace.law=", f"trace.path={json.dumps(name)}", *mapping])
+        others = [word for word in overrides if word not in laws]  # a run has a law or a file
+        configs = _load([*others, f"trace.path={json.dumps(name)}", *mapping])
         config = configs["cpr_mfu"]
         trace = job_trace(config)
         assert trace is not None, "its path is given"
@@ -131,7 +135,7 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
             f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "
             f"got {costs.ranks_per_failure:g}"
         )
-    return configs, costs, f"{source}: {_facts(costs)}"
+    return configs, law, costs, f"{source}: {_facts(costs)}"
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
@@ -271,10 +275,9 @@ def _ranks(number: float) -> str:
     return f"N {number:.3g} PS ranks" if number >= 1 else "N any number of PS ranks"
 
 
-def _spread_table(spreads: Sequence[Spread], num_traces: int, spec: GeneratorSpec, clock: FailureClock) -> Table:
-    law = spec.model + (f" after {spec.like}" if spec.like else "")
-    law += ", on the wall clock" * (clock == "wall")
-    title = f"{num_traces:,} traces ({law}), means with 95 % confidence intervals"
+def _spread_table(spreads: Sequence[Spread], num_traces: int, law: Law, clock: FailureClock) -> Table:
+    clocked = ", on the wall clock" * (clock == "wall")
+    title = f"{num_traces:,} traces ({law.name}{clocked}), means with 95 % confidence intervals"
     columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
     return _table(title, columns, map(_spread_row, spreads))
 

@@ -4,48 +4,33 @@ import argparse
 from pathlib import Path
 
 from harness.cli import console
-from harness.config.words import Parameters, explained, read_words
-from harness.core.errors import TraceError
-from harness.files import expanded, write_text
-from harness.traces.generate import generate
+from harness.config.experiment import load_config
+from harness.core.errors import ConfigError, TraceError
+from harness.files import write_text
+from harness.traces.draw import draw
 from harness.traces.importers import doubts as log_doubts
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat, counted
-from harness.traces.learn import doubts, spec_of_model
+from harness.traces.importers.words import Parameters, explained, read_words
+from harness.traces.learn import doubts
 from harness.traces.mapping import MapSpec, map_log
-from harness.traces.regime import generate_preset
-from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace, to_text
 
-
-class Draw(Parameters):
-    """The words that choose one draw of a law."""
-
-    preset: str | None = None
-    """A published regime, instead of the words of a law: cpr56, poster50, llama3, infinitehbd, lanl20 or spot_p3."""
-    seed: int = 0
-    """The same words and seed give the same file."""
-    typical: bool = False
-    """Whether to take the first trace of the seed that has the expected number of failures, rounded."""
+_WORDS: tuple[type[Parameters], ...] = (LogFormat, MapSpec)
 
 
-_WORDS: dict[str, tuple[type[Parameters], ...]] = {
-    "import": (LogFormat, MapSpec),
-    "generate": (Draw, GeneratorSpec),
-}
-
-
-def words_of(name: str) -> str:
-    """The help text about the ``key=value`` words of a command."""
-    return "\n".join(line for model in _WORDS[name] for line in explained(model))
+def words_of_import() -> str:
+    """The help text about the ``key=value`` words of `trace import`."""
+    return "\n".join(line for model in _WORDS for line in explained(model))
 
 
 def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
-    how, mapping = read_words(_WORDS["import"], options.words)
-    spec = MapSpec(**mapping)
-    log = read_log(options.file, LogFormat(**how))
+    how, spec = read_words(_WORDS, options.words)
+    assert isinstance(how, LogFormat)
+    assert isinstance(spec, MapSpec)
+    log = read_log(options.file, how)
     trace = map_log(log, spec)
     _show_import(log, trace)
     for doubt in log_doubts(log, is_from_start=spec.from_ is None and spec.window is None):
@@ -54,23 +39,16 @@ def import_log(options: argparse.Namespace) -> int:
 
 
 def generate_trace(options: argparse.Namespace) -> int:
-    """Generate a trace from parameters, another trace or a preset."""
-    draw, law = read_words(_WORDS["generate"], options.words)
-    learned_from = expanded(law.get("model", "").partition(":")[2])
-    _refuse_to_overwrite(options.out, Path(learned_from) if learned_from else None, force=options.force)
-    draw = Draw(**draw)
-    if draw.preset is not None:
-        if law:
-            raise TraceError(
-                f"preset: expected no word that the preset sets, got {', '.join(law)}; leave out one or the other"
-            )
-        trace = generate_preset(draw.preset, draw.seed, is_typical=draw.typical)
-    else:
-        asked = {name: value for name, value in law.items() if name != "model"}
-        spec = spec_of_model(law.get("model", ""), asked) or GeneratorSpec(**law)
-        for doubt in doubts(read_trace(Path(learned_from)), spec.per) if learned_from else ():
-            console.note(f"note: {learned_from}: {doubt}")
-        trace = generate(spec, draw.seed, is_typical=draw.typical)
+    """Write the trace that a run with these keys draws."""
+    config = load_config(None, options.overrides)
+    law = config.trace.law
+    if law is None:
+        raise ConfigError("trace.law: expected the law of the trace, such as trace.law=exponential, got none")
+    learned_from = None if law.trace is None else Path(law.trace)
+    _refuse_to_overwrite(options.out, learned_from, force=options.force)
+    trace = draw(law, config.emulated, config.num_ps, config.trace_seed, is_typical=options.typical)
+    for doubt in doubts(read_trace(learned_from), law.per) if learned_from else ():
+        console.note(f"note: {learned_from}: {doubt}")
     return _write(options, trace)
 
 

@@ -6,10 +6,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, part_keys, unknown
+from harness.config.keys import (
+    complaint,
+    group_keys,
+    leaf_keys,
+    names_of,
+    no_option,
+    option_keys,
+    part_keys,
+    unknown,
+)
 from harness.config.model import Config
-from harness.config.profiles import PROFILES
 from harness.config.settings import CLAIM, GRIDS, Setting
+from harness.config.words import options_of
 from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.errors import ConfigError
 
@@ -103,11 +112,14 @@ def _settings_of(values: Mapping[str, Any], prefix: str) -> Iterator[Setting]:
 
 
 def _constants(setting: Setting) -> list[Setting]:
-    """A profile that an axis gives as a mapping, as one setting per constant; any other setting unchanged."""
-    if setting.key != "profile" or not isinstance(setting.value, dict):
+    """A group with names that an axis gives as a mapping, as a setting for each key; any other setting unchanged."""
+    if setting.key not in leaf_keys().keys() & group_keys() or not isinstance(setting.value, dict):
         return [setting]
-    default = replace(setting, value=Config().emulated.name)
-    return [default, *(replace(setting, key=f"profile.{key}", value=value) for key, value in setting.value.items())]
+    default = replace(setting, value=names_of(setting.key)[0])
+    return [
+        default,
+        *(replace(setting, key=f"{setting.key}.{key}", value=value) for key, value in setting.value.items()),
+    ]
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:
@@ -117,22 +129,23 @@ def tree(settings: Iterable[Setting]) -> dict[str, Any]:
     """
     root: dict[str, Any] = {}
     for setting in settings:
-        if setting.key in group_keys() or setting.key == "profile.base":
+        if setting.key in group_keys() or setting.key.endswith(".base"):
             _check_group(setting)
-        group, _, leaf = setting.key.rpartition(".")
+        *groups, leaf = setting.key.split(".")
         target = root
-        if group:
-            inner = root.get(group, {})
-            target = {"base": inner} if isinstance(inner, str) else dict(inner)
-            root[group] = target
+        for group in groups:
+            inner = target.get(group)
+            target[group] = {"base": inner} if isinstance(inner, str) else dict(inner or {})
+            target = target[group]
         target[leaf] = setting.value
     return root
 
 
 def _check_group(setting: Setting) -> None:
-    key, value = setting.key, setting.value
-    if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
-        raise ConfigError(at(setting, complaint(key, value)))
+    group, value = setting.key.removesuffix(".base"), setting.value
+    is_null = value is None and {"type": "null"} in options_of(leaf_keys().get(setting.key, {}))
+    if value not in names_of(group) and not is_null:
+        raise ConfigError(at(setting, complaint(setting.key, value)))
 
 
 def _tuples(value: Any) -> Any:
@@ -145,21 +158,24 @@ def _tuples(value: Any) -> Any:
 def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
     given = {setting.key: setting for setting in settings}
     for problem in error.errors():
-        if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
-            continue
-        parts = [str(part) for part in problem["loc"] if part != "Profile"]
+        parts, message = [str(part) for part in problem["loc"]], problem["msg"].removeprefix("Value error, ")
         part = None
         if parts and parts[0] in CHOICES:  # the name that chose the options stands second; without it, it is at fault
             part = parts[1] if len(parts) > 1 else None
             parts[1:2] = [] if part else ["name"]
-        key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
-        if key is None:  # found by a validator that looks at several keys
-            yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
+        if problem["type"] == "value_error" and ".".join(parts) in group_keys():  # of several keys of a group
+            sentence = ".".join([*parts, message])
+            key = sentence.partition(":")[0]
+            yield at(given[key], sentence) if key in given else sentence
+            continue
+        key = next((k for k in (".".join(parts[:n]) for n in range(len(parts), 0, -1)) if k in given), None)
+        if key is None:  # found by a validator of the whole configuration
+            yield f"{'.'.join(parts)}: {message}".removeprefix(": ")
         elif problem["type"] == "extra_forbidden":  # in nested mappings of a caller
             dotted = f"{key}: expected a mapping in a mapping, got a dotted key"
             yield at(given[key], no_option(key, [part]) if part else dotted)
         elif problem["type"] == "path":
-            yield at(given[key], f"{key}: {problem['msg']}")
+            yield at(given[key], f"{key}: {message}")
         else:
             yield at(given[key], complaint(key, given[key].value, part))
 

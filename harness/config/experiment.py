@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.build import at, build, fitted, refuse_unknown, tree
-from harness.config.keys import IRRELEVANT, complaint, group_keys, is_irrelevant, list_keys, option_keys
+from harness.config.keys import IRRELEVANT, complaint, is_irrelevant, list_keys, option_keys
+from harness.config.laws import Law
 from harness.config.model import Config
+from harness.config.profiles import Profile
 from harness.config.settings import Setting, read_argument, read_settings, refuse_twice
 from harness.config.words import show
 from harness.core.choices import CHOICES
@@ -25,6 +27,7 @@ from harness.core.strategies import STRATEGIES
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
 _ALWAYS_SHOWN = ("engine", "strategy.name", "seed")  # in every slug
+_LAW = "trace.law"  # a name stands for all keys of the group
 _UNNAMED = ("plugins", "name", "wandb", "store", "jobs")  # in no name of a variant's folder
 
 
@@ -52,8 +55,8 @@ class Experiment:
     axes: tuple[str, ...] = ()
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of one run. ``overrides`` are ``key=value``. Raises ConfigError.
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of one run, of a file or (None) of ``overrides`` alone, as ``key=value``. Raises ConfigError.
 
     ``name`` and ``out`` default to the file's stem and ``runs/<stem>``.
     """
@@ -107,7 +110,7 @@ def load_experiment(
         ConfigError: one line per mistake, also for cells that differ only in keys that change no result.
         UserError: as ``cell_hash``.
     """
-    base, grids = read_settings(path, group_keys())
+    base, grids = read_settings(path)
     base, *grids = ([_scaled(s, samples_factor) for s in part] for part in [base, *(grids or [[]])])
     arguments = _arguments(overrides)
     base = _join(_defaults(path), [Setting(key="store.keep_finished", value=False, where=str(path))], base)
@@ -177,7 +180,7 @@ def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
     """All settings of one run; the command line's replace the file's. Raises ConfigError."""
     base: list[Setting] = []
     if path is not None:
-        settings, grids = read_settings(path, group_keys())
+        settings, grids = read_settings(path)
         if grids is not None:
             raise ConfigError(f"{path}: expected one configuration, got `grids:`; run it by `run.py grid {path}`")
         base = _join(_defaults(path), settings)
@@ -199,7 +202,7 @@ def _defaults(path: Path) -> list[Setting]:
 
 
 def _arguments(overrides: Sequence[str]) -> list[Setting]:
-    settings = [setting for argument in overrides for setting in read_argument(argument, group_keys())]
+    settings = [setting for argument in overrides for setting in read_argument(argument)]
     refuse_twice(settings)
     return settings
 
@@ -238,12 +241,12 @@ def _slug(config: Config, varied: Iterable[str]) -> str:
 def _words(config: Config, keys: Iterable[str]) -> list[str]:
     """The values of ``keys`` as parts of a file name, most of them after the key's name; null values are left out."""
     words: list[str] = []
-    for key in keys:
+    for key in dict.fromkeys(_LAW if key.startswith(_LAW) else key for key in keys):
         value = _value(config, key)
         if value is None:
             continue
-        if key == "profile":
-            text = config.emulated.name.replace("*", "+")
+        if isinstance(value, Profile | Law):
+            text = value.name.replace("*", "+")
         elif key in ("engine", "strategy.name"):
             text = value
         elif key == "trace.path":
@@ -255,11 +258,9 @@ def _words(config: Config, keys: Iterable[str]) -> list[str]:
 
 
 def _value(config: Config, key: str) -> Any:
-    if key == "profile.base":
-        return None  # the constants of the profile stand for it
     value: Any = config
     for attribute in key.split("."):
-        value = getattr(value, attribute, None)  # None: an option of another strategy
+        value = getattr(value, attribute, None)  # None: an option of another strategy, or the base of a profile
     return value
 
 

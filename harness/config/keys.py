@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness.config.model import BY_TRACE, NO_RESULT, Config
-from harness.config.profiles import PROFILES
 from harness.config.words import Schema, choices_of, describe, options_of, show, suggest
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
@@ -43,18 +42,18 @@ def schema() -> Schema:
 @cache
 def leaf_keys() -> dict[str, Schema]:
     """JSON schema of each key that takes a value, by dotted key."""
-    leaves = dict(_leaves(schema(), ""))
-    profile = schema()["$defs"]["Profile"]
-    leaves["profile"] = {"type": "string", "enum": sorted(PROFILES)}
-    leaves["profile.base"] = leaves["profile"]
-    leaves |= dict(_leaves(profile, "profile."))
-    return leaves
+    return dict(_leaves(schema(), ""))
 
 
 @cache
 def group_keys() -> frozenset[str]:
     """Dotted keys of the groups, which contain other keys."""
     return frozenset(key.rpartition(".")[0] for key in leaf_keys() if "." in key)
+
+
+def names_of(key: str) -> list[str]:
+    """The names that may stand for the group ``key``; empty for a group without names."""
+    return [name for option in options_of(leaf_keys().get(key, {})) for name in choices_of(option)]
 
 
 @cache
@@ -132,7 +131,10 @@ def explained(key: str) -> list[str]:
     lines: list[str] = []
     for name in keys:
         specs = [leaf_keys()[name], *leaf_keys()[name].get("anyOf", ())]  # an option of several parts may have several
-        defaults = dict.fromkeys(show(spec["default"]) for spec in specs if "default" in spec)
+        given = (spec["default"] for spec in specs if "default" in spec)
+        defaults = dict.fromkeys(
+            show(each["name"] if isinstance(each, dict) and "name" in each else each) for each in given
+        )
         lines.append(
             f"{_with_owners(name)}: {describe(specs[0])}" + f" (default: {' or '.join(defaults)})" * bool(defaults)
         )
@@ -146,12 +148,12 @@ def complaint(key: str, value: object, part: str | None = None) -> str:
 
     ``part``: the strategy or model of which ``key`` is an option.
     """
-    if key in group_keys() and key != "profile":
+    if key in group_keys() and key not in leaf_keys():
         inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
         return f"{key}: takes no value such as {show(value)}; it holds {inner}"
     spec = leaf_keys()[key] if part is None else _spec_of(key, part)
     sentence = f"{key}: {show(value)} is not {describe(spec)}"
-    if key == "profile":
+    if key in group_keys():
         sentence += ", nor a mapping with base: one of them"
     if isinstance(value, str) and _WORDS.fullmatch(value):
         return f"{sentence}; did you mean the list [{value.replace(' ', '')}]?"
@@ -171,10 +173,16 @@ def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
         inner = _resolve(spec)
         if "oneOf" in inner:
             inner = {"properties": _merged([_resolve(choice)["properties"] for choice in inner["oneOf"]])}
-        if "properties" in inner:
-            yield from _leaves(inner, f"{key}.")
-        else:
+        options = options_of(inner)
+        inside = [found for option in options if "properties" in (found := _resolve(option))]
+        if inside and len(options) > 1:  # a group with names
+            names = [option for option in options if "$ref" not in option]
+            yield key, {**inner, "anyOf": names}
+            yield f"{key}.base", names[0]
+        elif not inside:
             yield key, inner
+        for each in inside:
+            yield from _leaves(each, f"{key}.")
 
 
 def _merged(groups: list[dict[str, Schema]]) -> dict[str, Schema]:

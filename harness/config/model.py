@@ -8,18 +8,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, model_validator
 
-from harness.config.profiles import MAX_PS, Profile, resolved
-from harness.config.words import STRICT
+from harness.config.laws import NAMED_LAW, Law
+from harness.config.profiles import MAX_PS, NAMED_PROFILE, PROFILES, Profile
+from harness.config.words import STRICT, PathText
 from harness.core import model_options, strategies
 from harness.core.choices import CHOICES, CLIENT_NAMES, DEFAULTS, LAUNCHER_NAMES, OPTIMIZER_NAMES, STORE_NAMES, OneOf
 from harness.core.clock import FailureClock
-from harness.core.errors import ConfigError
 from harness.core.model_options import ModelOptions
 from harness.core.strategies import CprVanilla, StrategyOptions
-from harness.files import expanded
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
@@ -32,22 +30,6 @@ PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
-
-
-def _path(text: str) -> str:
-    try:
-        return expanded(text)
-    except ConfigError as error:
-        raise PydanticCustomError("path", "{what}", {"what": str(error)}) from error
-
-
-PathText = Annotated[str, AfterValidator(_path)]
-"""A path; ``~`` and environment variables in it are expanded."""
-
-
-def _law(text: str) -> str:
-    how, colon, file = text.partition(":")
-    return f"{how}{colon}{_path(file)}"
 
 
 class _Model(BaseModel):
@@ -208,11 +190,10 @@ class TraceConfig(_Model):
     path: PathText | None = None
     """A failure trace (failure_traces/README.md); null injects nothing. `{seed}` in the path stands for `seed`, so that
         each seed of a grid has a trace of its own."""
-    law: Annotated[str, AfterValidator(_law)] | None = None
-    """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
-        MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
-        hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.
-        `fit:TRACE.csv`, `empirical:TRACE.csv`: as `model=` of that command learns it."""
+    law: Annotated[Law | None, NAMED_LAW] = None
+    """A law of failures instead of a file: each `trace.seed` draws a trace of its own. Its name, or a mapping with
+        `base: NAME` and the keys that differ, as `{model: fixed, number: 5}`. `exponential`: the profile's MTBF and
+        ranks per failure, and the base of laws that name none (docs/TRACES.md)."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """Seed of what is random about the trace: the draw of a `law`, a `random` window, the ranks of entries that give
         only a count. null: the value of `seed`, so that each seed of a grid has its own trace; an axis `trace.seed`
@@ -248,7 +229,7 @@ class TraceConfig(_Model):
     def _has_one_source(self) -> "TraceConfig":
         for name, value in (("path", self.path), ("window", self.window), ("stretch", self.stretch or None)):
             if self.law is not None and value is not None:
-                raise ValueError(f"{name}: expected none with trace.law={self.law}, got {value}")
+                raise ValueError(f"{name}: expected none with a trace.law ({self.law.name}), got {value}")
         if self.inject == "wall" and self.clock == "wall":
             raise ValueError(
                 "inject: expected boundary with trace.clock=wall, got wall; seconds read no emulated clock"
@@ -259,7 +240,7 @@ class TraceConfig(_Model):
 
 
 def trace_name(path: str | None, law: str | None, window: str | None, seed: int) -> str | None:
-    """:attr:`Config.trace_name` from ``trace.path``, ``trace.law``, ``trace.window`` and the trace's seed."""
+    """:attr:`Config.trace_name` from ``trace.path``, the law's name, ``trace.window`` and the trace's seed."""
     if (name := name_of_draws(path, law, window)) is not None:
         return f"{name}-{seed}"
     return None if path is None else Path(path).stem
@@ -267,12 +248,7 @@ def trace_name(path: str | None, law: str | None, window: str | None, seed: int)
 
 def name_of_draws(path: str | None, law: str | None, window: str | None) -> str | None:
     """The part of ``trace_name`` before the seed, if the trace is drawn (a law or a random window); else None."""
-    if law is not None:
-        how, colon, file = law.partition(":")
-        if how in {"fixed", "at"}:
-            return f"{how}{file}"
-        return f"{how}_{Path(file).stem}" if colon else how
-    return Path(path).stem if path is not None and window == "random" else None
+    return law or (Path(path).stem if path is not None and window == "random" else None)
 
 
 class StoreConfig(_Model):
@@ -376,7 +352,7 @@ class Config(_Model):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial values, the data order and the sub-sampling."""
     engine: Annotated[EngineName, NO_RESULT] = "local"
-    profile: Profile | str = "cpr56"
+    profile: Annotated[Profile, NAMED_PROFILE] = PROFILES["cpr56"]
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ. `from_trace`: MTBF and
     ranks per failure of the trace, the others as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
     data: DataConfig = DataConfig()
@@ -399,7 +375,7 @@ class Config(_Model):
     def _resolve(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        values = {**values, "profile": resolved(values.get("profile", "cpr56"))}
+        values = {**values}
         for group, name in DEFAULTS.items():
             if isinstance(own := values.get(group), dict):
                 values[group] = {"name": name, **own}
@@ -412,7 +388,6 @@ class Config(_Model):
     @property
     def emulated(self) -> Profile:
         """The profile with all its constants."""
-        assert isinstance(self.profile, Profile)
         return self.profile
 
     @property
@@ -434,4 +409,5 @@ class Config(_Model):
     @property
     def trace_name(self) -> str | None:
         """Name of the trace: its file without suffix, or its law; then the seed if drawn. None without a trace."""
-        return trace_name(self.trace.path, self.trace.law, self.trace.window, self.trace_seed)
+        law = self.trace.law and self.trace.law.name
+        return trace_name(self.trace.path, law, self.trace.window, self.trace_seed)

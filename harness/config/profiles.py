@@ -1,9 +1,10 @@
 """Constants of emulated clusters, in hours; the source of each number is noted beside it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from harness.config.bases import Named
 from harness.config.words import STRICT
 from harness.core.plans import LoadPrice
 
@@ -101,31 +102,18 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def resolved(profile: object) -> object:
-    """The profile for a value of key ``profile``: a name, or a mapping of ``base: NAME`` and the constants that differ.
-
-    If constants differ, the result is a mapping of all constants, not validated yet. Any other value is returned as it
-    is. Raises ValueError for an unknown name, for constants that exclude each other, and for one that needs another.
-    """
-    if isinstance(profile, str):
-        profile = {"base": profile}
-    if not isinstance(profile, dict):
-        return profile
-    base = str(profile.get("base", "cpr56"))
-    if base not in PROFILES:
-        raise ValueError(f"profile: unknown profile {base!r}; expected one of {', '.join(sorted(PROFILES))}")
-    changed = {key: value for key, value in profile.items() if key != "base"}
-    if not changed:
-        return PROFILES[base]
+def _merged(base: str, changed: dict[str, Any]) -> dict[str, Any]:
+    """All constants of a profile. Raises ValueError for some that exclude or need others."""
     merged = {**PROFILES[base].model_dump(), "name": f"{base}*", **changed}
     both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
     # A mapping of all constants is a config read back.
     if merged["from_trace"] and both and changed.keys() < Profile.model_fields.keys():
-        raise ValueError(
-            f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
-        )
+        raise ValueError(f"from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one")
     if merged["snapshot_gbps"] is not None and merged["network_gbps"] is None:
         raise ValueError(
-            "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
+            "snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
         )
     return merged
+
+
+NAMED_PROFILE = Named(PROFILES, _merged)

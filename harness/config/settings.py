@@ -1,10 +1,10 @@
 """Settings with their places, from YAML files and ``key=value`` words of the command line."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.config.keys import group_keys, leaf_keys
 from harness.config.yaml_file import Document, read_yaml
 from harness.core.errors import ConfigError, printable
 
@@ -22,10 +22,10 @@ class Setting:
     argument: str | None = None  # that gave it, e.g. ``trainer.batch_size=64``; None for a file
 
 
-def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], list[list[Setting]] | None]:
+def read_settings(path: Path) -> tuple[list[Setting], list[list[Setting]] | None]:
     """All settings of the YAML file ``path``, with dotted keys, and the mappings under ``grids:`` (None if absent).
 
-    ``groups``: the dotted keys whose mappings are flattened; any other mapping is a value. Raises ConfigError.
+    Mappings of groups of keys are flattened; any other mapping is a value. Raises ConfigError.
     """
     document = read_yaml(path)
     settings = {key: value for key, value in document.value.items() if key not in (CLAIM, GRIDS)}
@@ -36,31 +36,29 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
     if wrong or grids == []:
         where = document.find((GRIDS, *wrong[:1]))[1]
         raise ConfigError(f"{where}: grids: expected a list of mappings, e.g. `- {{seed: [0, 1]}}`")
-    found = [_settings(document, settings, groups)]
-    found += [_settings(document, grid, groups, "", (GRIDS, n)) for n, grid in enumerate(grids)]
+    found = [_settings(document, settings)]
+    found += [_settings(document, grid, "", (GRIDS, n)) for n, grid in enumerate(grids)]
     for group in found:
         refuse_twice(group)
     return found[0], found[1:] or None
 
 
-def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
+def read_argument(argument: str) -> list[Setting]:
     """The settings of the command-line argument ``key=value``. The value is YAML; empty is null. Raises ConfigError."""
     (key, equals, text), shown = argument.partition("="), printable(argument, 80)
     if not equals or not key.strip():
         raise ConfigError(f"{shown} on the command line: expected the form key=value")
     document = Document(text.encode(errors="surrogatepass"), f"{shown} on the command line")
-    found = _settings(document, document.value, groups, key.strip())
+    found = _settings(document, document.value, key.strip())
     return [replace(each, where="command line", argument=shown) for each in found]
 
 
-def _settings(
-    document: Document, value: Any, groups: Collection[str], key: str = "", path: tuple[Any, ...] = ()
-) -> list[Setting]:
+def _settings(document: Document, value: Any, key: str = "", path: tuple[Any, ...] = ()) -> list[Setting]:
     """The settings at and below ``key``, whose value is at ``path`` in the document. A group without keys has none."""
-    if isinstance(value, dict) and (not key or key in groups):
+    if isinstance(value, dict) and (not key or key in group_keys()):
         inner = ((f"{key}.{name}".lstrip("."), each, (*path, name)) for name, each in value.items())
-        return [found for name, each, at in inner for found in _settings(document, each, groups, name, at)]
-    is_empty_group = key in groups and value is None
+        return [found for name, each, at in inner for found in _settings(document, each, name, at)]
+    is_empty_group = value is None and key in group_keys() - leaf_keys().keys()
     return [] if is_empty_group else [Setting(key=key, value=value, where=document.find(path)[1])]
 
 

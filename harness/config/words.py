@@ -1,18 +1,15 @@
-"""Descriptions of expected values, and parameters of traces as ``key=value`` words of the command line.
-
-The key of a word is a field's name without a trailing ``_`` (``from_``). Each mistake is one line of a TraceError: the
-key, what was expected, and what was given.
-"""
+"""Descriptions of expected values, suggestions for misspelt names, and settings of pydantic models."""
 
 import difflib
 import json
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
-from harness.core.errors import TraceError
+from harness.core.errors import ConfigError
+from harness.files import expanded
 
 Schema = dict[str, Any]
 """A JSON schema."""
@@ -68,83 +65,15 @@ def suggest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) 
     return f"; did you mean {' or '.join(shown(names[name]) for name in found)}?{note}" if found else ""
 
 
-class Parameters(BaseModel):
-    """Base class of parameters, validated when made. Raises TraceError with one line per mistake."""
-
-    model_config = STRICT
-    no_words: ClassVar[Collection[str]] = ()
-    """Fields that a word cannot set."""
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            cls = type(self)
-            lines = (_complaint(cls, str(one["loc"][0]), values.get(str(one["loc"][0]))) for one in error.errors())
-            raise TraceError("\n".join(dict.fromkeys(lines))) from None
-
-    def changed(self, **changes: Any) -> Self:
-        """A copy with ``changes``, validated. Raises TraceError."""
-        return type(self)(**{**dict(self), **changes})
+def _path(text: str) -> str:
+    try:
+        return expanded(text)
+    except ConfigError as error:
+        raise PydanticCustomError("path", "{what}", {"what": str(error)}) from error
 
 
-def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list[dict[str, Any]]:
-    """For each of ``models``, whose keys are distinct, the values that the ``key=value`` words give, by field name.
-
-    Raises:
-        TraceError: one line for each word without ``=``, unknown key, repeated key, or invalid value.
-    """
-    known = {key: model for model in models for key in keys_of(model)}
-    values: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            mistakes.append(f"{word}: expected key=value{suggest(key, known)}")
-        elif key not in known:
-            hint = suggest(key, known) or f"; expected one of {', '.join(known)}"
-            mistakes.append(f"unknown key {key}{hint}")
-        elif key in values:
-            mistakes.append(f"{key}: expected one value, got {show(values[key])} and {show(text)}")
-        else:
-            annotation = known[key].model_fields[keys_of(known[key])[key]].rebuild_annotation()
-            adapter = TypeAdapter[Any](annotation, config=ConfigDict(allow_inf_nan=False))
-            try:
-                values[key] = adapter.validate_python(text)
-            except ValidationError:
-                mistakes.append(_complaint(known[key], keys_of(known[key])[key], text))
-    if mistakes:
-        raise TraceError("\n".join(mistakes))
-    return [{name: values[key] for key, name in keys_of(model).items() if key in values} for model in models]
-
-
-def keys_of(model: type[Parameters]) -> dict[str, str]:
-    """The field name by the key of its word, for fields that words may give."""
-    return {name.rstrip("_"): name for name in model.model_fields if name not in model.no_words}
-
-
-def explained(model: type[Parameters]) -> Iterator[str]:
-    """Lines of help on each word of ``model``: its values, default and meaning."""
-    specs = model.model_json_schema()["properties"]
-    for key, name in keys_of(model).items():
-        default = specs[name].get("default")
-        shown = "" if default in (None, [], "") else f" (default: {str(default).lower()})"
-        yield f"  {key}=  {_expected(specs[name])}{shown}"
-        yield from textwrap.wrap(
-            specs[name].get("description", ""), 106, initial_indent=" " * 8, subsequent_indent=" " * 8
-        )
-
-
-def _complaint(model: type[Parameters], name: str, value: object) -> str:
-    """An error sentence on ``value``, which is invalid for the field ``name``, or on the unknown field ``name``."""
-    if name not in model.model_fields:
-        return f"unknown key {name}{suggest(name, keys_of(model))}"
-    expected = _expected(model.model_json_schema()["properties"][name])
-    return f"{name.rstrip('_')}: expected {expected}, got {'nothing' if value is None else show(value)}"
-
-
-def _expected(spec: dict[str, Any]) -> str:
-    return describe(spec).removesuffix(" or null")
+PathText = Annotated[str, AfterValidator(_path)]
+"""A path; ``~`` and environment variables in it are expanded."""
 
 
 # --- values in words -------------------------------------------------------------------------------------------------
@@ -212,6 +141,8 @@ def choices_of(spec: Schema) -> list[Any]:
 
 def _describe_one(spec: Schema) -> str:
     kind = spec.get("type")
+    if "prefixItems" in spec:
+        return f"a list of {' and '.join(map(describe, spec['prefixItems']))}"
     if kind == "array":
         least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
         return f"a list{least} whose items are each {describe(spec['items'])}"

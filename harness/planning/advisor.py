@@ -33,9 +33,8 @@ from harness.core.pls import rank_weights
 from harness.core.strategies import CprMirror, CprPriority, StrategyOptions, make_strategy
 from harness.model.models import footprint
 from harness.planning.simulate import Job, due_saves, save_sizes, simulate
+from harness.traces.draw import WALL_LENGTH
 from harness.traces.generate import generate_many
-from harness.traces.learn import spec_of_model
-from harness.traces.regime import WALL_LENGTH, groups_of
 from harness.traces.spec import GeneratorSpec
 
 F64 = NDArray[np.float64]
@@ -331,21 +330,6 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     )
 
 
-def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
-    """Parameters of generated traces for a job with ``costs``.
-
-    ``model``: a law of the gaps, or ``fit:TRACE`` or ``empirical:TRACE``. ``shape``: see ``GeneratorSpec``. A
-    fractional mean of ranks per failure becomes a mixture of the two nearest whole numbers. Raises TraceError for an
-    unusable trace file or an invalid parameter.
-    """
-    learned = spec_of_model(model, {} if shape is None else {"shape": shape})
-    law = {"model": model, "shape": shape}
-    if learned is not None:
-        law = {name: getattr(learned, name) for name in ("model", "shape", "gaps_h", "like")}
-    job = {"mtbf_h": costs.mtbf_h, "ranks": costs.num_ps, "length_h": costs.job_h}
-    return GeneratorSpec(**law, **job, **groups_of(costs.ranks_per_failure))
-
-
 def simulate_all(
     strategies: Sequence[StrategyOptions],
     job: Job,
@@ -358,11 +342,10 @@ def simulate_all(
     """Simulate all ``strategies`` under the same traces, of which there must be at least 2, in at most 8 processes.
 
     With the clock ``wall``, traces are ``WALL_LENGTH`` times as long as ``spec`` says, since overhead makes the job
-    longer; the part up to that length is the same. ``spec`` must have no ``stretch_h``. ``on_progress(done, total)``
-    counts traces.
+    longer; the part up to that length is the same. ``on_progress(done, total)`` counts traces.
     """
     if job.clock == "wall":
-        spec = spec.changed(length_h=WALL_LENGTH * spec.length_h)
+        spec = spec.times(WALL_LENGTH)
     parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:

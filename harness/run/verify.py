@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from harness.config.laws import Law
 from harness.config.model import Config, EngineName, TraceConfig
 from harness.core.clock import samples_to_hours
 from harness.core.errors import ConfigError, RankFailed, RunFailed
@@ -19,10 +20,10 @@ from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
+from harness.traces.draw import draw
 from harness.traces.job_trace import job_trace, with_profile_of_trace
-from harness.traces.regime import draw
 
-_LAW = "fixed:10"
+_LAW = Law(name="fixed10", model="fixed", number=10)
 """The law (``trace.law``) of the failures of a config without a trace."""
 _MOST_DIFFERENCES = 5
 

@@ -61,7 +61,7 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
 
     Raises TraceError for fewer than 1 trace.
     """
-    per_block = max(1, _STREAMS_AT_ONCE // (spec.ranks if spec.per == "rank" else 1))
+    per_block = max(1, _STREAMS_AT_ONCE // (spec.ranks if spec.law.per == "rank" else 1))
     blocks = [
         _generate_block(spec, seed, np.arange(start, min(start + per_block, first + num_traces)))
         for start in range(first, first + num_traces, per_block)
@@ -75,44 +75,42 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
 
 
 def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Trace:
-    """Trace number 0 of ``seed``, with all parameters in its header.
+    """Trace number 0 of ``seed``.
 
     ``is_typical``: instead the first trace that has the expected number of instants, rounded, so that a single trace
     represents its law. Raises TraceError if none of the first 10,000 traces has.
     """
     number = _typical(spec, seed) if is_typical else 0
     deaths = generate_many(spec, seed, 1, first=number)
-    length_h = spec.length_h if spec.stretch_h is None else spec.stretch_h
     seen: dict[tuple[float, int], float | None] = {}  # gaps below 4 ms are none: a rank dies once at an instant
     for index, (hour, rank) in enumerate(zip(deaths.hours_E.tolist(), deaths.ranks_E.tolist(), strict=True)):
         repair_h = None if deaths.repairs_E is None else float(deaths.repairs_E[index])
-        seen.setdefault((min(round(hour, _DECIMALS), length_h), rank), repair_h)
+        seen.setdefault((min(round(hour, _DECIMALS), spec.job_h), rank), repair_h)
     rows = [
         f"{hour:.12g},{ps_rank(rank)},{'' if repair_h is None else f'{repair_h:.{_DECIMALS}g}'},"
         for (hour, rank), repair_h in sorted(seen.items(), key=lambda item: item[0])
     ]
-    read = parse_trace(["hour,rank,repair_h,node", *rows], f"generated ({spec.model})")  # as a file of it would be read
+    read = parse_trace(
+        ["hour,rank,repair_h,node", *rows], f"generated ({spec.law.model})"
+    )  # as a file of it would be read
     return replace(read, header=_header(spec, seed, number, is_typical))
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
-    is_exact = spec.start == "equilibrium" or spec.model == "exponential"
+    is_exact = spec.law.start == "equilibrium" or spec.law.model == "exponential"
     doubt = "" if is_exact else " at the rate of the long run, other than that of a fresh start"
     k = f"{spec.ranks_per_instant:.6g} ranks in each on average"
-    command = f"run.py trace generate {spec.words} seed={seed}{' typical=true' if is_typical else ''}"
     return {
-        "title": f"{spec.model} failures of {spec.ranks} ranks, generated",
-        "source": "generated" + (f" after {spec.like}" if spec.like else ""),
+        "title": f"{spec.law.model} failures of {spec.ranks} ranks, generated",
+        "source": "generated",
         "format": "generated",
-        **({} if spec.stretch_h is None else {"stretch": f"{spec.length_h:g} h to {spec.stretch_h:g} h"}),
-        "length_h": f"{spec.length_h if spec.stretch_h is None else spec.stretch_h:g}",
+        **({} if spec.law.length_h is None else {"stretch": f"{spec.length_h:g} h to {spec.job_h:g} h"}),
+        "length_h": f"{spec.job_h:g}",
         "ranks": str(spec.ranks),
         "expected": f"{spec.expected_instants:.6g} failures{doubt}, {k}",
-        "start": spec.start,
+        "start": spec.law.start,
         **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
-        "parameters": spec.words,
         "seed": str(seed),
-        "command": command,
     }
 
 
@@ -125,7 +123,7 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
             if len(np.unique(deaths.hours_E[start:end])) == wanted:
                 return first + k
     tried = f"got none among {_TRACES_TO_TRY} traces of seed {seed}"
-    raise TraceError(f"typical: expected a trace with {wanted} failures, {tried}; try another seed or length")
+    raise TraceError(f"--typical: expected a trace with {wanted} failures, {tried}; try another seed or length")
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------
@@ -136,16 +134,16 @@ def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64
     traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
     order = np.lexsort((ranks_E, hours_E, traces_E))
     traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]
-    if spec.group_probability > 0:
+    if spec.law.group_probability > 0:
         traces_E, hours_E, ranks_E = _with_groups(spec, seed, traces_E, hours_E, ranks_E)
-    scale = 1.0 if spec.stretch_h is None else spec.stretch_h / spec.length_h
+    scale = spec.job_h / spec.length_h
     repairs_E = _repairs(spec, seed, traces_E)
     return traces_E, hours_E * scale, ranks_E, None if repairs_E is None else repairs_E * scale
 
 
 def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64]:
     """Trace, hour and failed rank of every instant; for ``per`` rank not sorted."""
-    if spec.per == "rank":
+    if spec.law.per == "rank":
         traces_S = np.repeat(numbers_K, spec.ranks)
         ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
         stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), spec.instant_mtbf_h * spec.ranks)
@@ -160,12 +158,12 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
 
 def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
     """The stream and time of every renewal until ``busy_h``, not sorted. ``mean_h``: the mean gap of each stream."""
-    law = spec.law
+    gaps = spec.gaps
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
-    if spec.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
-        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * law.met(first_S) * mean_h
+    if spec.law.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
+        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * gaps.met(first_S) * mean_h
     else:
-        now_S = law.gap(first_S) * mean_h
+        now_S = gaps.gap(first_S) * mean_h
     going_A = np.flatnonzero(now_S <= spec.busy_h)
     which, when = [going_A], [now_S[going_A]]
     place = 1
@@ -173,7 +171,7 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
         expected = (spec.busy_h - now_S[going_A].min()) / mean_h
         num = int(min(expected + 2 * expected**0.5 + 1, max(1, _DRAWS_AT_ONCE // going_A.size)))
         draws = np.arange(place, place + num, dtype=np.uint64)
-        gaps_AD = law.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
+        gaps_AD = gaps.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
         gaps_AD[:, 0] += now_S[going_A]  # one sum from left to right, to the bit, however many draws are made at once
         times_AD = np.cumsum(gaps_AD, axis=1)
         row, column = np.nonzero(times_AD <= spec.busy_h)
@@ -187,9 +185,9 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
 
 def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
     """Convert hours on the time scale of ``GeneratorSpec.busy_h`` to hours of the trace."""
-    early_h = min(spec.early_h, spec.length_h)
-    early_busy_h = early_h * spec.early_factor
-    hours_E = np.where(busy_E < early_busy_h, busy_E / spec.early_factor, busy_E - early_busy_h + early_h)
+    early_h = min(spec.law.early_h, spec.length_h)
+    early_busy_h = early_h * spec.law.early_factor
+    hours_E = np.where(busy_E < early_busy_h, busy_E / spec.law.early_factor, busy_E - early_busy_h + early_h)
     return np.minimum(hours_E, spec.length_h)
 
 
@@ -199,13 +197,13 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
     """The deaths, with those of groups: at some instants more ranks of the rack (without racks, any ranks) die too."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
-    is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
-    sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
+    is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.law.group_probability
+    sizes, weights = (np.array(values) for values in zip(*spec.law.group_sizes, strict=True))
     shares = np.cumsum(weights / weights.sum())
     index_E = np.searchsorted(shares, _uniform(seed, "size", streams_E, places_E), side="right")
     size_E = np.where(is_group_E, sizes[np.minimum(index_E, len(sizes) - 1)], 1)
 
-    room = spec.rack_size or spec.ranks
+    room = spec.law.rack_size or spec.ranks
     group_G = np.flatnonzero(is_group_E)
     keys_G = words(words(derive(seed, "generate", "members"), streams_E[group_G]), places_E[group_G])
     lots_GC = words(keys_G[:, None], np.arange(room, dtype=np.uint64))
@@ -222,7 +220,7 @@ def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ra
 
 def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
     """The repair time of every death in hours, before stretching; None if the spec has none."""
-    median_h, mean_h = spec.repair_median_h, spec.repair_mean_h
+    median_h, mean_h = spec.law.repair_median_h, spec.law.repair_mean_h
     if not spec.repairs_h and (median_h is None or mean_h is None):
         return None
     u_E = _uniform(seed, "repair", _streams(traces_E), _places(traces_E))

@@ -9,9 +9,9 @@ from harness.config.derived import host_map
 from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
 from harness.core.plans import HostMap, host_name, is_trainer
+from harness.traces.draw import draw
 from harness.traces.gaps import Observed, length_of, observe
 from harness.traces.mapping import Kind, find_window
-from harness.traces.regime import draw
 from harness.traces.trace import Entry, Trace, read_trace
 
 _DIGITS = 6  # of hours: milliseconds of the job
@@ -20,7 +20,7 @@ _DIGITS = 6  # of hours: milliseconds of the job
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
     """The run's trace, with hosts replaced by their ranks; None without one.
 
-    ``goes_on``: as :func:`on_job` and :func:`harness.traces.regime.draw`. Raises TraceError and ConfigError as these
+    ``goes_on``: as :func:`on_job` and :func:`harness.traces.draw.draw`. Raises TraceError and ConfigError as these
     and :func:`with_ranks`, and TraceError for a file that is no trace.
     """
     profile = config.emulated

@@ -1,41 +1,18 @@
-"""Generator parameters learned from a trace: ``model=fit:TRACE.csv`` and ``model=empirical:TRACE.csv``."""
+"""Laws that are learned from a trace: models `fit` and `empirical` of ``trace.law``."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-import numpy as np
-
+from harness.config.laws import Law
 from harness.core.errors import TraceError
-from harness.files import expanded
 from harness.traces.gaps import Per, Sample, gaps_of, observe
-from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
 
 _LEAST = 3  # failures: two gaps, so that they can differ
 _FEW = 10  # gaps
-_SUPERSEDES = (
-    ({"mtbf_h", "node_mtbf_h"}, {"mtbf_h", "nodes"}),
-    ({"group_probability", "group_sizes"}, {"group_probability", "group_sizes"}),
-    ({"repair_median_h", "repair_mean_h"}, {"repair_median_h", "repair_mean_h", "repairs_h"}),
-)
-"""Pairs of sets of parameters: if one of the first set is asked for, none of the second is learned."""
-
-
-def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
-    """The parameters that ``model``, ``fit:FILE`` or ``empirical:FILE``, asks to learn from a trace file.
-
-    None if ``model`` has no colon: it is then the name of a law. ``asked``: see :func:`spec_like`. Raises TraceError
-    for another word before the colon, and as ``read_trace`` and ``spec_like``.
-    """
-    how, colon, path = model.partition(":")
-    if not colon:
-        return None
-    if how not in ("fit", "empirical") or not path:
-        raise TraceError(f"model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
-    return spec_like(read_trace(Path(expanded(path))), how, asked)
 
 
 def doubts(trace: Trace, per: Per) -> Iterator[str]:
@@ -55,61 +32,53 @@ def doubts(trace: Trace, per: Per) -> Iterator[str]:
         yield f"{num_gone} {ranks} not known to have come back from {its} last failure; the hours after it count as up"
 
 
-def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec:
-    """Parameters that generate traces like ``trace``; parameters in ``asked`` are used instead of learned ones.
+def learned(law: Law) -> tuple[Law, tuple[float, ...], tuple[float, ...]]:
+    """``law`` with what its trace says where its keys are null, and the gaps and repair times to draw from, in hours.
 
     Learned are the law of the gaps, the MTBF (hours / instants, for as many nodes as the trace says it has ranks), the
-    ranks that die at an instant, and the repair times. With ``how`` ``fit`` the law is the family of the lowest AIC,
-    or the exponential if its AIC is within 2 of that, and repairs are lognormal. With ``empirical`` the gaps and repair
-    times of ``trace`` are drawn again.
+    ranks that die at an instant, and the repair times. With model `fit` the law is the family of the lowest AIC, or the
+    exponential if its AIC is within 2 of that, and repairs are lognormal. With `empirical` the gaps and repair times of
+    the trace are drawn again.
 
     A gap lasts from failure to failure, and the last one is censored. The time before a first failure is left out,
     since it is the rest of a gap. The MTBF is hours / instants, which holds for any law, and not the fitted mean.
 
-    Raises TraceError: too few failures to learn from, parameters that contradict each other, or as ``observe`` and
-    ``gaps_of``.
+    Raises TraceError: no trace, too few failures to learn from, or as ``observe`` and ``gaps_of``.
     """
+    assert law.trace is not None, "the model has a trace"
+    trace = read_trace(Path(law.trace))
     observed = observe(trace)
     sizes_I = observed.instants[1]
     if len(sizes_I) < _LEAST:
         raise TraceError(f"{trace.source}: {len(sizes_I)} failures; at least {_LEAST} are needed to learn from")
-    gaps = gaps_of(observed, asked.get("per", "system"), first="left_out")
+    gaps = gaps_of(observed, law.per, first="left_out")
     if not gaps.num_events:
-        raise TraceError(f"{trace.source}: no rank failed twice; per=system learns from the gaps of all")
-    num_ranks = observed.num_ranks or int(observed.num_E.max())
-    sizes_I = np.minimum(sizes_I, asked.get("rack_size") or asked.get("ranks", num_ranks))
-    groups = tuple((size, float(count)) for size, count in sorted(Counter(sizes_I.tolist()).items()) if size > 1)
-    learned: dict[str, Any] = {
-        "ranks": num_ranks,
-        "length_h": observed.length_h,
-        "like": trace.source,
-        "mtbf_h": _rounded(observed.length_h / len(sizes_I)),
-        "nodes": observed.num_ranks,
-        "group_probability": sum(weight for _, weight in groups) / len(sizes_I),
-        "group_sizes": groups,
-        **_repairs(trace, how),
-        **_law(trace, how, gaps),
-    }
-    superseded = {name for wanted, names in _SUPERSEDES if wanted & asked.keys() for name in names}
-    return GeneratorSpec(**{name: learned[name] for name in learned.keys() - superseded} | dict(asked))
+        raise TraceError(f"{trace.source}: no rank failed twice; trace.law.per=system learns from the gaps of all")
+    changes, gaps_h = ({}, tuple(gaps.ended_E.tolist())) if law.model == "empirical" else (_fitted(gaps), ())
+    if law.mtbf_h is None and law.node_mtbf_h is None:
+        changes |= {"mtbf_h": _rounded(observed.length_h / len(sizes_I)), "nodes": observed.num_ranks}
+    if law.group_probability is None:
+        groups = [(size, float(count)) for size, count in sorted(Counter(sizes_I.tolist()).items()) if size > 1]
+        probability = sum(weight for _, weight in groups) / len(sizes_I)
+        changes |= {"group_probability": probability, "group_sizes": tuple(groups)}
+    repairs_h: tuple[float, ...] = ()
+    if law.repair_median_h is None:
+        repairs_h = tuple(entry.repair_h for entry in trace.failures if entry.repair_h is not None)
+        if law.model == "fit":
+            changes, repairs_h = changes | _repairs([hours for hours in repairs_h if hours > 0]), ()
+    return law.model_copy(update=changes | {"trace": None}), gaps_h, repairs_h
 
 
-def _repairs(trace: Trace, how: str) -> dict[str, Any]:
-    """Parameters of repairs. ``empirical``: the known times; ``fit``: a lognormal's median and mean."""
-    known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
-    if how == "empirical":
-        return {"repairs_h": tuple(known)}
-    positive = [hours for hours in known if hours > 0]
-    if not positive:
+def _repairs(hours: list[float]) -> dict[str, Any]:
+    """Median and mean of a lognormal law of repair times; none without any."""
+    if not hours:
         return {}
-    median_h, mean_h = _rounded(geometric_mean(positive)), _rounded(fmean(positive))
+    median_h, mean_h = _rounded(geometric_mean(hours)), _rounded(fmean(hours))
     return {"repair_median_h": median_h, "repair_mean_h": max(mean_h, median_h)}
 
 
-def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
-    """Parameters of the gaps' law: the gaps (``empirical``), or family and shape by AIC (``fit``)."""
-    if how == "empirical":
-        return {"model": "empirical", "gaps_h": tuple(gaps.ended_E.tolist())}
+def _fitted(gaps: Sample) -> dict[str, Any]:
+    """Family and shape of the gaps' law, by AIC."""
     from harness.traces.fits import TOO_CLOSE, fits_of  # noqa: PLC0415 - scipy.stats, a third of a second
 
     # the exponential unless another family is clearly better
@@ -120,5 +89,5 @@ def _law(trace: Trace, how: str, gaps: Sample) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """``value`` rounded to six significant digits, to keep command lines short."""
+    """``value`` rounded to six significant digits."""
     return float(f"{value:.6g}")

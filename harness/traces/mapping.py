@@ -11,12 +11,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, NaiveDatetime, WithJsonSchema, model_validator
 
-from harness.config.words import Parameters
 from harness.core.errors import TraceError
 from harness.core.faults import longest
 from harness.core.plans import Rank, host_name, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage, counted
+from harness.traces.importers.words import Parameters
 from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace
 
 Kind = Literal["densest", "median", "quietest", "random"]

@@ -26,7 +26,6 @@ MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
 _NAMES = "column names that begin with 'hour,rank'"
 _SEPARATOR = re.compile(r"\s*[,;|\t ]\s*")
-_OPTION = re.compile(r"--([a-z-]+) (\S+)")
 _OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
@@ -69,16 +68,11 @@ class Trace:
     def law(self) -> str | None:
         """Digest of the header without seed, number and command; None if the header has no seed.
 
-        All draws of one law with equal settings have the same digest. An option of an older header (``--shape 2``)
-        counts as the word ``shape=2``.
+        All draws of one law with equal settings have the same digest.
         """
         if "seed" not in self.header:
             return None
-        header = dict(self.header)
-        if parameters := header.get("parameters"):
-            words = (f"{option[1].replace('-', '_')}={option[2]}" for option in _OPTION.finditer(parameters))
-            header["parameters"] = " ".join(words) or parameters
-        of_all = sorted((key, value) for key, value in header.items() if key not in _OF_ONE_DRAW)
+        of_all = sorted((key, value) for key, value in self.header.items() if key not in _OF_ONE_DRAW)
         return xxhash.xxh3_64_hexdigest(repr(of_all).encode())
 
     @property

@@ -201,7 +201,7 @@ def test_what_is_shown_is_computed_from_its_parts() -> None:
 
 def test_each_figure_is_drawn_of_its_results(tmp_path: Path) -> None:
     """Scales are named, and legends stand beside the panels; a claim without runs has no figure, and no link."""
-    keys: dict[str, Any] = {"strategy.pls_target": None, "trace.law": "at:13"}
+    keys: dict[str, Any] = {"strategy.pls_target": None, "trace.law": "at13"}
     cells = [cell("none", seed, **keys) for seed in range(2)]
     for seed in range(2):
         cells += [cell("full", seed, **keys)]

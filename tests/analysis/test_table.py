@@ -176,13 +176,15 @@ def test_a_swept_option_has_one_table(tmp_path: Path, key: str) -> None:
     Loss and overhead by default, any column by name, in console, LaTeX and Markdown alike. On a narrow console the
     strategies without room follow below.
     """
-    values = [0.125, 0.25, 0.5] if key == "strategy.r" else ["fixed:2", "fixed:6", "fixed:16"]
+    laws: dict[Any, int] = {"fixed2": 2, "fixed6": 6, "fixed16": 16}
+    values = [0.125, 0.25, 0.5] if key == "strategy.r" else [*laws]
     group, _, name = key.partition(".")
     for seed in range(2):
         for strategy in ("none", *["full"] * (group == "strategy")):
             write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed))
         for value in values:
-            given = {"path": None, name: value} if group == "trace" else {name: value}
+            law = {"path": None, "law": {"model": "fixed", "number": laws.get(value)}}
+            given = law if group == "trace" else {name: value}
             for strategy in ("cpr_mfu", "cpr_ssu", *["full"] * (group == "trace")):
                 config = made_config(strategy, seed=seed, **{group: given})
                 write_run(tmp_path / f"{strategy}-{value}-{seed}", config, auc=1e-4 * len(str(value)))

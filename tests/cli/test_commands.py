@@ -232,9 +232,9 @@ def test_a_path_begins_at_home_wherever_it_is_given(cli: Cli, monkeypatch: pytes
     commands = [
         "train ~/one.yaml data.path=~/data trace.path=$TRACES/mine.csv out=~/run",
         "show ~/run",
-        "grid ~/grid.yaml out=~/grid trace.law=empirical:${TRACES}/mine.csv seed=0",
+        "grid ~/grid.yaml out=~/grid trace.law.model=empirical trace.law.trace=${TRACES}/mine.csv seed=0",
         "table ~/grid",
-        "trace generate model=fit:~/mine.csv seed=1 --out=~/made.csv",
+        "trace generate trace.law.model=fit trace.law.trace=~/mine.csv trace.seed=1 --out=~/made.csv",
         "plan ~/made.csv data.path=~/data",
         "data synth --rows 9 --out=~/rows.tsv",
     ]
@@ -242,8 +242,9 @@ def test_a_path_begins_at_home_wherever_it_is_given(cli: Cli, monkeypatch: pytes
         result = cli(*command.split())
         assert result.code == 0, (command, result.errors)
     assert {"run", "grid", "made.csv", "rows.tsv"} <= {path.name for path in home.iterdir()}
-    law = load_config(Path("one.yaml"), ["trace.law=fit:~/mine.csv"]).trace.law
-    assert law == f"fit:{home}/mine.csv", "a cell's process, or a job on another machine, may have another home"
+    law = load_config(Path("one.yaml"), ["trace.law.model=fit", "trace.law.trace=~/mine.csv"]).trace.law
+    assert law is not None
+    assert law.trace == f"{home}/mine.csv", "a cell's process, or a job on another machine, may have another home"
     analysis.write_files("~/grid", "~/figures")
     assert (home / "figures" / "table.csv").exists()
     monkeypatch.undo()
@@ -490,8 +491,8 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
 
 def test_none_is_run_once_a_seed_and_serves_all_laws(cli: Cli) -> None:
     """Law: a grid over laws and profiles runs `none` under the first of them; every other cell is paired with it."""
-    axes = ("trace.law=[fixed:2,fixed:3]", "profile=[busy,cpr56]")
-    other = cli("grid", "grid.yaml", "seed=[0]", "strategy.name=[none]", "trace.law=[fixed:3]")
+    axes = ("trace.law.model=fixed", "trace.law.number=[2,3]", "profile=[busy,cpr56]")
+    other = cli("grid", "grid.yaml", "seed=[0]", "strategy.name=[none]", "trace.law={model: fixed, number: 3}")
     assert other.code == 0
     result = cli("grid", "grid.yaml", *axes)
     assert result.code == 0

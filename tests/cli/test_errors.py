@@ -49,8 +49,8 @@ ERRORS: list[tuple[str, str]] = [
     ("data prepare jobs.csv --out made --format avazu", "jobs.csv:1: expected a header with the column click, got 'node, start, end'"),
     ("data prepare jobs.csv --out made --format avzu", "--format: unknown 'avzu'; did you mean avazu?"),
     *((f"{command}{path}", f"{path}: expected {expected}")
-      for command in ("train one.yaml out=", "train one.yaml data.path=", "train one.yaml plugins=", "train one.yaml trace.law=fit:",
-                      "data info ", "data synth --rows 9 --out=", "plan ", f"{_GENERATE} model=fit:")
+      for command in ("train one.yaml out=", "train one.yaml data.path=", "train one.yaml plugins=", "train one.yaml trace.law.trace=",
+                      "data info ", "data synth --rows 9 --out=", "plan ", f"{_GENERATE} trace.law.trace=")
       for path, expected in (("~no_user/x", "a user of this machine, got ~no_user; ./~no_user is a file's name"),
                              ("$UNSET/x", "an environment variable that is set, got $UNSET"))),
     ("show nowhere", "nowhere"),
@@ -84,17 +84,14 @@ ERRORS: list[tuple[str, str]] = [
     (f"{_INTERVALS} num_nodes=1", "num_nodes: expected at least the 4 that the log names, got 1"),
     (f"{_INTERVALS} keep_rate=2 ranks=1", "keep_rate, ranks: expected one number of ranks, got 2 and 1"),
     (f"{_INTERVALS} hosts=2 ranks=1", "hosts: expected neither ranks nor keep_rate: "),
-    (_GENERATE, "mtbf_h, node_mtbf_h: expected exactly one"),
-    (f"{_GENERATE} mtbfh=5", "unknown key mtbfh; did you mean mtbf_h?"),
-    (f"{_GENERATE} mtbf_h=5 mtbf_h=6", "mtbf_h: expected one value, got 5.0 and '6'"),
-    (f"{_GENERATE} mtbf_h=5 ranks=few", "ranks: expected a whole number >= 1 and <= 1000, got 'few'"),
-    (f"{_GENERATE} gaps_h=5", "unknown key gaps_h"),
-    (f"{_GENERATE} preset=llama3 ranks=9", "preset: expected no word that the preset sets, got ranks"),
-    (f"{_GENERATE} preset=llama", "preset: expected one of"),
-    (f"{_GENERATE} mtbf_h=5 model=pareto", "model: 'pareto' is none of"),
-    (f"{_GENERATE} model=like:x.csv", "expected fit:TRACE.csv or empirical:TRACE.csv"),
-    (f"{_GENERATE} model=fit:missing.csv", "missing.csv"),
-    (f"{_GENERATE} mtbf_h=5 group_sizes=two", "group_sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'"),
+    (_GENERATE, "trace.law: expected the law of the trace, such as trace.law=exponential, got none"),
+    (f"{_GENERATE} trace.law.mtbfh=5", "unknown key trace.law.mtbfh; did you mean trace.law.mtbf_h?"),
+    (f"{_GENERATE} trace.law.mtbf_h=5 trace.law.mtbf_h=6", "trace.law.mtbf_h is already given at trace.law.mtbf_h=5; keep one"),
+    (f"{_GENERATE} trace.law.number=few", "trace.law.number: 'few' is not a whole number >= 1 and <= 10000 or null (trace.law.number=few on the command line)"),
+    (f"{_GENERATE} trace.law=llama", "trace.law: 'llama' is not one of exponential, "),
+    (f"{_GENERATE} trace.law.model=fit trace.law.trace=missing.csv", "missing.csv: expected a failure trace (CSV), got no such file"),
+    (f"{_GENERATE} trace.law.group_sizes=two", "trace.law.group_sizes: 'two' is not a list whose items are each a list"),
+    (f"{_GENERATE} trace.law.model=fixed trace.law.number=2 --typical", "--typical: expected a law of gaps, got model fixed"),
 ]  # fmt: skip
 """Arguments, and what the line must name."""
 

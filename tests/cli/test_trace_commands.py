@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import run as command_line
+from harness.config.experiment import load_config
+from harness.traces.job_trace import job_trace
 from harness.traces.trace import read_trace
 
 LOG = """\
@@ -64,7 +66,7 @@ def test_an_import_tells_what_it_kept_and_overwrites_nothing_unasked(
     other = tmp_path / "other.csv"
     other.symlink_to(log)
     for path in (log, other):
-        for asked in (words, ("generate", f"model=fit:{log}")):
+        for asked in (words, ("generate", "trace.law.model=fit", f"trace.law.trace={log}")):
             code, _, error = trace_command(capsys, *asked, "--out", path, "--force")
             assert code == 2
             assert "expected another file than the input" in error
@@ -74,12 +76,12 @@ def test_an_import_tells_what_it_kept_and_overwrites_nothing_unasked(
 def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A device or a folder is refused also with --force; a link stays one, and its target holds the trace."""
     for out, what in (("/dev/null", "device"), (tmp_path, "folder")):
-        code, _, error = trace_command(capsys, "generate", "mtbf_h=5", "--out", out, "--force")
+        code, _, error = trace_command(capsys, "generate", "trace.law=llama3", "--out", out, "--force")
         assert code == 2
         assert f"--out: expected a file, got the {what} {out}" in error
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     link.symlink_to(target)
-    assert trace_command(capsys, "generate", "mtbf_h=5", "--out", link)[0] == 0
+    assert trace_command(capsys, "generate", "trace.law=llama3", "--out", link)[0] == 0
     assert link.is_symlink()
     assert read_trace(target).header["ranks"] == "8"
 
@@ -137,7 +139,8 @@ def test_the_arguments_of_a_replay_in_another_order_are_one_line(
 
 def test_every_bad_word_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Three mistakes are told at once."""
-    code, _, error = trace_command(capsys, "generate", "rank=3", "seed=x", "fresh", "--out", tmp_path / "out.csv")
+    words = ("import", tmp_path / "jobs.csv", "rank=3", "seed=x", "fresh", "--out", tmp_path / "out.csv")
+    code, _, error = trace_command(capsys, *words)
     assert code == 2
     assert {line.removeprefix("error: ") for line in error.strip().splitlines()} == {
         "unknown key rank; did you mean ranks?",
@@ -152,51 +155,51 @@ def test_help_explains_every_word_and_show_tells_of_a_trace(capsys: pytest.Captu
     assert code == 0
     assert "MTBF" in said
     assert list((tmp_path / "new").glob("*.svg"))
-    for command, expected in (
-        ("generate", "  per=  one of system, rank (default: system)\n        Whose gaps follow the law."),
-        ("import", "  map=  one of by-node, round-robin, seeded\n        Node to rank;"),
-    ):
-        with pytest.raises(SystemExit):
-            command_line.main(["trace", command, "--help"])
-        assert expected in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command_line.main(["trace", "import", "--help"])
+    assert "  map=  one of by-node, round-robin, seeded\n        Node to rank;" in capsys.readouterr().out
 
 
-EVERY_WORD = (
-    "model=gamma shape=0.6 ranks=8 length_h=20 mtbf_h=3.3333333333333335 nodes=16 per=rank start=fresh "
-    "group_probability=0.3 group_sizes=2:3,4:1 rack_size=4 early_factor=2.5 early_h=3 repair_median_h=1 "
-    "repair_mean_h=2 stretch_h=60"
+EVERY_KEY = (
+    "trace.law.model=gamma trace.law.shape=0.6 trace.law.mtbf_h=3.3333333333333335 trace.law.nodes=16 "
+    "trace.law.per=rank trace.law.start=fresh trace.law.group_probability=0.3 trace.law.group_sizes=[[2,3],[4,1]] "
+    "trace.law.rack_size=4 trace.law.early_factor=2.5 trace.law.early_h=3 trace.law.repair_median_h=1 "
+    "trace.law.repair_mean_h=2 trace.law.length_h=20 cluster.num_ps=8 profile.job_h=60"
 )
-AS_OPTIONS = re.sub(r"(\S+)=(\S+)", lambda word: f"--{word[1].replace('_', '-')} {word[2]}", EVERY_WORD)
+LEARNED_FROM = "trace.law.trace=failure_traces/preset-llama3.csv"
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        EVERY_WORD,
-        AS_OPTIONS,
-        "preset=spot_p3",
-        "--preset llama3 --typical",
-        *("model=fit:{trace}", "model=empirical:{trace} typical=true"),
+        EVERY_KEY,
+        "trace.law=spot_p3 profile=poster50",
+        "trace.law=llama3 --typical",
+        "trace.law.mtbf_h=5 profile.ranks_per_failure=1.5",
+        "trace.law.model=fixed trace.law.number=3 trace.law.within_h=9",
+        "trace.law.model=at trace.law.hours=[7,14.5]",
+        *(f"trace.law.model={model} {LEARNED_FROM}" for model in ("fit", "empirical --typical")),
     ],
 )
-def test_a_header_gives_its_file_again(capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: str) -> None:
-    """Law: byte for byte by its command; by its parameters the same entries; another seed gives others.
-
-    Whatever was asked for: by words or by the options of older headers, by name, or after another trace.
-    """
+def test_a_file_has_the_failures_of_a_run_and_the_command_that_makes_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: str
+) -> None:
+    """Law: byte for byte by its command; by its parameters the same entries, as in a run; other seeds give others."""
     out, first, other = (tmp_path / name for name in ("out.csv", "first.csv", "other.csv"))
-    words = asked.format(trace="failure_traces/preset-llama3.csv").split()
-    assert trace_command(capsys, "generate", *words, "seed=3", "--out", out)[0] == 0
+    words, typical = asked.replace(" --typical", "").split(), ["--typical"] * ("--typical" in asked)
+    assert trace_command(capsys, "generate", *words, *typical, "trace.seed=3", "--out", out)[0] == 0
     out.rename(first)
-    header = read_trace(first).header
-    assert header["parameters"] == EVERY_WORD or asked not in (EVERY_WORD, AS_OPTIONS)
-    assert command_line.main(shlex.split(header["command"])[1:]) == 0
+    trace = read_trace(first)
+    parameters = shlex.split(trace.header["parameters"])
+    assert command_line.main(shlex.split(trace.header["command"])[1:]) == 0
     assert out.read_bytes() == first.read_bytes()
-    typical = ("typical=true",) if "number" in header else ()
-    for path, seed in ((out, "seed=3"), (other, "seed=4")):
-        words = (*header["parameters"].split(), *typical, seed, "--out", path, "--force")
-        assert trace_command(capsys, "generate", *words)[0] == 0
+    for path, seed in ((out, "trace.seed=3"), (other, "trace.seed=4")):
+        assert trace_command(capsys, "generate", *parameters, *typical, seed, "--out", path, "--force")[0] == 0
     assert rows(out) == rows(first) != rows(other)
+    drawn = job_trace(load_config(None, [*words, "trace.seed=3"]))
+    assert drawn is not None
+    met = [[(entry.hour, entry.who, entry.repair_h) for entry in each.entries] for each in (drawn, trace)]
+    assert met[0] == met[1] or typical
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_doubts_about_a_learned_law_are_told(
     """Few gaps, with their number; ranks that may have died for good, whose time out of service is fitted."""
     trace = tmp_path / "log.csv"
     trace.write_text(f"# length_h: 99\nhour,rank,repair_h\n1,ps0,1\n5,ps1,\n9,ps0,\n20,ps0,3\n30,ps1,{last}\n")
-    words = (f"model=fit:{trace}", f"per={per}", "--out", tmp_path / "out.csv")
+    words = ("trace.law.model=fit", f"trace.law.trace={trace}", f"trace.law.per={per}", "--out", tmp_path / "out.csv")
     code, _, said = trace_command(capsys, "generate", *words)
     assert (code, said.splitlines()) == (0, [f"note: {trace}: {note}" for note in notes])
 

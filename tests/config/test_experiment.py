@@ -88,7 +88,7 @@ def test_values_of_file_and_command_line(write: Write) -> None:
 )  # fmt: skip
 def test_plain_values(text: str, value: object) -> None:
     """Law: decimal numbers, true, false and null; all else is text, also where YAML 1.1 or a library reads more."""
-    assert [(type(s.value), s.value) for s in read_argument(f"seed={text}", ())] == [(type(value), value)]
+    assert [(type(s.value), s.value) for s in read_argument(f"seed={text}")] == [(type(value), value)]
 
 
 def test_aliases_are_their_anchors(write: Write) -> None:
@@ -114,9 +114,29 @@ def test_profile_constants_change_one_at_a_time(write: Write) -> None:
     assert changed.model_copy(update={"mtbf_h": busy.mtbf_h, "name": busy.name}) == busy
 
 
+def test_keys_of_a_law_are_axes_and_join_the_files(write: Write) -> None:
+    """Law: a dotted key changes one key of the file's law, a name replaces them all, null is no law.
+
+    Mappings are values of an axis; cells are named by their laws.
+    """
+    path = write("trace: {law: {model: fixed, number: 5}}")
+    laws = [load_config(path, words).trace.law for words in ((), ["trace.law.within_h=7"], ["trace.law=llama3"])]
+    assert [law and law.name for law in laws] == ["fixed5", "fixed5_within7", "llama3"]
+    assert load_config(path, ["trace.law="]).trace.law is None
+    anew = load_config(path, ["trace.law=", "trace.law.model=at", "trace.law.hours=[7,14]"]).trace.law
+    assert anew is not None
+    assert anew.hours == (7, 14)
+    axes = ("trace.law=[spot_p3,{model: weibull, shape: 0.7}]", "trace.law.mtbf_h=[3,4]")
+    cells = slugs(experiment_of(write("strategy: {name: full}"), *axes))
+    assert cells == [f"local-full-seed0-{law}_mtbf{h}" for law in ("spot_p3", "weibull_shape0.7") for h in (3, 4)]
+    hours = experiment_of(path, "trace.law.number=", "trace.law.model=at", "trace.law.hours=[[7],[7,14]]")
+    assert slugs(hours) == ["local-full-seed0-at7", "local-full-seed0-at7_14"]
+
+
 def test_resolved_config_reads_back(write: Write) -> None:
     """Law: the config.yaml of a run is itself a configuration file, of the same run."""
-    config = load_config(write("profile: {base: busy, job_h: 7}\nmodel: {top_mlp: [64, 1]}"), ["seed=5"])
+    text = "profile: {base: busy, job_h: 7}\nmodel: {top_mlp: [64, 1]}\ntrace: {law: {base: spot_p3, nodes: null}}"
+    config = load_config(write(text), ["seed=5", "trace.law.mtbf_h=2"])
     assert load_config(write(to_yaml(config.model_dump(mode="json")))) == config
 
 
@@ -145,9 +165,20 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("Trainer.Batch_size: 2", "", "x.yaml:1: unknown key Trainer.Batch_size; did you mean trainer.batch_size?"),
         ("cluster: {transports: uv}", "", f"x.yaml:1: cluster.transports: 'uv' is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
         ("seed: 1", "cluster.num_ps=1001", "cluster.num_ps: 1001 is not a whole number >= 1 and <= 1000 or null (cluster.num_ps=1001 on the command line)"),
-        ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_priced, nor a mapping with base: one of them; did you mean busy?"),
-        ("seed: 1", "profile.snapshot_gbps=8", "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"),
+        ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of cpr56, poster50, cpr56_priced, poster50_priced, busy, from_trace, nor a mapping with base: one of them; did you mean busy?"),
+        ("seed: 1", "profile.snapshot_gbps=8", "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio (profile.snapshot_gbps=8 on the command line)"),
         ("profile: {base: busy, job_h: x}", "", "x.yaml:1: profile.job_h: 'x' is not a number > 0"),
+        ("profile:", "", "x.yaml:1: profile: null is not one of cpr56, poster50, cpr56_priced, poster50_priced, busy, from_trace, nor a mapping with base: one of them"),
+        ("trace:\n  law: llama", "", "x.yaml:2: trace.law: 'llama' is not one of exponential, cpr56, poster50, llama3, infinitehbd, lanl20, spot_p3 or null, nor a mapping with base: one of them; did you mean llama3?"),
+        ("trace: {law: llama3}", "trace.law.base=llama", "trace.law.base: 'llama' is not one of exponential, cpr56, poster50, llama3, infinitehbd, lanl20, spot_p3; did you mean llama3? (trace.law.base=llama on the command line)"),
+        ("trace:\n  law:\n    shap: 2", "", "x.yaml:3: unknown key trace.law.shap; did you mean trace.law.shape?"),
+        ("trace:\n  law: {number: 0}", "", "x.yaml:2: trace.law.number: 0 is not a whole number >= 1 and <= 10000 or null"),
+        ("trace:\n  law: {model: fixed,\n    shape: 2}", "", "x.yaml:3: trace.law.shape: not a key of model fixed; gamma, weibull, lognormal have it"),
+        ("trace: {law: llama3}", "trace.law.number=3", "trace.law.number: not a key of model exponential; fixed has it (trace.law.number=3 on the command line)"),
+        ("trace: {law: {model: fixed}}", "", "trace.law.number: expected a number of failures with model fixed, got none"),
+        ("trace.law.model: at", "trace.law.hours=[7,x]", "trace.law.hours: [7, \"x\"] is not a list whose items are each a number >= 0 (trace.law.hours=[7,x] on the command line)"),
+        ("trace.law.group_sizes: [[1, 2]]", "", "x.yaml:1: trace.law.group_sizes: [[1, 2]] is not a list whose items are each a list of a whole number >= 2 and a number > 0"),
+        ("trace: {law: llama3,\n  path: a.csv}", "", "x.yaml:2: trace.path: expected none with a trace.law (llama3), got a.csv"),
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid`"),
         ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),
         ("grids: [{seed: [0, 1]}]", "", "x.yaml: expected one configuration, got `grids:`; run it by `run.py grid x.yaml`"),
@@ -334,10 +365,11 @@ def test_each_strategy_takes_the_options_it_has(write: Write) -> None:
 
 def test_resolved_experiment_reads_back(write: Write) -> None:
     """Law: grid.yaml is an experiment file with the same cells, overrides worked in."""
-    experiment = experiment_of(write(GRID), "profile=[busy,{base: busy, mtbf_h: 2}]", "seed=4", "out=else")
+    axes = ("profile=[busy,{base: busy, mtbf_h: 2}]", "trace.law={model: fixed}", "trace.law.number=[1,5]")
+    experiment = experiment_of(write(GRID), *axes, "seed=4", "out=else")
     again = experiment_of(write(to_yaml(experiment.resolved)))
     assert again.cells == experiment.cells
-    assert len(again.cells) == 5  # `none` has one
+    assert len(again.cells) == 9  # `none` has one
 
 
 @pytest.mark.parametrize(
@@ -351,7 +383,7 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
         ("seed: 0\ngrid: [{seed: [0, 1]}]", "", "x.yaml:2: unknown key grid; did you mean grids?"),
         ("seed: 0", "seed=0, 1", "seed: '0, 1' is not a whole number >= 0 and < 2^63; did you mean the list [0,1]? (seed=0, 1 on the command line)"),
-        ("profile: busy,cpr56", "", "x.yaml:1: profile: 'busy,cpr56' is not one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_priced, nor a mapping with base: one of them; did you mean the list [busy,cpr56]?"),
+        ("profile: busy,cpr56", "", "x.yaml:1: profile: 'busy,cpr56' is not one of cpr56, poster50, cpr56_priced, poster50_priced, busy, from_trace, nor a mapping with base: one of them; did you mean the list [busy,cpr56]?"),
         ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0 and < 2^63"),
         ("grids:\n- seed: []", "", "x.yaml:2: seed: expected at least one value, got an empty list"),
         (

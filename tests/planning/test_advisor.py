@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import run as command_line
+from harness.config.laws import Law
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import Costs
@@ -82,7 +83,8 @@ def test_the_strategy_turns_where_the_flips_say(*, counts_ranks: bool, prices: d
 def test_simulated_runs_agree_with_the_closed_forms() -> None:
     """Mean overhead of full and vanilla, and E[PLS], within four standard errors and the one save that an end costs."""
     job, num = small_job(LONG), 80
-    deaths = generate_many(GeneratorSpec(mtbf_h=LONG.mtbf_h, ranks=LONG.num_ps, length_h=LONG.job_h), 7, num)
+    spec = GeneratorSpec(law=Law(mtbf_h=LONG.mtbf_h), ranks=LONG.num_ps, job_h=LONG.job_h)
+    deaths = generate_many(spec, 7, num)
     schedules = [planned_kills_at(*deaths.of(k), job) for k in range(num)]
     full, vanilla = (outcomes(options_of(name), job, schedules) for name in ("full", "cpr_vanilla"))
     part_h = t_save_part_h(LONG)
@@ -122,9 +124,12 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
     [
         ("cpr5", "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
         ("cpr56 --figure plan.pdf", ".svg or .png"),
-        ("cpr56 --simulate 10 --model pareto", "model: 'pareto' is none of"),
-        ("cpr56 --simulate 10 --model fit:failure_traces/empty.csv", "empty.csv: 0 failures; at least 3 are needed"),
-        ("cpr56 --model gamma --shape 2", "these describe simulated traces; add --simulate K"),
+        ("cpr56 --simulate 10 trace.law.model=pareto", "trace.law.model: 'pareto' is not one of exponential, gamma, "),
+        (
+            "cpr56 --simulate 10 trace.law.model=fit trace.law.trace=failure_traces/empty.csv",
+            "empty.csv: 0 failures; at least 3 are needed",
+        ),
+        ("cpr56 trace.law.model=fixed trace.law.number=2", "trace.law.model: expected a law of gaps, got"),
         ("cpr56 --simulate 1", "--simulate: expected 2 or more traces, got 1"),
         ("cpr56 --figure plan.svg profile.o_save_h=0", "--figure: expected profile.o_save_h > 0, got 0"),
         ("cpr56 cluster.num_ps=4 profile.ranks_per_failure=5", "expected at most cluster.num_ps = 4, got 5"),
@@ -148,12 +153,12 @@ def test_simulated_spread_does_not_hang_on_the_processes(capsys: pytest.CaptureF
 
     Of a priced profile the prices and node-hours are told.
     """
-    law = "fit:failure_traces/preset-llama3.csv"
-    words = ("cpr56_priced", "save.mode=async", "--simulate", "4", "--model", law)
+    law = ("trace.law.model=fit", "trace.law.trace=failure_traces/preset-llama3.csv")
+    words = ("cpr56_priced", "save.mode=async", "--simulate", "4", *law)
     said = [run_plan(capsys, *words, *figure)[1] for figure in ((), ("--figure", str(tmp_path / "0.svg")))]
     assert said[1].startswith(said[0])
     priced = "loads by bytes, 0.1 min more a save, a save in the background stalls 0.312 of its write"
-    for text in ("cpr_vanilla", "after failure_traces/preset-llama3.csv", priced, "node-hours"):
+    for text in ("cpr_vanilla", "4 traces (fit_preset-llama3)", priced, "node-hours"):
         assert text in said[0]
     assert (tmp_path / "0.svg").read_text().count("recovery") >= 2
 

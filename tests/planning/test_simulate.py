@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from harness.config.laws import Law
 from harness.core.errors import ConfigError
 from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import Placement
@@ -17,8 +18,8 @@ from harness.core.strategies import OPTIONS, STRATEGIES, Full, Strategy, make_st
 from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, Outcome, SaveSizes, due_saves, save_sizes, saves_of, simulate
 from harness.store.kinds import RowCounts
+from harness.traces.draw import WALL_LENGTH
 from harness.traces.generate import generate_many
-from harness.traces.regime import WALL_LENGTH
 from harness.traces.spec import GeneratorSpec
 from tests.known_jobs import CPR56, planned_under, small_job
 
@@ -187,7 +188,8 @@ def outcomes_of(job: Job, name: str, num_traces: int) -> list[Outcome]:
     """The outcomes of one strategy under Poisson failures, which go on after the job's end."""
     strategy = make_strategy(options_of(name), job.costs)
     saves, length_h = due_saves(strategy, job), job.costs.job_h * WALL_LENGTH
-    deaths = generate_many(GeneratorSpec(mtbf_h=job.costs.mtbf_h, ranks=8, length_h=length_h), 7, num_traces)
+    spec = GeneratorSpec(law=Law(mtbf_h=job.costs.mtbf_h), ranks=8, job_h=length_h)
+    deaths = generate_many(spec, 7, num_traces)
     return [simulate(strategy, job, planned_kills_at(*deaths.of(k), job), saves) for k in range(num_traces)]
 
 

@@ -28,7 +28,7 @@ import run  # noqa: E402
 EIGHT = ["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
 OTHERS = ["cpr_mass", "cpr_scar", "cpr_mirror", "buddy"]
 BUSY: dict[str, Any] = {"profile": "busy", "trace": {"path": "failure_traces/busy.csv"}, "cluster": {"num_ps": 4}}
-TEN: dict[str, Any] = {"trace": {"law": "fixed:10"}}
+TEN: dict[str, Any] = {"trace": {"law": {"model": "fixed", "number": 10}}}
 
 
 def _settings(profile: Any, *traces: str) -> dict[str, Any]:

@@ -1,35 +1,49 @@
 """Made-up traces have the parameters that were asked for, and what is learned from a trace is what made it."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from scipy import stats
 
+from harness.config.laws import LAWS, PUBLISHED, Law
 from harness.config.profiles import PROFILES
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
+from harness.traces.draw import draw, spec_of
 from harness.traces.generate import generate, generate_many
-from harness.traces.learn import spec_like
-from harness.traces.regime import PRESETS, generate_preset
-from harness.traces.spec import MODELS, GeneratorSpec, law_of
+from harness.traces.spec import MODELS, GeneratorSpec, gaps_of_model
 from harness.traces.trace import Trace, parse_trace, to_text
 from tests.known_jobs import CPR56, planned_under
+from tests.laws import law_of
 
 F64 = NDArray[np.float64]
 
 SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.2, "empirical": None}
 GAPS_H = (0.5, 1.0, 1.0, 2.0, 9.5)
-GROUPS = {"group_probability": 0.4, "group_sizes": "2:3,4"}
+GROUPS = {"group_probability": 0.4, "group_sizes": ((2, 3.0), (4, 1.0))}
 
 
-def spec(model: str = "exponential", **changes: Any) -> GeneratorSpec:
+def spec(
+    model: Any = "exponential",
+    *,
+    ranks: int = 8,
+    job_h: float = 56.0,
+    repairs_h: tuple[float, ...] = (),
+    **keys: Any,
+) -> GeneratorSpec:
     """A system of 8 ranks with an MTBF of 4 h, 56 h long."""
-    gaps_h = GAPS_H if model == "empirical" else ()
-    asked = {"mtbf_h": None if "node_mtbf_h" in changes else 4.0, "shape": SHAPES.get(model), "gaps_h": gaps_h}
-    return GeneratorSpec(model=model, **{**asked, **changes})
+    learned = {"trace": "some.csv"} if model == "empirical" else {}
+    mtbf_h = None if "node_mtbf_h" in keys else 4.0
+    law = Law(model=model, **{"mtbf_h": mtbf_h, "shape": SHAPES[model], **learned, **keys})
+    return GeneratorSpec(
+        law=law, ranks=ranks, job_h=job_h, gaps_h=GAPS_H if model == "empirical" else (), repairs_h=repairs_h
+    )
 
 
 def assert_mean(values: NDArray[Any], expected: float) -> None:
@@ -44,7 +58,7 @@ def assert_mean(values: NDArray[Any], expected: float) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_law_has_mean_one_and_its_met_gap_is_biased_by_length(model: str) -> None:
     """E[gap] = 1 and E[met] = E[gap²] / E[gap], by the midpoint rule over the quantiles."""
-    law = law_of(model, SHAPES[model], GAPS_H if model == "empirical" else ())
+    law = gaps_of_model(model, SHAPES[model], GAPS_H if model == "empirical" else ())
     u = (np.arange(50_000) + 0.5) / 50_000
     gap = law.gap(u)
     assert gap.mean() == pytest.approx(1, rel=1e-3)
@@ -63,8 +77,8 @@ def test_a_law_has_mean_one_and_its_met_gap_is_biased_by_length(model: str) -> N
 def test_a_law_has_the_quantiles_that_scipy_gives(model: str, known: Any) -> None:
     """At a few places, far tails too; and so have the first gaps of 1,000 fresh processes, in units of the MTBF."""
     u = np.array([1e-6, 0.1, 0.5, 0.9, 1 - 1e-6])
-    np.testing.assert_allclose(law_of(model, SHAPES[model], ()).gap(u), known.ppf(u), rtol=1e-5)
-    fresh = generate_many(spec(model, start="fresh", length_h=500.0), 6, 1000)
+    np.testing.assert_allclose(gaps_of_model(model, SHAPES[model], ()).gap(u), known.ppf(u), rtol=1e-5)
+    fresh = generate_many(spec(model, start="fresh", job_h=500.0), 6, 1000)
     assert stats.kstest(fresh.hours_E[fresh.starts_K1[:-1]] / 4, known.cdf).pvalue > 1e-4
 
 
@@ -135,10 +149,11 @@ def test_repair_times_are_lognormal_with_the_median_and_mean_asked_for() -> None
 
 def test_stretching_scales_hours_and_repairs_alike() -> None:
     """Ten times as long, nothing else changes; so at twice the MTBF and twice the length (common random numbers)."""
-    twice = generate_many(spec("weibull", mtbf_h=8.0, length_h=112.0), 1, 20).hours_E
+    twice = generate_many(spec("weibull", mtbf_h=8.0, job_h=112.0), 1, 20).hours_E
     np.testing.assert_allclose(2 * generate_many(spec("weibull"), 1, 20).hours_E, twice)
-    asked = spec(repair_median_h=1.0, repair_mean_h=2.0)
-    plain, longer = generate_many(asked, 9, 10), generate_many(asked.changed(stretch_h=560.0), 9, 10)
+    asked = {"repair_median_h": 1.0, "repair_mean_h": 2.0}
+    plain = generate_many(spec(**asked), 9, 10)
+    longer = generate_many(spec(length_h=56.0, job_h=560.0, **asked), 9, 10)
     assert plain.repairs_E is not None
     assert longer.repairs_E is not None
     np.testing.assert_allclose(longer.hours_E, 10 * plain.hours_E)
@@ -166,97 +181,115 @@ def test_a_trace_does_not_depend_on_how_many_are_made(per: str, monkeypatch: pyt
 
 
 def test_a_trace_is_number_zero_of_its_seed_or_a_typical_one() -> None:
-    """Hours to a millionth. A typical one has the expected number of failures, whatever the seed.
-
-    All draws of a law have its digest, and other settings another; a header from before, whose parameters are options,
-    has that of the words.
-    """
+    """Hours to a millionth. A typical one has the expected number of failures, whatever the seed."""
     asked = spec("weibull", per="rank", rack_size=4, **GROUPS)
-    plain, other, typical = (generate(asked, seed, is_typical=seed == 2) for seed in range(3))
-    for seed, trace in enumerate((plain, other, typical)):
+    for seed in range(3):
+        trace = generate(asked, seed, is_typical=seed == 2)
         number = int(trace.header.get("number", "0").partition(",")[0])
         hours, ranks = generate_many(asked, seed, 1, first=number).of(0)
         np.testing.assert_allclose([entry.hour for entry in trace.entries], hours, atol=1e-6)
         assert [ps_index(str(entry.who)) for entry in trace.entries] == ranks.tolist()
         assert [trace.header[key] for key in ("length_h", "ranks", "seed")] == ["56", "8", str(seed)]
-    assert len({entry.hour for entry in typical.entries}) == 14
-    assert plain.law == other.law == typical.law != generate(asked.changed(mtbf_h=5.0), 0).law
-    options = (
-        "--model weibull --shape 0.7 --ranks 8 --length-h 56 --mtbf-h 4 --per rank --start equilibrium "
-        "--group-probability 0.4 --group-sizes 2:3,4:1 --rack-size 4"
-    )
-    assert replace(plain, header={**plain.header, "parameters": options}).law == plain.law
+        assert len({entry.hour for entry in trace.entries}) == 14 or seed < 2
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_runs_under_its_profile_and_names_its_sources(name: str) -> None:
-    """Length and ranks are its profile's, the failures as many as expected, every figure says how sure it is."""
-    trace, preset = generate_preset(name, 3, is_typical=True), PRESETS[name]
-    profile = PROFILES[preset.profile]
-    assert (preset.spec.stretch_h or preset.spec.length_h, preset.spec.ranks) == (profile.job_h, profile.num_ps)
+def test_all_draws_of_a_law_have_its_digest() -> None:
+    """Typical ones too; another key of the law, or another job, has another."""
+    law, profile = law_of(model="weibull", shape=0.7), PROFILES["busy"]
+    plain, other, typical = (draw(law, profile, 4, seed, is_typical=seed == 2).law for seed in range(3))
+    assert plain == other == typical != draw(law_of(model="weibull", shape=0.8), profile, 4, 0).law
+    assert plain != draw(law, PROFILES["cpr56"], 4, 0).law
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_law_names_its_sources(name: str) -> None:
+    """The failures of the job are as many as expected, every figure says how sure it is."""
+    profile = PROFILES["poster50" if name == "poster50" else "cpr56"]
+    trace, published = draw(LAWS[name], profile, profile.num_ps, 3, is_typical=True), PUBLISHED[name]
     costs = replace(CPR56, job_h=profile.job_h, num_ps=profile.num_ps, total_samples=10**7)
     kills = planned_under(to_text(trace).splitlines(), costs, 1)
-    assert len(kills) == round(preset.spec.expected_instants)
-    assert all("[" in figure for figure in preset.figures)
-    assert trace.header["source"].endswith(preset.source)
-    assert preset.spec.words == trace.header["parameters"]
+    assert len(kills) == round(spec_of_job(LAWS[name]).expected_instants)
+    assert all("[" in figure for figure in published.figures)
+    assert trace.header["source"].endswith(published.source)
 
 
-def test_presets_have_the_published_figures() -> None:
+def test_published_laws_have_the_published_figures() -> None:
     """Two single failures, five of four ranks, an MTBF of three hours; bursts whose median gap is 5.6 of 14.2 h; 167
     preemptions of 32 nodes in 11.4 h.
     """
-    num_deaths = [len(generate_preset(name, 0, is_typical=True).entries) for name in ("cpr56", "poster50")]
+    num_deaths = [
+        len(draw(LAWS[name], PROFILES[name], 18, 0, is_typical=True).entries) for name in ("cpr56", "poster50")
+    ]
     assert num_deaths == [2, 5 * 4]
-    assert PRESETS["llama3"].spec.instant_mtbf_h == pytest.approx(3.1, abs=0.02)
-    assert PRESETS["infinitehbd"].spec.law.gap(np.array([0.5]))[0] * 14.2 == pytest.approx(5.6, abs=0.05)
-    spot = PRESETS["spot_p3"].spec
+    assert spec_of_job(LAWS["llama3"]).instant_mtbf_h == pytest.approx(3.1, abs=0.02)
+    assert spec_of_job(LAWS["infinitehbd"]).gaps.gap(np.array([0.5]))[0] * 14.2 == pytest.approx(5.6, abs=0.05)
+    spot = spec_of_job(LAWS["spot_p3"])
     assert spot.expected_instants * spot.ranks_per_instant / 8 == pytest.approx(167 / 32, rel=0.01)
+
+
+def spec_of_job(law: Law, *, ranks: int = 8, job_h: float | None = None) -> GeneratorSpec:
+    """``law`` for a job of 56 h (poster50: 50 h) that has a failure of one rank every 28 h."""
+    return spec_of(law, 28.0, 1.0, ranks=ranks, job_h=job_h or (50.0 if law.name == "poster50" else 56.0))
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("keys", "message"),
     [
-        ({"model": "normal"}, "model: 'normal' is none of exponential, gamma, weibull, lognormal, empirical"),
-        ({"shape": 2.0}, "shape: exponential has no shape"),
-        ({"model": "gamma"}, "shape: gamma takes a shape from 0.1 to 1000, not None"),
-        ({"model": "weibull", "shape": 0.1}, "shape: weibull takes a shape from 0.2 to 100, not 0.1"),
-        ({"model": "empirical"}, "model=empirical: expected a trace to take the gaps from, empirical:TRACE.csv, got"),
-        ({"model": "empirical", "gaps_h": (0.0,)}, "model=empirical: expected finite gaps of 0 h or more, at"),
-        ({"gaps_h": (1.0,)}, "model=exponential: expected no list of gaps between failures; only the"),
-        ({"mtbf_h": None}, "mtbf_h, node_mtbf_h: expected exactly one of them, got both or none"),
-        ({"mtbf_h": None, "node_mtbf_h": 3.0, "nodes": 4}, "nodes: expected mtbf_h, the MTBF of a system of so many"),
-        ({"mtbf_h": 0.0}, "mtbf_h: expected a number > 0 and <= 1000000000, got 0.0"),
-        ({"mtbf_h": 1e-5}, "length_h: expected at most 1000000 deaths, got 5.6e+06; shorten it or"),
-        ({"ranks": 0}, "ranks: expected a whole number >= 1 and <= 1000, got 0"),
-        ({"group_probability": 0.5}, "group_probability, group_sizes: expected both or none, got one"),
-        ({**GROUPS, "group_sizes": ((1, 1.0),)}, "group_sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got [[1, 1.0]]"),
-        ({**GROUPS, "rack_size": 2}, "group_sizes: expected groups of 2 to 2 ranks, got 4"),
-        ({**GROUPS, "rack_size": 3}, "rack_size: expected a divisor of the 8 ranks, got 3"),
-        ({"repair_median_h": 1.0}, "repair_median_h, repair_mean_h: expected both or none, got one"),
-        ({"repair_median_h": 2.0, "repair_mean_h": 1.0}, "repair_mean_h: expected at least the median (2.0 h), got"),
-        ({"repair_median_h": 1.0, "repair_mean_h": 1.0, "repairs_h": (1.0,)}, "repair_median_h: expected none, since"),
-        ({"rank": 3}, "unknown key rank; did you mean ranks?"),
+        ({"shape": 2.0}, "shape: not a key of model exponential; gamma, weibull, lognormal have it"),
+        ({"number": 2}, "number: not a key of model exponential; fixed has it"),
+        (
+            {"model": "fixed", "number": 2, "mtbf_h": 3},
+            "mtbf_h: not a key of model fixed; exponential, gamma, weibull, ",
+        ),
+        ({"model": "at", "hours": [3], "number": 1}, "number: not a key of model at; fixed has it"),
+        ({"model": "gamma"}, "shape: expected a shape with model gamma, got none"),
+        ({"model": "fit"}, "trace: expected a trace file with model fit, got none"),
+        ({"model": "fixed"}, "number: expected a number of failures with model fixed, got none"),
+        ({"model": "at"}, "hours: expected a list of hours with model at, got none"),
+        ({"model": "at", "hours": [7, 7]}, "hours: expected ascending hours, got 7, 7"),
+        ({"model": "weibull", "shape": 0.1}, "shape: expected 0.2 to 100 with model weibull, got 0.1"),
+        ({"mtbf_h": 3, "node_mtbf_h": 3}, "node_mtbf_h: expected none with mtbf_h, got both"),
+        ({"nodes": 4}, "nodes: expected mtbf_h, the MTBF of a system of so many nodes, got none"),
+        ({"group_probability": 0.5}, "group_sizes: expected them with a group_probability above 0, and only then"),
+        ({"group_sizes": ((2, 1),)}, "group_sizes: expected them with a group_probability above 0, and only then"),
+        ({"repair_median_h": 1.0}, "repair_mean_h: expected it and repair_median_h, got one of them"),
+        (
+            {"repair_median_h": 2.0, "repair_mean_h": 1.0},
+            "repair_mean_h: expected at least the median (2.0 h), got 1.0",
+        ),
+        (
+            {"base": "lama3"},
+            "base: expected one of exponential, cpr56, poster50, llama3, infinitehbd, lanl20, spot_p3, ",
+        ),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(changes: dict[str, Any], message: str) -> None:
-    for make in (lambda: GeneratorSpec(**{"mtbf_h": 4.0, **changes}), lambda: spec().changed(**changes)):
-        with pytest.raises(TraceError) as caught:
-            make()
-        assert str(caught.value).startswith(message)
-        assert "\n" not in str(caught.value)
+def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        law_of(**keys)
+
+
+def test_a_law_that_does_not_fit_the_job_is_refused() -> None:
+    for law, message in (
+        (
+            {"mtbf_h": 1e-5},
+            "trace.law: expected at most 1000000 deaths, got 5.6e+06; shorten the job or raise the MTBF",
+        ),
+        ({"rack_size": 3}, "trace.law.rack_size: expected a divisor of the 8 ranks, got 3"),
+    ):
+        with pytest.raises(TraceError, match=re.escape(message)):
+            spec_of_job(law_of(**law))
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
 
-BURSTS = GeneratorSpec(
-    model="weibull",
+BURSTS = spec(
+    "weibull",
     shape=0.5,
     mtbf_h=10.0,
-    length_h=10_000.0,
+    job_h=10_000.0,
     group_probability=0.25,
     group_sizes=((2, 1.0), (4, 1.0)),
     repair_median_h=2.0,
@@ -264,64 +297,71 @@ BURSTS = GeneratorSpec(
 )
 
 
+def like(folder: Path, trace: Trace, model: str = "fit", **keys: Any) -> GeneratorSpec:
+    """What is learned from ``trace``, for a job of its ranks (else of 8) and of 56 h."""
+    path = folder / "some.csv"
+    path.write_text(to_text(trace))
+    law = law_of(model=model, trace=str(path), **keys)
+    return spec_of_job(law, ranks=int(trace.header.get("ranks", 8)))
+
+
 def read(*rows: str, header: str = "", columns: str = "") -> Trace:
     return parse_trace([*header.splitlines(), f"hour,rank{columns}", *rows], "some.csv")
 
 
 @pytest.mark.parametrize("per", ["system", "rank"])
-def test_a_fit_finds_the_parameters_again(per: str) -> None:
+def test_a_fit_finds_the_parameters_again(tmp_path: Path, per: str) -> None:
     """Family, shape, MTBF, share and sizes of groups, and repairs, of 1,000 failures."""
-    found = spec_like(generate(BURSTS.changed(per=per), 1), "fit", {"per": per})
-    assert (found.ranks, found.length_h) == (8, 10_000)
+    made = replace(BURSTS, law=BURSTS.law.model_copy(update={"per": per}))
+    found = like(tmp_path, generate(made, 1), per=per)
     assert found.instant_mtbf_h == pytest.approx(10, rel=0.2)
     assert found.ranks_per_instant == pytest.approx(1.5, rel=0.1)
-    assert found.repair_median_h == pytest.approx(2, rel=0.1)
-    assert found.repair_mean_h == pytest.approx(5, rel=0.3)
+    assert found.law.repair_median_h == pytest.approx(2, rel=0.1)
+    assert found.law.repair_mean_h == pytest.approx(5, rel=0.3)
     if per == "system":  # a rank's gaps are cut by the groups that others drag it into
-        assert (found.model, found.shape) == ("weibull", pytest.approx(0.5, rel=0.1))
+        assert (found.law.model, found.law.shape) == ("weibull", pytest.approx(0.5, rel=0.1))
 
 
-def test_a_law_is_not_claimed_where_the_exponential_will_do() -> None:
-    asked = GeneratorSpec(mtbf_h=5.0, length_h=100.0)
-    models = [spec_like(generate(asked, seed, is_typical=True), "fit", {}).model for seed in range(10)]
+def test_a_law_is_not_claimed_where_the_exponential_will_do(tmp_path: Path) -> None:
+    asked = spec(mtbf_h=5.0, job_h=100.0)
+    models = [like(tmp_path, generate(asked, seed, is_typical=True)).law.model for seed in range(10)]
     assert models.count("exponential") >= 7
 
 
-def test_an_empirical_model_draws_the_gaps_and_repairs_of_the_trace() -> None:
+def test_an_empirical_model_draws_the_gaps_and_repairs_of_the_trace(tmp_path: Path) -> None:
     """Scaled to the MTBF asked for, if one is."""
     rows = ("0,ps0,0.5", "1,ps1,0.5", "3,ps0,7")
     trace = read(*rows, header="# length_h: 9\n# ranks: 2", columns=",repair_h")
-    found = spec_like(trace, "empirical", {"start": "fresh"})
+    found = like(tmp_path, trace, "empirical", start="fresh")
     assert (found.gaps_h, found.repairs_h, found.instant_mtbf_h) == ((1.0, 2.0), (0.5, 0.5, 7.0), 3.0)
     hours, _ = generate_many(found, 0, 1).of(0)
     assert set(np.diff(hours, prepend=0.0).round(6).tolist()) <= {2.0, 4.0}  # a mean of 3 h, in proportion 1 : 2
-    assert "model=empirical:some.csv" in found.words
 
 
-def test_what_is_asked_for_is_not_learned() -> None:
+def test_what_is_given_is_not_learned(tmp_path: Path) -> None:
     """No groups if none are wanted, other repairs, another MTBF.
 
     8 of 32 ranks have a quarter of the failures, and no group beyond 8.
     """
     trace = generate(BURSTS, 1)
-    found = spec_like(trace, "empirical", {"group_probability": 0.0, "repair_median_h": 1.0, "repair_mean_h": 1.0})
-    assert (found.group_sizes, found.repairs_h, found.repair_mean_h) == ((), (), 1.0)
-    assert spec_like(trace, "empirical", {"mtbf_h": 30.0, "ranks": 4}).instant_mtbf_h == 30
-    trace = generate(GeneratorSpec(mtbf_h=1.0, ranks=32, group_probability=0.5, group_sizes=((16, 1.0),)), 1)
-    whole, part = (spec_like(trace, "empirical", asked) for asked in ({}, {"ranks": 8}))
+    keys = {"group_probability": 0.0, "repair_median_h": 1.0, "repair_mean_h": 1.0}
+    found = like(tmp_path, trace, "empirical", **keys)
+    assert (found.law.group_sizes, found.repairs_h, found.law.repair_mean_h) == ((), (), 1.0)
+    assert like(tmp_path, trace, "empirical", mtbf_h=30.0).instant_mtbf_h == 30
+    law = like(tmp_path, generate(spec(ranks=32, mtbf_h=1.0, group_probability=0.5, group_sizes=((16, 1.0),)), 1)).law
+    whole, part = (spec_of_job(law, ranks=ranks) for ranks in (32, 8))
     assert part.instant_mtbf_h == pytest.approx(4 * whole.instant_mtbf_h)
-    assert {size for size, _ in part.group_sizes} == {8}
+    assert [{size for size, _ in each.law.group_sizes} for each in (whole, part)] == [{16}, {8}]
 
 
-def test_what_a_trace_does_not_say_is_not_learned() -> None:
+def test_what_a_trace_does_not_say_is_not_learned(tmp_path: Path) -> None:
     """Counts of ranks teach a system but no rank: two of three failures take 4 ranks; which, is not told."""
     counts = read("1,4", "2,1", "4,4", header="# job_h: 50")
-    found = spec_like(counts, "fit", {})
-    assert (found.ranks, found.length_h, found.ranks_per_instant) == (4, 50, 3)
-    for trace, asked, message in (
-        (counts, {"per": "rank"}, "some.csv: it does not say which ranks died"),
-        (read("1,ps0", "1,ps1", "2,ps0"), {}, "some.csv: 2 failures; at least 3 are needed to learn from"),
-        (read("1,ps0", "2,ps1", "3,ps2"), {"per": "rank"}, "some.csv: no rank failed twice"),
+    assert like(tmp_path, counts).ranks_per_instant == 3
+    for trace, per, message in (
+        (counts, "rank", "some.csv: it does not say which ranks died"),
+        (read("1,ps0", "1,ps1", "2,ps0"), "system", "some.csv: 2 failures; at least 3 are needed to learn from"),
+        (read("1,ps0", "2,ps1", "3,ps2"), "rank", "some.csv: no rank failed twice"),
     ):
         with pytest.raises(TraceError, match=message):
-            spec_like(trace, "fit", asked)
+            like(tmp_path, trace, per=per)

@@ -1,6 +1,5 @@
 """The trace that a job meets: its hours, its constants, and what does not fit."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from harness.traces.job_trace import job_trace, on_job, with_profile_of_trace
 from harness.traces.mismatch import mismatches
 from harness.traces.schedule import planned_faults_of
 from harness.traces.trace import Trace, parse_trace
+from tests.laws import law_of
 
 LOG = (
     "# length_h: 40\n# ranks: 2\nhour,rank,repair_h,phase\n1,ps0,2,\n9,ps1,,apply\n21,ps0,3,\n22,ps1,,\n23,ps1,4,save\n"
@@ -135,7 +135,7 @@ def test_each_mismatch_is_said_in_one_sentence(  # noqa: PLR0917
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 
-def drawn(law: str, seed: int = 0, *, goes_on: bool = False, **profile: object) -> Trace:
+def drawn(law: str | dict[str, Any], seed: int = 0, *, goes_on: bool = False, **profile: object) -> Trace:
     """The trace of a job of 100 h on four ranks."""
     emulated = {"base": "busy", "job_h": 100, "num_ps": 4, "mtbf_h": 10, **profile}
     config = Config.model_validate({"seed": seed, "profile": emulated, "trace": {"law": law}})
@@ -179,36 +179,84 @@ def test_the_exponential_law_is_the_profiles() -> None:
 def test_a_fixed_number_of_failures_comes_at_uniform_hours() -> None:
     """Each draw has exactly so many, of the profile's number of distinct ranks, anywhere in the job.
 
-    With ``@H`` it is the same ranks, and hours in proportion to H.
+    With ``within_h`` it is the same ranks, and hours in proportion.
     """
-    traces = [deaths(drawn("fixed:5", seed, ranks_per_failure=2)) for seed in range(100)]
+    five = {"model": "fixed", "number": 5}
+    traces = [deaths(drawn(five, seed, ranks_per_failure=2)) for seed in range(100)]
     for trace in traces:
         assert len({hour for hour, _ in trace}) == 5
         assert len(set(trace)) == len(trace) == 10
     hours = [hour for trace in traces for hour, _ in trace]
     assert sum(hours) / len(hours) == pytest.approx(50, abs=4)  # 2.7 standard errors
-    uniform = drawn("fixed:5")
-    assert drawn("fixed:5", goes_on=True) == uniform  # on the wall clock too
-    assert deaths(drawn("fixed:5@10")) == [(pytest.approx(hour / 10, abs=1e-6), who) for hour, who in deaths(uniform)]
+    uniform, early = drawn(five), drawn(five | {"within_h": 10})
+    assert drawn(five, goes_on=True) == uniform  # on the wall clock too
+    assert deaths(early) == [(pytest.approx(hour / 10, abs=1e-6), who) for hour, who in deaths(uniform)]
 
 
 def test_failures_at_given_hours_differ_in_their_ranks_alone() -> None:
     """Every draw has these hours; the first failure of a seed takes the same ranks at another hour."""
-    traces = [deaths(drawn("at:7+14.5", seed, ranks_per_failure=2)) for seed in range(20)]
+    law = {"model": "at", "hours": [7, 14.5]}
+    traces = [deaths(drawn(law, seed, ranks_per_failure=2)) for seed in range(20)]
     assert {tuple(hour for hour, _ in trace) for trace in traces} == {(7, 7, 14.5, 14.5)}
     assert len({tuple(trace[:2]) for trace in traces}) > 3
     for seed, trace in enumerate(traces):
-        assert deaths(drawn("at:30", seed, ranks_per_failure=2)) == [(30, who) for _, who in trace[:2]]
-    assert Config.model_validate({"seed": 7, "trace": {"law": "at:7+14.5"}}).trace_name == "at7+14.5-7"
+        assert deaths(drawn({"model": "at", "hours": [30]}, seed, ranks_per_failure=2)) == [
+            (30, who) for _, who in trace[:2]
+        ]
+
+
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [
+        ("llama3", "llama3"),
+        ({"base": "llama3", "mtbf_h": 5}, "llama3_mtbf5"),
+        ({"model": "exponential"}, "exponential"),
+        ({"mtbf_h": 5.6, "nodes": 64}, "exponential_mtbf5.6_nodes64"),
+        ({"model": "weibull", "shape": 0.7, "per": "rank"}, "weibull_shape0.7_per_rank"),
+        ({"base": "lanl20", "model": "gamma", "shape": 2}, "lanl20_gamma_shape2"),
+        ({"model": "fixed", "number": 5}, "fixed5"),
+        ({"model": "fixed", "number": 5, "within_h": 5.6}, "fixed5_within5.6"),
+        ({"model": "at", "hours": [7, 14.5]}, "at7_14.5"),
+        ({"model": "fit", "trace": "logs/mine.csv"}, "fit_mine"),
+        ({"model": "fixed", "number": 5, "name": "mine"}, "mine"),
+    ],
+)
+def test_a_drawn_trace_is_named_by_its_law_and_seed(law: str | dict[str, Any], name: str) -> None:
+    """A law has the name of a published one, or says what differs; the config of a run has all its keys."""
+    config = Config.model_validate({"seed": 7, "trace": {"law": law}})
+    assert config.trace_name == f"{name}-7"
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_keys_of_a_law_replace_those_of_its_base() -> None:
+    """A key, and those that describe the same: an MTBF of a node that of the system, another model the shape."""
+    spot = law_of(base="spot_p3", node_mtbf_h=7)
+    assert (spot.mtbf_h, spot.nodes, spot.node_mtbf_h, len(spot.group_sizes)) == (None, None, 7, 5)
+    assert law_of(base="spot_p3", group_probability=0).group_sizes == ()
+    fixed = law_of(base="lanl20", model="fixed", number=5)
+    assert (fixed.shape, fixed.mtbf_h, fixed.repair_mean_h) == (None, None, None)
+    gamma = law_of(base="lanl20", model="gamma", shape=2)
+    assert (gamma.shape, gamma.mtbf_h, gamma.repair_mean_h) == (2, 13.2, 3.5)
+
+
+@pytest.mark.parametrize("model", ["exponential", "gamma"])
+def test_a_law_without_rate_and_groups_has_those_of_the_profile(model: str) -> None:
+    """Of every model, as ``exponential``; a law's own come first."""
+    shape = {"shape": 1.0} if model == "gamma" else {}
+    profile = {"mtbf_h": 5, "ranks_per_failure": 2}
+    hours = [hour for hour, _ in deaths(drawn({"model": model, **shape}, **profile))]
+    assert hours[::2] == hours[1::2]
+    assert hours == pytest.approx([hour for hour, _ in deaths(drawn("exponential", **profile))], rel=1e-6)
+    own = drawn({"model": model, **shape, "mtbf_h": 5, "group_probability": 0.0})
+    assert [hour for hour, _ in deaths(own)] == pytest.approx(sorted(set(hours)), rel=1e-6)
 
 
 def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
-    """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
+    """A run has the failures of a law that has the gaps of a trace."""
     (tmp_path / "log.csv").write_text(LOG.replace("ranks: 2", "ranks: 4"))
-    law = f"empirical:{tmp_path / 'log.csv'}"
+    law = {"model": "empirical", "trace": str(tmp_path / "log.csv")}
     assert len(drawn(law).entries) > 5
     config = Config.model_validate({"seed": 7, "trace": {"law": law}})
-    assert config.trace_name == "empirical_log-7"
     assert planned_faults_of(config, total_samples=128_000, num_steps=1000)
 
 
@@ -248,30 +296,17 @@ def test_a_windows_last_failure_does_not_depend_on_rounding(job_h: float, length
     assert last.hour <= job_h
 
 
-FIXED = "expected fixed:N with 1 to 10000 failures, got '"
-
-
-@pytest.mark.parametrize(
-    ("law", "message"),
-    [
-        ("poisson", r"trace.law: expected one of exponential, fixed:N, fixed:N@H, at:H\+H, cpr56, .*, got 'poisson'"),
-        ("fits:log.csv", r"trace.law: expected one of .*, fixed:N, .*, fit:TRACE.csv, .*, got 'fits:log.csv'"),
-        ("fit:", r"trace.law=fit:: model: fit:…; expected fit:TRACE.csv or empirical:TRACE.csv"),
-        ("fixed:0", rf"trace.law=fixed:0: {FIXED}0'"),
-        (f"fixed:{'9' * 5000}", f"{FIXED}9999"),  # more digits than Python makes a number of
-        *((f"fixed:5@{h}", rf"fixed:N@H with H above 0 and at most 100 hours, got '{h}'") for h in ("0", "101", "x")),
-        *((f"at:{h}", rf"ascending hours from 0 to 100, got '{re.escape(h)}'") for h in ("", "7+", "7+7", "-1", "101")),
-        ("at:nan", "ascending hours from 0 to 100, got 'nan'"),
-    ],
-)
-def test_a_law_that_does_not_exist_is_refused(law: str, message: str) -> None:
-    with pytest.raises((ConfigError, TraceError), match=message):
-        drawn(law)
-
-
 def test_a_law_that_does_not_fit_is_refused() -> None:
     with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
-        drawn("fixed:1", ranks_per_failure=5)
+        drawn({"model": "fixed", "number": 1}, ranks_per_failure=5)
+    for key, keys, last in (
+        ("within_h", {"model": "fixed", "number": 5, "within_h": 101}, 101),
+        ("hours", {"model": "at", "hours": [7, 100.5]}, 100.5),
+    ):
+        with pytest.raises(TraceError, match=rf"trace.law.{key}: expected at most the job's 100 h, got {last}"):
+            drawn(keys)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
-        with pytest.raises(ValidationError, match=f"{key}: expected none with trace.law=exponential, got {value}"):
+        with pytest.raises(
+            ValidationError, match=rf"{key}: expected none with a trace.law \(exponential\), got {value}"
+        ):
             Config.model_validate({"trace": {"law": "exponential", key: value}})

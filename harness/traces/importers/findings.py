@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from harness.config.words import Parameters, mistakes_of
+from harness.config.words import mistakes_of
 from harness.core.errors import TraceError, printable
 from harness.core.faults import longest
+from harness.traces.importers.words import Parameters
 
 T = TypeVar("T")
 
