@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.config.laws import LAWS, PUBLISHED, Law
+from harness.config.laws import LAWS, PUBLISHED
 from harness.config.profiles import PROFILES
 from harness.traces.draw import draw
-from harness.traces.trace import Trace
 
 SEED = 20210405
 COMMAND = "python -m failure_traces.generate"
@@ -134,32 +133,12 @@ def empty(seed: int = SEED) -> str:
     return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
 
 
-def _draw(law: Law, profile: str, seed: int, *, is_typical: bool = False) -> str:
-    emulated = PROFILES[profile]
-    return _generated(draw(law, emulated, emulated.num_ps, seed, is_typical=is_typical))
-
-
-def published(name: str, seed: int = SEED) -> str:
-    """A law of harness/config/laws.py: a trace with as many failures as are to be expected of it."""
-    return _draw(LAWS[name], "poster50" if name == "poster50" else "cpr56", seed, is_typical=True)
-
-
-NUM_DRAWS = 5
-
-
-def poisson(number: int, seed: int = SEED) -> str:
-    """Draw ``number`` of failures of one of four ranks every 5.6 h on average, the rate of profile busy."""
-    return _draw(LAWS["exponential"], "busy", seed + number)
-
-
-def cpr56(number: int, seed: int = SEED) -> str:
-    """Draw ``number`` of CPR's emulation: two failures of one of eight ranks in 56 h."""
-    return _draw(LAWS["cpr56"], "cpr56", seed + number, is_typical=True)
-
-
-def _generated(trace: Trace) -> str:
+def drawn(law: str, seed: int = SEED, *, profile: str = "cpr56", number: int = 0, is_typical: bool = True) -> str:
+    """Draw ``number`` of a law of harness/config/laws.py for the job of a profile."""
+    job = PROFILES[profile]
+    trace = draw(LAWS[law], job, job.num_ps, seed + number, is_typical=is_typical)
     rows = [f"{entry.hour:.12g},{entry.who},{','.join(entry.extra.values())}" for entry in trace.entries]
-    return _text(trace.header, "hour,rank,repair_h,node", rows)
+    return _text({**trace.header, "command": COMMAND}, "hour,rank,repair_h,node", rows)
 
 
 TRACES: dict[str, Callable[[int], str]] = {
@@ -186,9 +165,15 @@ TRACES: dict[str, Callable[[int], str]] = {
     "phases.csv": phases,
     "faults.csv": faults,
     "empty.csv": empty,
-    **{f"preset-{name}.csv": partial(published, name) for name in PUBLISHED},
-    **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},
-    **{f"cpr56-{number}.csv": partial(cpr56, number) for number in range(NUM_DRAWS)},
+    **{
+        f"preset-{name}.csv": partial(drawn, name, profile="poster50" if name == "poster50" else "cpr56")
+        for name in PUBLISHED
+    },
+    **{
+        f"poisson-{number}.csv": partial(drawn, "exponential", profile="busy", number=number, is_typical=False)
+        for number in range(5)
+    },
+    **{f"cpr56-{number}.csv": partial(drawn, "cpr56", number=number) for number in range(5)},
 }
 
 

@@ -90,12 +90,12 @@ class Law(BaseModel):
 
     def _mistakes(self) -> Iterator[str]:
         for key, models in _USED_BY.items():
-            if self.model not in models and getattr(self, key) != Law.model_fields[key].default:
+            is_given = getattr(self, key) != Law.model_fields[key].default
+            if is_given and self.model not in models:
                 have = "has" if len(models) == 1 else "have"
                 yield f"{key}: not a key of model {self.model}; {', '.join(models)} {have} it"
-        for key, (models, what) in _NEEDED.items():
-            if self.model in models and getattr(self, key) in (None, ()):
-                yield f"{key}: expected {what} with model {self.model}, got none"
+            elif key in _NEEDED and not is_given and self.model in models:
+                yield f"{key}: expected a value with model {self.model}, got none"
         low, high = SHAPES.get(self.model, (0, 0))
         if self.shape is not None and not low <= self.shape <= high:
             yield f"shape: expected {low:g} to {high:g} with model {self.model}, got {self.shape:g}"
@@ -113,26 +113,15 @@ class Law(BaseModel):
             yield f"repair_mean_h: expected at least the median ({self.repair_median_h} h), got {self.repair_mean_h}"
 
 
-_OF_GAPS = (
-    *("mtbf_h", "nodes", "node_mtbf_h", "per", "start", "group_probability", "group_sizes", "rack_size"),
-    *("early_factor", "early_h", "repair_median_h", "repair_mean_h", "length_h"),
-)
 _USED_BY: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys([*Law.model_fields][2:], ("exponential", *SHAPES, *LEARNED)),  # all but name and model
     "shape": tuple(SHAPES),
     "trace": LEARNED,
-    "number": ("fixed",),
-    "within_h": ("fixed",),
+    **dict.fromkeys(("number", "within_h"), ("fixed",)),
     "hours": ("at",),
-    **dict.fromkeys(_OF_GAPS, ("exponential", *SHAPES, *LEARNED)),
 }
 """The models that use a key, by key."""
-_NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "shape": (tuple(SHAPES), "a shape"),
-    "trace": (LEARNED, "a trace file"),
-    "number": (("fixed",), "a number of failures"),
-    "hours": (("at",), "a list of hours"),
-}
-"""The models that need a key, and what it is, by key."""
+_NEEDED = ("shape", "trace", "number", "hours")  # by the models that use them
 _OF_MTBF = ("mtbf_h", "nodes", "node_mtbf_h")
 
 

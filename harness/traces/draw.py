@@ -1,10 +1,8 @@
 """Draws the trace of a job from a law of failures (``trace.law``)."""
 
 import json
-import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,10 +43,10 @@ def draw(
     else:
         spec = spec_of(law, profile.mtbf_h, profile.ranks_per_failure, ranks=num_ps, job_h=profile.job_h)
         trace = generate(spec.times(WALL_LENGTH) if goes_on else spec, seed, is_typical=is_typical)
-    header = {**trace.header, **_origin(law)}
-    words = shlex.join([*_words(law), *_words_of_job(profile, num_ps)])
-    command = f"run.py trace generate {words} trace.seed={seed}{' --typical' * is_typical}"
-    header |= {"parameters": words, "seed": str(seed), "command": command}
+    job = profile.model_dump(include={"job_h", "mtbf_h", "ranks_per_failure"})
+    keys = {"trace.law": law.model_dump(exclude_defaults=True), "cluster.num_ps": num_ps, "profile": job}
+    parameters = shlex.join(f"{key}={json.dumps(value)}" for key, value in keys.items())
+    header = {**trace.header, **_origin(law), "parameters": parameters, "seed": str(seed)}
     return replace(trace, source=f"trace.law {law.name}, draw {seed}", header=header)
 
 
@@ -130,27 +128,3 @@ def _origin(law: Law) -> dict[str, str]:
         "source": f"generated from figures of {published.source}",
         **{f"figure {number}": figure for number, figure in enumerate(published.figures, start=1)},
     }
-
-
-def _words(law: Law) -> Iterator[str]:
-    """The words of the command line that name the law, or give the keys that differ from the defaults."""
-    if law == LAWS.get(law.name):
-        yield f"trace.law={law.name}"
-        return
-    for key, value in law.model_dump(mode="json").items():
-        if value != Law.model_fields[key].default and value != [] and key != "name":
-            yield f"trace.law.{key}={_text(value)}"
-
-
-def _words_of_job(profile: Profile, num_ps: int) -> Iterator[str]:
-    yield f"cluster.num_ps={num_ps}"
-    for key in ("job_h", "mtbf_h", "ranks_per_failure"):
-        yield f"profile.{key}={_text(getattr(profile, key))}"
-
-
-def _text(value: object) -> str:
-    """``value`` as YAML on one line."""
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        return f"{value:g}"
-    is_plain = isinstance(value, str) and re.fullmatch(r"[\w./-]*[A-Za-z_/][\w./-]*", value)
-    return value if is_plain else json.dumps(value)

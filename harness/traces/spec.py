@@ -75,16 +75,6 @@ def _empirical(gaps: tuple[float, ...]) -> Gaps:
 
 _SHAPED: dict[str, Callable[[float], Gaps]] = {"gamma": _gamma, "weibull": _weibull, "lognormal": _lognormal}
 
-MODELS = ("exponential", *_SHAPED, "empirical")
-
-
-def gaps_of_model(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Gaps:
-    """The distribution with this name and this shape, or of these gaps (``empirical``)."""
-    if model == "empirical":
-        return _empirical(gaps_h)
-    return _exponential() if shape is None else _SHAPED[model](shape)
-
-
 MAX_DEATHS = 1_000_000
 """The largest expected number of deaths of one trace; a larger one suggests a wrong unit."""
 
@@ -123,7 +113,9 @@ class GeneratorSpec:
 
     @property
     def gaps(self) -> Gaps:
-        return gaps_of_model(self.law.model, self.law.shape, self.gaps_h)
+        if self.gaps_h:
+            return _empirical(self.gaps_h)
+        return _exponential() if self.law.shape is None else _SHAPED[self.law.model](self.law.shape)
 
     @property
     def length_h(self) -> float:

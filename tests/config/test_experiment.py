@@ -175,7 +175,7 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("trace:\n  law: {number: 0}", "", "x.yaml:2: trace.law.number: 0 is not a whole number >= 1 and <= 10000 or null"),
         ("trace:\n  law: {model: fixed,\n    shape: 2}", "", "x.yaml:3: trace.law.shape: not a key of model fixed; gamma, weibull, lognormal have it"),
         ("trace: {law: llama3}", "trace.law.number=3", "trace.law.number: not a key of model exponential; fixed has it (trace.law.number=3 on the command line)"),
-        ("trace: {law: {model: fixed}}", "", "trace.law.number: expected a number of failures with model fixed, got none"),
+        ("trace: {law: {model: fixed}}", "", "trace.law.number: expected a value with model fixed, got none"),
         ("trace.law.model: at", "trace.law.hours=[7,x]", "trace.law.hours: [7, \"x\"] is not a list whose items are each a number >= 0 (trace.law.hours=[7,x] on the command line)"),
         ("trace.law.group_sizes: [[1, 2]]", "", "x.yaml:1: trace.law.group_sizes: [[1, 2]] is not a list whose items are each a list of a whole number >= 2 and a number > 0"),
         ("trace: {law: llama3,\n  path: a.csv}", "", "x.yaml:2: trace.path: expected none with a trace.law (llama3), got a.csv"),

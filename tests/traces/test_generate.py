@@ -17,7 +17,7 @@ from harness.core.errors import TraceError
 from harness.core.plans import ps_index
 from harness.traces.draw import draw, spec_of
 from harness.traces.generate import generate, generate_many
-from harness.traces.spec import MODELS, GeneratorSpec, gaps_of_model
+from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, parse_trace, to_text
 from tests.known_jobs import CPR56, planned_under
 from tests.laws import law_of
@@ -55,10 +55,10 @@ def assert_mean(values: NDArray[Any], expected: float) -> None:
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SHAPES)
 def test_a_law_has_mean_one_and_its_met_gap_is_biased_by_length(model: str) -> None:
     """E[gap] = 1 and E[met] = E[gap²] / E[gap], by the midpoint rule over the quantiles."""
-    law = gaps_of_model(model, SHAPES[model], GAPS_H if model == "empirical" else ())
+    law = spec(model).gaps
     u = (np.arange(50_000) + 0.5) / 50_000
     gap = law.gap(u)
     assert gap.mean() == pytest.approx(1, rel=1e-3)
@@ -77,7 +77,7 @@ def test_a_law_has_mean_one_and_its_met_gap_is_biased_by_length(model: str) -> N
 def test_a_law_has_the_quantiles_that_scipy_gives(model: str, known: Any) -> None:
     """At a few places, far tails too; and so have the first gaps of 1,000 fresh processes, in units of the MTBF."""
     u = np.array([1e-6, 0.1, 0.5, 0.9, 1 - 1e-6])
-    np.testing.assert_allclose(gaps_of_model(model, SHAPES[model], ()).gap(u), known.ppf(u), rtol=1e-5)
+    np.testing.assert_allclose(spec(model).gaps.gap(u), known.ppf(u), rtol=1e-5)
     fresh = generate_many(spec(model, start="fresh", job_h=500.0), 6, 1000)
     assert stats.kstest(fresh.hours_E[fresh.starts_K1[:-1]] / 4, known.cdf).pvalue > 1e-4
 
@@ -86,7 +86,7 @@ def test_a_law_has_the_quantiles_that_scipy_gives(model: str, known: Any) -> Non
 
 
 @pytest.mark.parametrize("per", ["system", "rank"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", SHAPES)
 def test_in_equilibrium_the_rate_is_one_in_mtbf_from_the_first_hour_on(model: str, per: str) -> None:
     """Whatever the law: instants of the whole length, and of its first tenth."""
     deaths = generate_many(spec(model, per=per), 2, 4000)
@@ -245,10 +245,10 @@ def spec_of_job(law: Law, *, ranks: int = 8, job_h: float | None = None) -> Gene
             "mtbf_h: not a key of model fixed; exponential, gamma, weibull, ",
         ),
         ({"model": "at", "hours": [3], "number": 1}, "number: not a key of model at; fixed has it"),
-        ({"model": "gamma"}, "shape: expected a shape with model gamma, got none"),
-        ({"model": "fit"}, "trace: expected a trace file with model fit, got none"),
-        ({"model": "fixed"}, "number: expected a number of failures with model fixed, got none"),
-        ({"model": "at"}, "hours: expected a list of hours with model at, got none"),
+        ({"model": "gamma"}, "shape: expected a value with model gamma, got none"),
+        ({"model": "fit"}, "trace: expected a value with model fit, got none"),
+        ({"model": "fixed"}, "number: expected a value with model fixed, got none"),
+        ({"model": "at"}, "hours: expected a value with model at, got none"),
         ({"model": "at", "hours": [7, 7]}, "hours: expected ascending hours, got 7, 7"),
         ({"model": "weibull", "shape": 0.1}, "shape: expected 0.2 to 100 with model weibull, got 0.1"),
         ({"mtbf_h": 3, "node_mtbf_h": 3}, "node_mtbf_h: expected none with mtbf_h, got both"),
