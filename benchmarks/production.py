@@ -29,8 +29,8 @@ from benchmarks._common import numbers_of, parser, report, table
 from benchmarks.cpr56 import kaggle_job
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy, options_of
-from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, due_saves, simulate
+from harness.planning.spread import planned_kills_at
 
 MEAN, P90 = 0.13, 0.30
 MTBF_H = (14.0, 30.0)

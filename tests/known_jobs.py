@@ -8,7 +8,7 @@ from harness.core.faults import PlannedFault
 from harness.core.placement import Placement
 from harness.core.plans import Costs
 from harness.core.pls import rank_weights
-from harness.planning import advisor
+from harness.planning import spread
 from harness.planning.simulate import Job, save_sizes
 from harness.run.spec import RunSpec
 from harness.traces.schedule import schedule
@@ -20,7 +20,7 @@ CPR56 = job_costs(Config(profile="cpr56"), 3_200_000)
 def job_of(config: Config) -> Job:
     """The simulator's job for a run of ``config``."""
     run_spec = RunSpec(config)
-    return advisor.job_of(config, run_spec.costs, run_spec.dataset.cardinalities)
+    return spread.job_of(config, run_spec.costs, run_spec.dataset.cardinalities)
 
 
 def small_job(costs: Costs) -> Job:

@@ -18,5 +18,4 @@ from analysis.figures.look import (
     to_svg,
     write_figure,
 )
-from analysis.figures.plan import check_plan_figure, write_plan_figure
 from analysis.figures.sweep import CAPTION, SWEEP, sweep_figure

@@ -1,11 +1,9 @@
-"""`run.py plan`: what CPR's closed forms recommend for a profile or a trace, and the spread over simulated traces."""
-
-# ruff: noqa: PLC0415 - matplotlib takes a second to import
+"""`run.py plan`: what each strategy costs under a profile or a trace: overhead, PLS, memory, over simulated traces."""
 
 import argparse
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +18,11 @@ from harness.config.laws import GIVEN, LAWS, Law
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.config.words import suggest
-from harness.core.clock import FailureClock
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, StrategyOptions, make_strategy
-from harness.model.models import footprint
-from harness.planning.advisor import PLANNED, Advice, Spread, advise, job_of, simulate_all
-from harness.planning.simulate import SaveSizes
+from harness.core.strategies import STRATEGIES, make_strategy
+from harness.planning.spread import Spread, job_of, memory_bytes, simulate_all
 from harness.traces.draw import spec_of
 from harness.traces.gaps import longest_repairs, observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks, with_profile_of_trace
@@ -35,67 +30,56 @@ from harness.traces.mismatch import mismatches
 from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
-_LABELS = {  # the first five are equal in simulated overhead and PLS
-    "cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random (at most)",
-    "cpr_mirror": "cpr_mirror (at most; no uploads)",
-    "differential": "differential (at most)",
-}
-_LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the label of cpr_mfu
+_COLUMNS = ["strategy", "save every", "overhead", "5–95 %", "save", "load", "lost", "resch.", "PLS", "5–95 %", "memory"]
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print the recommendation; with --simulate also the spread, with --figure also write a figure."""
+    """Print a table of what each strategy costs, and what cpr_* strategies decide."""
+    if options.simulate == 1:
+        raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
     configs, law, costs, source = _subject(options.subject, options.overrides, options.mapping)
-    config = configs.get("cpr_mirror", configs["cpr_mfu"])  # with the mirror's share, where that is asked for
-    _check(options, law, costs)
+    if law.model in GIVEN:
+        raise ConfigError(f"trace.law.model: expected a law of gaps, got {law.model}, with given failures")
     spec = spec_of(law, costs.mtbf_h, costs.ranks_per_failure, ranks=costs.num_ps, job_h=costs.job_h)
+    config = configs["cpr_mfu"]
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
-    assert isinstance(config.strategy, CprPriority.Options)
-    trainer, model = config.trainer, config.model
-    advice = advise(
-        costs,
-        config.strategy,
-        cardinalities,
-        embedding_dim=model.row_values,
-        row_width=footprint(model, trainer.optimizer, trainer.dense_optimizer).row_width,
-        num_tracked=config.metrics.num_tracked,
-    )
+    job = job_of(configs.get("cpr_mirror", config), costs, cardinalities)  # with the mirror's share
     console.say(source)
     for line in mismatches(config, costs, is_planned=True):
         console.note(f"note: {line}")
-    job = job_of(config, costs, cardinalities)
-    _show_advice(advice)
-    if job.clock == "wall":
-        console.say(
-            "note: trace.clock=wall: the closed forms, and intervals, count the failures of the job's hours without "
-            "overhead; --simulate counts those of overhead and of repeated steps too"
-        )
-    if advice.decision == "partial" and (line := _rest_of_a_save(job.sizes, configs["cpr_mfu"].strategy)):
-        console.say(f"note: {line}")
-    spreads: list[Spread] = []
-    if options.simulate:
-        strategies = [each.strategy for each in configs.values()]
-        with amount_progress("simulate") as progress:
-            spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
-        console.show(_spread_table(spreads, options.simulate, law, job.clock))
-        console.say(f"strategy.name=NAME adds a row: {', '.join(_others(configs))}")
-    if options.figure is not None:
-        from analysis.figures import write_plan_figure
-
-        write_plan_figure(options.figure, advice, spreads)
-        console.say(f"figure: {options.figure}")
+    strategies = [each.strategy for each in configs.values()]
+    with amount_progress("simulate") as progress:
+        spreads = simulate_all(strategies, job, spec, options.simulate, config.trace_seed, on_progress=progress)
+    clocked = ", on the wall clock" * (job.clock == "wall")
+    title = f"{options.simulate:,} traces ({law.name}{clocked}), means with 95 % confidence intervals, % of the job"
+    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(_COLUMNS))
+    table = Table(*headings, title=title, title_justify="left", box=None)
+    for spread in spreads:
+        table.add_row(*_row(spread, memory_bytes(configs[spread.name], cardinalities)))
+    console.show(table)
+    console.say(_decision(spreads))
+    console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")
 
 
-def _check(options: argparse.Namespace, law: Law, costs: Costs) -> None:
-    """Raises ConfigError for options that exclude each other, before anything is computed or printed."""
-    if options.simulate == 1:
-        raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
-    if law.model in GIVEN:
-        raise ConfigError(f"trace.law.model: expected a law of gaps, got {law.model}, with given failures")
-    if options.figure is not None:
-        from analysis.figures import check_plan_figure
+def _row(spread: Spread, memory: int | None) -> Iterator[str]:
+    overhead, pls = spread.overhead, spread.pls
+    yield spread.name
+    yield "never" if spread.interval_h is None else f"{spread.interval_h:.3g} h"
+    yield f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}"
+    yield f"{overhead.low:.3%}–{overhead.high:.3%}"
+    yield from (f"{mean:.2%}" for mean in spread.buckets)
+    yield f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}"
+    yield f"{pls.low:.4f}–{pls.high:.4f}"
+    yield "?" if memory is None else f"{memory / 1e6:,.1f} MB"
 
-        check_plan_figure(options.figure, costs)
+
+def _decision(spreads: Sequence[Spread]) -> str:
+    """What cpr_* strategies decide by CPR's closed forms, in words."""
+    full, vanilla = (next(each for each in spreads if each.name == name) for name in ("full", "cpr_vanilla"))
+    if vanilla.falls_back:
+        return "decision: full recovery; at this PLS target partial recovery would have to save too often"
+    removed = 1 - vanilla.overhead.mean / full.overhead.mean if full.overhead.mean else 0.0
+    return f"decision: partial recovery; cpr_vanilla has {removed:.1%} less overhead than full recovery"
 
 
 # --- the profile or trace ---------------------------------------------------------------------------------------------
@@ -127,27 +111,33 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
     else:
         hint = suggest(name, PROFILES) or f"; profiles: {', '.join(sorted(PROFILES))}"
         raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv){hint}")
-    named = [word.partition("=")[2] for word in overrides if word.startswith("strategy.name=")]
-    config = configs.get(named[-1] if named else "cpr_mfu", config)
-    refuse_combinations(config, make_strategy(config.strategy, costs))
     if costs.ranks_per_failure > costs.num_ps:
         raise ConfigError(
             f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "
             f"got {costs.ranks_per_failure:g}"
         )
-    return configs, law, costs, f"{source}: {_facts(costs)}"
+    named = [word.partition("=")[2] for word in overrides if word.startswith("strategy.name=")]
+    fit = _fitting(configs, costs, named[-1] if named else "cpr_mfu")
+    return fit, law, costs, f"{source}: {_facts(costs)}"
+
+
+def _fitting(configs: Mapping[str, Config], costs: Costs, named: str) -> dict[str, Config]:
+    """The configurations whose keys fit their strategy. Raises ConfigError if those of strategy ``named`` do not."""
+    fit: dict[str, Config] = {}
+    for name, config in configs.items():
+        try:
+            refuse_combinations(config, make_strategy(config.strategy, costs))
+            fit[name] = config
+        except ConfigError:
+            if name == named:
+                raise
+    return fit
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """Configurations by strategy: of ``PLANNED``, of plugins, and the named one. Constants of a trace are filled in."""
-    added = [name for name in STRATEGIES if name not in BUILT_IN]
-    found = load_each(None, overrides, [*PLANNED, *added])
+    """Configurations of all strategies with failures, by name. Constants of a trace are filled in."""
+    found = load_each(None, overrides, [name for name in STRATEGIES if STRATEGIES[name].injects_failures])
     return {name: with_profile_of_trace(config) for name, config in found.items()}
-
-
-def _others(simulated: Collection[str]) -> Iterator[str]:
-    """The built-in strategies that are neither simulated nor covered by the label of ``cpr_mfu``."""
-    return (name for name in BUILT_IN if name not in {*simulated, *_LABELLED})
 
 
 def _costs(config: Config) -> Costs:
@@ -200,97 +190,3 @@ def _prices(costs: Costs) -> Iterator[str]:
 
 def _minutes(hours: float) -> str:
     return f"{hours * 60:.3g} min"
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(columns))
-    table = Table(*headings, title=title, title_justify="left", box=None)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _show_advice(advice: Advice) -> None:
-    full, partial = advice.full, advice.partial
-    console.show(_table("expected, by CPR's closed forms", ("", "full", "partial"), _advice_rows(advice)))
-    saved = 1 - partial.overhead.total_h / full.overhead.total_h if full.overhead.total_h else 0.0
-    if advice.decision == "partial":
-        console.say(f"decision: partial recovery; it removes {saved:.1%} of full recovery's overhead")
-    else:
-        console.say("decision: full recovery; at this PLS target partial recovery would have to save too often")
-    for line in _cautions(advice):
-        console.say(f"note: {line}")
-    flips = advice.flips
-    console.say("partial recovery is cheaper, all else equal, above:")
-    console.say(f"  PLS target {flips.pls_target:.3g}   MTBF {flips.mtbf_h:.3g} h   {_ranks(flips.num_ps)}")
-    console.say(f"  {_ranks(flips.num_ps_scaled)} if the MTBF falls as 1/N")
-    sizes = (f"{each.name} {each.num_bytes / 1e6:,.1f} MB ({each.frac:.2%})" for each in advice.trackers)
-    console.say(f"memory of trackers and replicas, and as a fraction of the tables: {'   '.join(sizes)}")
-
-
-def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
-    options, job_h = (advice.full, advice.partial), advice.costs.job_h
-    yield "save every", *(f"{option.interval_h:.3g} h" for option in options)
-    for bucket in ("save", "load", "lost", "reschedule", "total"):
-        hours = (getattr(option.overhead, f"{bucket}_h") for option in options)
-        label = {"lost": "lost computation", "total": "overhead"}.get(bucket, bucket)
-        yield label, *(f"{value:.3g} h  {value / job_h:.3%}" for value in hours)
-    if advice.costs.num_trainers is not None:
-        num_nodes = advice.costs.num_ps + advice.costs.num_trainers
-        yield "node-hours", *(f"{option.overhead.total_h * num_nodes:.3g}" for option in options)
-    yield "PLS", *(f"{option.pls:.3g}" for option in options)
-
-
-def _cautions(advice: Advice) -> Iterator[str]:
-    job_h, interval_h = advice.costs.job_h, advice.partial.interval_h
-    if min(advice.full.overhead.total_h, advice.partial.overhead.total_h) > job_h:
-        yield "either overhead is longer than the job itself, which no real job would accept; see the MTBF"
-    if interval_h > job_h:
-        yield f"{interval_h:.3g} h is longer than the job: nothing is saved, and PLS stays below the target"
-    elif interval_h > job_h / 4:
-        yield "the interval is not far below the job's length, as E[PLS] assumes; --simulate shows the actual spread"
-    if advice.full.interval_h > advice.costs.mtbf_h:
-        yield "failures are more frequent than the saves of full recovery; Young's optimum assumes rare failures"
-
-
-def _rest_of_a_save(sizes: SaveSizes, options: StrategyOptions) -> str | None:
-    """A note if the rows that the tracker chooses are less than half of a priority save's bytes; else None."""
-    assert isinstance(options, CprPriority.Options)
-    waits = options.untracked == "interval"
-    chosen_bytes = sizes.of("tracked") - sizes.dense
-    rest_bytes = sizes.of("tracked" if waits else "priority") - chosen_bytes
-    if rest_bytes <= chosen_bytes:
-        return None
-    rest, hint = ("dense network", "") if waits else ("untracked tables, dense network", "; see strategy.untracked")
-    return (
-        f"a priority save chooses {chosen_bytes / 1e6:.3g} MB of rows and writes {rest_bytes / 1e6:.3g} MB besides "
-        f"({rest}): strategies differ by the smaller part{hint}"
-    )
-
-
-def _ranks(number: float) -> str:
-    return f"N {number:.3g} PS ranks" if number >= 1 else "N any number of PS ranks"
-
-
-def _spread_table(spreads: Sequence[Spread], num_traces: int, law: Law, clock: FailureClock) -> Table:
-    clocked = ", on the wall clock" * (clock == "wall")
-    title = f"{num_traces:,} traces ({law.name}{clocked}), means with 95 % confidence intervals"
-    columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
-    return _table(title, columns, map(_spread_row, spreads))
-
-
-def _spread_row(spread: Spread) -> tuple[str, ...]:
-    overhead, pls = spread.overhead, spread.pls
-    return (
-        _LABELS.get(spread.name, spread.name) + (" (falls back to full)" if spread.falls_back else ""),
-        "never" if spread.interval_h is None else f"{spread.interval_h:.3g} h",
-        f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}",
-        f"{overhead.median:.3%}",
-        f"{overhead.low:.3%}–{overhead.high:.3%}",
-        f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}",
-        f"{pls.median:.4f}",
-        f"{pls.low:.4f}–{pls.high:.4f}",
-    )

@@ -52,7 +52,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Show the save interval and the recovery that CPR's closed forms recommend."""
+    """Show what each strategy costs under a profile or a trace."""
     if options.subject.endswith(".csv"):
         from harness.traces.trace import read_trace
 

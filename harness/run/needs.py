@@ -7,8 +7,8 @@ machines differ: it rests on speeds between those of a fast and of a slow one wi
 from dataclasses import dataclass
 
 from harness.core.placement import MIRROR_INDEX_BYTES
-from harness.planning.advisor import job_of
 from harness.planning.simulate import saves_of
+from harness.planning.spread import job_of
 from harness.run.spec import RunSpec
 
 PROCESS_BYTES = 0.5e9

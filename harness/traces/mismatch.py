@@ -20,7 +20,7 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
     """A sentence for each mismatch of the trace of ``config`` (:func:`job_trace`) and the job.
 
     There is none without a trace, a failure in it or a known length. ``costs``: the run's cost constants.
-    ``is_planned``: for `run.py plan`, where no run follows and closed forms take the trace's MTBF for the whole job.
+    ``is_planned``: for `run.py plan`, where no run follows and intervals take the trace's MTBF for the whole job.
 
     Raises:
         TraceError, ConfigError: as ``job_trace`` and ``observe``.

@@ -235,7 +235,7 @@ def test_a_path_begins_at_home_wherever_it_is_given(cli: Cli, monkeypatch: pytes
         "grid ~/grid.yaml out=~/grid trace.law.model=empirical trace.law.trace=${TRACES}/mine.csv seed=0",
         "table ~/grid",
         "trace generate trace.law.model=fit trace.law.trace=~/mine.csv trace.seed=1 --out=~/made.csv",
-        "plan ~/made.csv data.path=~/data",
+        "plan ~/made.csv data.path=~/data --simulate 2",
         "data synth --rows 9 --out=~/rows.tsv",
     ]
     for command in commands:
@@ -601,7 +601,7 @@ def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> Non
 def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     """A stretched trace has the MTBF of the job's hours; a profile has no hours to map."""
     Path("t.csv").write_text("# length_h: 14\n# ranks: 2\nhour,rank\n3,ps0\n9,ps1\n")
-    plain, stretched = cli("plan", "t.csv"), cli("plan", "t.csv", "--stretch")
+    plain, stretched = (cli("plan", "t.csv", "--simulate", "2", *words) for words in ((), ("--stretch",)))
     assert "MTBF 7 h" in plain.out
     assert plain.errors[0].startswith(
         "note: the trace lasts 14 h, the job 56 h: the trace's MTBF is taken for the job; "
@@ -611,20 +611,6 @@ def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     assert cli("plan", "cpr56", "--stretch").errors == [
         "error: --window, --stretch: expected a trace file (TRACE.csv) to map, got profile cpr56"
     ]
-
-
-def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli: Cli) -> None:
-    """One line, where untracked tables and dense network outweigh the tracked rows; none where they do not."""
-
-    def note(*words: str) -> list[str]:
-        return [line for line in cli("plan", "cpr56", *words).out.splitlines() if "a priority save chooses" in line]
-
-    (line,) = note("strategy.r=0.002")
-    assert "see strategy.untracked" in line
-    assert not note()
-    assert not note("strategy.r=0.002", "strategy.untracked=interval")
-    assert not note("strategy.r=0.002", "strategy.pls_target=0.0001"), "full recovery makes no priority save"
-    assert "differential " in cli("plan", "cpr56").out
 
 
 def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:

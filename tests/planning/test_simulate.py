@@ -15,8 +15,8 @@ from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank, trainer_rank
 from harness.core.pls import rank_weights
 from harness.core.strategies import OPTIONS, STRATEGIES, Full, Strategy, make_strategy, options_of
-from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, Outcome, SaveSizes, due_saves, save_sizes, saves_of, simulate
+from harness.planning.spread import planned_kills_at
 from harness.store.kinds import RowCounts
 from harness.traces.draw import WALL_LENGTH
 from harness.traces.generate import generate_many

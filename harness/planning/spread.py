@@ -1,0 +1,212 @@
+"""The spread of overhead and PLS over generated traces, simulated with the strategies and ledgers of a run.
+
+All times are emulated hours of the profile's cluster.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.config.model import Config
+from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.events import BUCKETS
+from harness.core.faults import PlannedFault, Strike
+from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
+from harness.core.plans import Costs, ps_rank
+from harness.core.pls import rank_weights
+from harness.core.strategies import BUILT_IN, CprMirror, CprPriority, StrategyOptions, make_strategy
+from harness.model.models import Footprint, footprint
+from harness.planning.simulate import Job, due_saves, save_sizes, simulate
+from harness.traces.draw import WALL_LENGTH
+from harness.traces.generate import generate_many
+from harness.traces.spec import GeneratorSpec
+
+F64 = NDArray[np.float64]
+_TRACES_AT_ONCE = 500
+_UNSURE = 1e-12  # relative: far above the rounding of four floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Statistics of two or more outcomes: mean with its standard error, 5th and 95th percentile."""
+
+    mean: float
+    error: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: F64) -> "Summary":
+        low, high = np.quantile(values, [0.05, 0.95]).tolist()
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        return cls(mean=float(np.mean(values)), error=error, low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Overhead and PLS of one strategy under many traces.
+
+    ``interval_h``: None if the strategy never saves. ``falls_back``: a cpr_* strategy chose full recovery. Overhead is
+    a fraction of the job; ``buckets``: its mean in each of ``BUCKETS``.
+    """
+
+    name: str
+    interval_h: float | None
+    falls_back: bool
+    overhead: Summary
+    buckets: tuple[float, ...]
+    pls: Summary
+
+
+Outcomes = NDArray[np.float64]
+"""Results for K traces, (K, 6): overhead as a fraction of the job, PLS, and the hours of each bucket."""
+
+
+def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> Outcomes:
+    """Simulate one strategy under each schedule, with the strategy and ledgers of a run but without training.
+
+    A strategy without failures (``none``) is simulated under empty schedules.
+    """
+    strategy = make_strategy(options, job.costs)
+    saves = due_saves(strategy, job)
+    carried_out = schedules if strategy.injects_failures else [()] * len(schedules)
+    found = (simulate(strategy, job, planned_kills, saves) for planned_kills in carried_out)
+    return np.array([(one.overhead_frac, one.pls, *(getattr(one, f"{each}_h") for each in BUCKETS)) for one in found])
+
+
+def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
+    interval = make_strategy(options, costs).interval
+    found = np.concatenate(parts)
+    return Spread(
+        name=options.name,
+        interval_h=None if interval.samples is None else interval.samples / costs.total_samples * costs.job_h,
+        falls_back=interval.fallback,
+        overhead=Summary.of(found[:, 0]),
+        buckets=tuple((found[:, 2:].mean(axis=0) / costs.job_h).tolist()),
+        pls=Summary.of(found[:, 1]),
+    )
+
+
+def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedFault, ...]:
+    """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` makes of it."""
+    planned_kills: dict[tuple[int, float], dict[int, float]] = {}
+    for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
+        place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
+        planned_kills.setdefault(place, {}).setdefault(rank, hour)
+    return tuple(
+        PlannedFault(step=step, strikes={ps_rank(rank): Strike(killed[rank], 0) for rank in sorted(killed)})
+        for (step, _), killed in sorted(planned_kills.items())
+    )
+
+
+def _steps_at(hours_E: F64, job: Job) -> list[int]:
+    """The first boundary at or after each hour, by exact arithmetic where floats could give another one."""
+    costs = job.costs
+    step_E = hours_E / costs.job_h * (costs.total_samples / job.batch_size)
+    steps = np.ceil(step_E).astype(np.int64).tolist()
+    for index in np.flatnonzero(np.abs(step_E - np.round(step_E)) < _UNSURE * (1 + step_E)).tolist():
+        due = hour_to_samples(float(hours_E[index]), job_h=costs.job_h, total_samples=costs.total_samples)
+        steps[index] = boundary_at(due, job.batch_size)
+    return steps
+
+
+def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
+    """The simulator's job for a run of ``config``, with these ``costs``, over tables of these cardinalities."""
+    placement = Placement(config.cluster.placement, tuple(cardinalities), costs.num_ps)
+    model, strategy = _footprint(config), config.strategy
+    return Job(
+        costs=costs,
+        batch_size=config.trainer.batch_size,
+        num_steps=costs.total_samples // config.trainer.batch_size,
+        weights=rank_weights(placement),
+        sizes=save_sizes(
+            placement,
+            width=model.row_width,
+            dense_bytes=model.dense_bytes,
+            tracked=tracked_tables(tuple(cardinalities), config.metrics.num_tracked),
+            r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
+            share=strategy.share if isinstance(strategy, CprMirror.Options) else 0.0,
+        ),
+        pls_since=config.metrics.pls_since,
+        clock=config.trace.clock,
+    )
+
+
+def memory_bytes(config: Config, cardinalities: Sequence[int]) -> int | None:
+    """Bytes of the strategy's tracker, replica or mirror besides the tables, counted as in CPR; None if not built in.
+
+    SCAR keeps a second copy of the values of each tracked row. MFU keeps 4 bytes per tracked row; mass and differential
+    keep 4 bytes per row of all tables. SSU keeps a fraction r of MFU's bytes. SSU and differential also keep a bit per
+    row of all tables. ``buddy`` keeps a replica of all rows, and a counter of 4 bytes per row. The mirror of
+    ``cpr_mirror``, at the trainer, has the fraction ``share`` of the tracked tables, and all other tables; its ranks
+    have the counters of MFU.
+    """
+    options, row_bytes = config.strategy, 4 * _footprint(config).row_width
+    tables = tracked_tables(tuple(cardinalities), config.metrics.num_tracked)
+    rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
+    bits, share = -(-all_rows // 8), getattr(options, "share", 0.0)
+    mirrored = sum(num_mirrored(n, share, is_tracked=table in tables) for table, n in enumerate(cardinalities))
+    sizes = {
+        **dict.fromkeys(BUILT_IN, 0),
+        "cpr_scar": 4 * config.model.row_values * rows,
+        "cpr_mfu": 4 * rows,
+        "cpr_mass": 4 * all_rows,
+        "cpr_ssu": round(getattr(options, "r", 0.0) * 4 * rows) + bits,
+        "differential": 4 * all_rows + bits,
+        "cpr_mirror": 4 * rows + mirrored * (row_bytes + MIRROR_INDEX_BYTES),
+        "buddy": (row_bytes + 4) * all_rows,
+    }
+    return sizes.get(options.name)
+
+
+def _footprint(config: Config) -> Footprint:
+    return footprint(config.model, config.trainer.optimizer, config.trainer.dense_optimizer)
+
+
+def simulate_all(
+    strategies: Sequence[StrategyOptions],
+    job: Job,
+    spec: GeneratorSpec,
+    num_traces: int,
+    seed: int,
+    *,
+    on_progress: Callable[[int, int], None],
+) -> list[Spread]:
+    """Simulate all ``strategies`` under the same traces, of which there must be at least 2, in at most 8 processes.
+
+    With the clock ``wall``, traces are ``WALL_LENGTH`` times as long as ``spec`` says, since overhead makes the job
+    longer; the part up to that length is the same. ``on_progress(done, total)`` counts traces.
+    """
+    if job.clock == "wall":
+        spec = spec.times(WALL_LENGTH)
+    parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
+    num_done = 0
+    with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        tasks = {
+            pool.submit(_simulate_some, strategies, job, spec, seed, traces): traces
+            for first in range(0, num_traces, _TRACES_AT_ONCE)
+            for traces in [range(first, min(first + _TRACES_AT_ONCE, num_traces))]
+        }
+        for task in as_completed(tasks):
+            for name, found in task.result().items():
+                parts[name][tasks[task].start] = found
+            num_done += len(tasks[task])
+            on_progress(num_done, num_traces)
+    return [
+        spread(options, job.costs, [found for _, found in sorted(parts[options.name].items())])
+        for options in strategies
+    ]
+
+
+def _simulate_some(
+    strategies: Sequence[StrategyOptions], job: Job, spec: GeneratorSpec, seed: int, traces: range
+) -> Mapping[str, Outcomes]:
+    """The outcomes of each strategy, by name, under the traces with the numbers ``traces``."""
+    deaths = generate_many(spec, seed, len(traces), first=traces.start)
+    schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
+    return {options.name: outcomes(options, job, schedules) for options in strategies}
