@@ -14,7 +14,7 @@ from harness.run.spec import RunSpec
 from harness.traces.schedule import schedule
 from harness.traces.trace import parse_trace
 
-CPR56 = job_costs(Config(profile="cpr56"), 3_200_000)
+CPR56 = job_costs(Config(), 3_200_000)
 
 
 def job_of(config: Config) -> Job:

@@ -36,7 +36,7 @@ class Law(BaseModel):
 
     model_config = STRICT
 
-    name: str = ""
+    name: Annotated[str, Field(min_length=1)] = "law"
     """Name of the law in tables; without it, `base`, and what differs."""
     model: Literal["exponential", "gamma", "weibull", "lognormal", "empirical", "fit", "fixed", "at"] = "exponential"
     """`exponential`, `gamma`, `weibull`, `lognormal`: law of the gaps between instants. `empirical`: the gaps and

@@ -39,7 +39,7 @@ def test_intervals_meet_the_target_and_the_published_levels() -> None:
     """
     assert expected_pls(COSTS, t_save_part_h(COSTS)) == pytest.approx(0.05, rel=1e-12)
     assert expected_pls(COSTS, t_save_part_h(COSTS, counts_ranks=False)) == pytest.approx(0.10, rel=1e-12)
-    costs = job_costs(Config(profile="cpr56"), total_samples=1000)
+    costs = job_costs(Config(), total_samples=1000)
     assert t_save_full_h(costs) == pytest.approx(2.29, abs=0.005)
     assert t_save_part_h(costs) == pytest.approx(44.8, rel=1e-12)
     assert expected_pls(costs, 44.8) == pytest.approx(0.1, rel=1e-12)

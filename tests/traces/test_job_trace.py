@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from harness.config.derived import job_costs
 from harness.config.model import Config, TraceConfig
+from harness.config.profiles import PROFILES
 from harness.core.errors import ConfigError, TraceError
 from harness.traces.job_trace import job_trace, on_job, with_profile_of_trace
 from harness.traces.mismatch import mismatches
@@ -86,7 +87,7 @@ def test_a_profile_takes_the_constants_of_the_trace_as_the_job_meets_it(tmp_path
     assert (found.mtbf_h, found.ranks_per_failure) == (pytest.approx(10 / 6), pytest.approx(7 / 6))
     assert (found.name, found.from_trace, found.o_save_h) == ("busy*(log)", False, config.emulated.o_save_h)
     with pytest.raises(ConfigError, match=r"profile.from_trace: expected a failure trace \(trace.path\), got none"):
-        with_profile_of_trace(Config(profile="from_trace"))
+        with_profile_of_trace(Config(profile=PROFILES["from_trace"]))
 
 
 @pytest.mark.parametrize(("name", "trace"), [("busy", "busy"), ("poster50", "poster50"), ("cpr56", "two_in_56h")])
