@@ -134,7 +134,7 @@ def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64
     traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
     order = np.lexsort((ranks_E, hours_E, traces_E))
     traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]
-    if spec.law.group_probability > 0:
+    if spec.law.group_sizes:
         traces_E, hours_E, ranks_E = _with_groups(spec, seed, traces_E, hours_E, ranks_E)
     scale = spec.job_h / spec.length_h
     repairs_E = _repairs(spec, seed, traces_E)
@@ -197,7 +197,7 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
     """The deaths, with those of groups: at some instants more ranks of the rack (without racks, any ranks) die too."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
-    is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.law.group_probability
+    is_group_E = _uniform(seed, "group", streams_E, places_E) < (spec.law.group_probability or 0.0)
     sizes, weights = (np.array(values) for values in zip(*spec.law.group_sizes, strict=True))
     shares = np.cumsum(weights / weights.sum())
     index_E = np.searchsorted(shares, _uniform(seed, "size", streams_E, places_E), side="right")
