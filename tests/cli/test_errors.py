@@ -80,6 +80,7 @@ ERRORS: list[tuple[str, str]] = [
     (f"{_INTERVALS} window=densest", "window=densest: expected length_h=HOURS"),
     (f"{_INTERVALS} window=densest length_h=1e-9", "the length of jobs.csv, got 1e-09"),
     (f"{_INTERVALS} stretch_h=1e-300", "stretch_h: expected a number >= 0.01 and <= 1000000000, got '1e-300'"),
+    (f"{_INTERVALS} from=soon", "from: expected hours since the log begins, or a date like 2026-01-31T06:00, got 'soon'"),
     (f"{_INTERVALS} ranks=99999999", "ranks: expected a whole number >= 1 and <= 1000000, got '99999999'"),
     (f"{_INTERVALS} num_nodes=1", "num_nodes: expected at least the 4 that the log names, got 1"),
     (f"{_INTERVALS} keep_rate=2 ranks=1", "keep_rate, ranks: expected one number of ranks, got 2 and 1"),
