@@ -292,14 +292,13 @@ def _commit(env: dict[str, Any]) -> str:
 def _data(env: dict[str, Any]) -> str:
     match env.get("data"):
         case {"num_samples": int(samples), "num_table_rows": int(rows), **others}:
-            size = f"{samples:,} samples, {rows:,} embedding rows"
+            text = f"{samples:,} samples, {rows:,} embedding rows"
         case _:
             return "unknown"
     match others.get("synthetic"):
         case {"like": str(like), "taper": int() | float() as taper, "flat": bool(flat), "seed": int(seed)}:
-            return f"{size}, synthetic: like {like}, taper {taper:g}{', flat' if flat else ''}, seed {seed}"
-        case _:
-            return size
+            text += f", synthetic: like {like}, taper {taper:g}{', flat' if flat else ''}, seed {seed}"
+    return text + (f", split into {split}" if isinstance(split := others.get("split"), str) else "")
 
 
 def _trained(frame: Frame) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
-from harness.core.errors import DataError, printable
+from harness.core.errors import DataError
 
 if TYPE_CHECKING:
     from harness.data.facts import Accesses
@@ -24,7 +24,6 @@ def prepare(options: argparse.Namespace) -> None:
     from harness.core.criteo_sizes import scaled_cardinalities
     from harness.data.delimited import AVAZU, read_schema
     from harness.data.prepare import prepare as prepare_data
-    from harness.data.sources import by_numbers
 
     if (options.schema is None) == (options.format == "csv"):
         got = "none" if options.schema is None else f"{options.schema} with --format {options.format}"
@@ -35,14 +34,13 @@ def prepare(options: argparse.Namespace) -> None:
             "--max-ind-range limits the rows of a table"
         )
     columns = AVAZU if options.format == "avazu" else None if options.schema is None else read_schema(options.schema)
-    sources = options.sources if options.order == "given" else by_numbers(options.sources)
-    if len(sources) > 1:
-        names = printable(", ".join(map(str, sources)))
-        console.note(f"note: {len(sources)} files in this order, the last seventh of all rows for evaluation: {names}")
     with amount_progress("prepare") as progress:
         meta = prepare_data(
-            sources,
+            options.sources,
             options.out,
+            order=options.order,
+            test=options.test,
+            validation=options.validation,
             columns=columns,
             categories=options.categories,
             max_ind_range=options.max_ind_range,
@@ -53,6 +51,7 @@ def prepare(options: argparse.Namespace) -> None:
         _say_clamped(options.table_rows)
     rows = sum(meta.cardinalities)
     console.say(f"{options.out}: {meta.num_rows:,} samples, {meta.num_positives:,} positive, {rows:,} embedding rows")
+    console.say(meta.split_text)
 
 
 def _say_clamped(scale: float) -> None:
@@ -88,6 +87,7 @@ def info(options: argparse.Namespace) -> None:
     console.show(_accesses_table(tables))
     tracked = ", ".join(meta.table_names[table] for table in tracked_tables(meta.cardinalities, NUM_TRACKED))
     console.say(f"{meta.num_rows:,} samples, {meta.num_positives / meta.num_rows:.1%} positive")
+    console.say(meta.split_text)
     console.say(f"{sum(meta.cardinalities):,} embedding rows; the largest tables are {tracked}")
     if meta.columns is not None:
         dense = [f"{name} ({transform})" for name, transform in meta.columns.dense.items()]

@@ -49,9 +49,11 @@ else:  # the options of one part, chosen by the name
 class DataConfig(_Model):
     path: PathText = "demo/data"
     """Folder written by `run.py data prepare`."""
-    split: Literal["dlrm", "chronological"] = "dlrm"
-    """`dlrm`: of seven equal parts of the file, 1 to 6 are shuffled for training; the halves of part 7 are the test and
-    the validation set. `chronological`: the same sets without the shuffle."""
+    split: Literal["dlrm", "prepared", "chronological"] | None = None
+    """`dlrm`: of seven equal parts of the rows, 1 to 6 are shuffled for training; the halves of part 7 are the test and
+    the validation set. `prepared`: the sets of `run.py data prepare --test`, training samples shuffled.
+    `chronological`: the sets of the folder without the shuffle. null: `prepared` if the folder has its own sets, else
+    `dlrm`; a run's config and hash contain the choice."""
     max_train_samples: PositiveInt | None = None
     """Train on at most this many samples; null is one epoch."""
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.errors import DataError
-from harness.data.order import MIN_ROWS, Permutation, split_rows
+from harness.data.order import Permutation
 from harness.data.records import RECORDS_NAME, Meta, Words, damage, find_data, limits_of, refuse_other_size, verify
+from harness.data.split import MIN_ROWS
 from harness.kernels.click_records import gather, unpack
 
-Split = Literal["dlrm", "chronological"]
+Split = Literal["dlrm", "prepared", "chronological"]
 EvalSet = Literal["test", "validation"]
 
 _BLOCK = 8192  # positions of the shuffle computed at once
@@ -94,29 +95,38 @@ class Dataset:
         self.num_dense = meta.num_dense
         self.digest = meta.digest
         """Hash of the prepared data: equal digests give equal batches."""
-        self.rows = split_rows(meta.num_rows)
+        self.split: Split = split
+        self.rows = meta.rows
         self.num_train = self.rows.num_train
         self._records = Records(path, meta)
         self._limits_C, self._signed_S = limits_of(meta)
         self._folder = path
-        self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
+        self._order = None if split == "chronological" else Permutation(self.num_train, seed, "train")
         self._block = 0, np.empty(0, np.int64)  # a position, and the rows at this and the next positions of the shuffle
 
     @classmethod
-    def open(cls, path: Path, *, split: Split, seed: int) -> "Dataset":
+    def open(cls, path: Path, *, split: Split | None, seed: int) -> "Dataset":
         """Open the data that ``run.py data prepare`` wrote to ``path``.
 
-        Split ``dlrm`` shuffles the training samples by a permutation derived from ``seed``; split ``chronological``
-        keeps the order of the file. With both, the evaluation sets are the same, in the order of the file.
+        The sets are those of the folder. Splits ``prepared`` (of a folder that was prepared with ``--test``) and
+        ``dlrm`` (of others) shuffle the training samples by a permutation derived from ``seed``; ``chronological``
+        keeps the order of the rows. None is ``prepared`` or ``dlrm``. The evaluation sets are in the order of the rows.
 
         Raises:
-            DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split.
+            DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split, or
+                the folder has other sets than ``split``.
         """
         path = Path(path)
         meta = find_data(path)
-        if meta.num_rows < MIN_ROWS:
+        own: Split = "prepared" if meta.split else "dlrm"
+        if split not in (None, own, "chronological"):
+            how = "with" if meta.split else "without"
+            raise DataError(
+                f"data.split: {path} was prepared {how} --test: expected {own} or chronological, got {split}"
+            )
+        if meta.split is None and meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")
-        return cls(path, meta, split=split, seed=seed)
+        return cls(path, meta, split=split or own, seed=seed)
 
     def verify(self) -> None:
         """Raise DataError unless the records have the digest in ``meta.json`` (see ``records.verify``)."""

@@ -1,39 +1,15 @@
-"""The split of rows into training, test and validation set, as in DLRM, and the seeded shuffle of training samples."""
+"""The seeded shuffle of training samples."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from harness.core.seeds import U64, derive, words
 
-NUM_PARTS = 7  # DLRM cuts the file into as many parts as Kaggle's log has days
-MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be empty
-
-
 NUM_ROUNDS = 8  # 4 full passes; with 3 or fewer a Feistel network can be told from a random permutation
 
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # Weyl-style odd constant of rrmxmx (Evensen 2018)
 _32 = np.uint64(32)
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """Row ranges of the sets: train [0, num_train), test [num_train, first_validation), validation the rest."""
-
-    num_train: int
-    first_validation: int
-    num_rows: int
-
-
-def split_rows(num_rows: int) -> SplitRows:
-    """Split into seven near-equal parts, longer ones first: 1-6 train; 7 is halved into test (longer) and validation.
-
-    As DLRM does (facebookresearch/dlrm, data_utils.py); Kaggle's 45,840,617 rows give 39,291,958 / 3,274,330.
-    """
-    size, num_longer = divmod(num_rows, NUM_PARTS)
-    num_train = (NUM_PARTS - 1) * size + min(num_longer, NUM_PARTS - 1)
-    return SplitRows(num_train, num_train + -(-(num_rows - num_train) // 2), num_rows)
 
 
 class Permutation:

@@ -8,14 +8,14 @@ Shapes: R rows of a chunk, I dense features, F tables, C = 1 + I + F words of a 
 import logging
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from harness.core.errors import DataError
+from harness.core.errors import DataError, printable
 from harness.data.delimited import CRITEO, DecodedRows, RowReader
 from harness.data.leftovers import replacing, sweep
 from harness.data.records import (
@@ -36,14 +36,18 @@ from harness.data.sources import (
     CHUNK_BYTES,
     Progress,
     SourceReader,
+    by_numbers,
     read_sidecar,
     survey,
     total_bytes,
 )
+from harness.data.split import HeldOut, hold_out
 from harness.files import free_bytes
 from harness.kernels.parsing import move_words, number_words
 
 _log = logging.getLogger(__name__)
+
+Order = Literal["given", "numbers"]
 
 MAX_IND_RANGE_LIMIT = (1 << 31) - 1  # rows of a table: ids are int32
 
@@ -58,6 +62,9 @@ def prepare(
     sources: Sequence[Path],
     out: Path,
     *,
+    order: Order = "given",
+    test: Sequence[str] = (),
+    validation: Sequence[str] = (),
     columns: Schema | None = None,
     categories: Categories = "number",
     max_ind_range: int | None = None,
@@ -65,11 +72,15 @@ def prepare(
     progress: Progress | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Meta:
-    """Pack click logs, concatenated in the given order, into the folder ``out``. Returns the content of its meta.json.
+    """Pack click logs, concatenated, into the folder ``out``. Returns the content of its meta.json.
 
     A no-op if ``out`` already holds the same preparation, even if another process made it meanwhile.
 
     Args:
+        order: of the logs: as given, or by the numbers in their names.
+        test: names of the logs of the test set, or a fraction of all rows, the last ones. Empty: DLRM's split.
+        validation: names of the logs of the validation set, or ``half``: the second half of the rows of ``test``.
+            Logs of the test, then of the validation set come after the others.
         columns: the schema of the logs; None: Criteo's format.
         categories: how the values of a category become row ids. A value is the number in Criteo's format, or the XXH64
             of the category's bytes. ``number``: ids in order of first appearance per column, after ``% max_ind_range``
@@ -82,34 +93,34 @@ def prepare(
 
     Raises:
         DataError: a source that cannot be read, is no text or is not in the format (``file:line: ...``), two that hold
-            the same rows, no source or no rows, too little free space, a size missing, given twice or out of range,
-            ``out`` not empty and not this preparation, or disk trouble. ``out`` is then as it was.
+            the same rows, names that tell no order, no source or no rows, a set that is unknown or empty, too little
+            free space, a size missing, given twice or out of range, ``out`` not empty and not this preparation, or disk
+            trouble. ``out`` is then as it was.
     """
-    sources = [Path(source) for source in sources]
-    num_tables = len((columns or CRITEO).categories)
-    _check(sources, categories, max_ind_range, table_sizes, num_tables)
-    sizes = tuple(table_sizes) if table_sizes else None
+    in_order = by_numbers if order == "numbers" else list
+    sources, held_out = hold_out([Path(source) for source in sources], test, validation, in_order)
+    _check(sources, categories, max_ind_range, table_sizes, len((columns or CRITEO).categories))
+    packer = _Packer(columns, categories, max_ind_range, tuple(table_sizes) if table_sizes else None, held_out)
     advance = _counting(total_bytes(sources), progress)
     sweep(out)
-    existing = partial(
-        _existing,
-        sources,
-        out,
-        columns=columns and columns.model_dump_json(),  # in which the order of columns counts
-        categories=categories,
-        max_ind_range=max_ind_range,
-        sizes=sizes or ((max_ind_range,) * num_tables if categories == "hash" else None),
-    )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        return existing(advance)
+        return _existing(sources, out, packer, advance)
+    if len(sources) > 1:
+        _say_order(sources, held_out)
     _reserve(out, survey(sources, lambda path: RowReader(columns, str(path)).rows), len((columns or CRITEO).columns))
     try:
         with replacing(out, "folder") as folder:
-            return _pack(sources, folder, _Packer(columns, categories, max_ind_range, sizes), advance, chunk_bytes)
+            return _pack(sources, folder, packer, advance, chunk_bytes)
     except DataError:
         if not (out / META_NAME).exists():
             raise
-        return existing(lambda _: None)
+        return _existing(sources, out, packer, lambda _: None)
+
+
+def _say_order(sources: Sequence[Path], held_out: HeldOut | None) -> None:
+    last = "the last seventh of all rows" if held_out is None else " ".join(held_out.options())
+    names = printable(", ".join(map(str, sources)))
+    _log.info("note: %d files in this order, %s for evaluation: %s", len(sources), last, names)
 
 
 def _reserve(out: Path, num_rows: int, num_columns: int) -> None:
@@ -125,13 +136,15 @@ def _pack(
     sources: Sequence[Path], folder: Path, packer: "_Packer", advance: Callable[[int], None], chunk_bytes: int
 ) -> Meta:
     """Write the records of ``sources`` and their meta to ``folder``. Raises DataError, OSError."""
-    read: list[Source] = []
+    read, num_rows_S = list[Source](), list[int]()
     with (folder / RECORDS_NAME).open("wb") as file:
         for path in sources:
             reader, decode = SourceReader(path, advance), RowReader(packer.columns, str(path)).rows
+            num_before = packer.num_rows
             for chunk in reader.chunks(chunk_bytes):
                 file.write(packer.pack(decode(chunk)).data)
             read.append(reader.source())
+            num_rows_S.append(packer.num_rows - num_before)
         file.flush()
         os.fsync(file.fileno())
     if packer.num_rows == 0:
@@ -142,7 +155,7 @@ def _pack(
             words = "note: %s: values up to %g, with which training may diverge; log1p in the schema makes them small"
             _log.info(words, name, most)
     synthetic = read_sidecar(sources[0], read[0]) if len(sources) == 1 else None
-    meta = packer.meta(tuple(read), synthetic)
+    meta = packer.meta(tuple(read), num_rows_S, synthetic)
     write_meta(folder, meta)
     return meta
 
@@ -186,10 +199,16 @@ class _Packer:
     """Turns decoded rows into records and collects the contents of meta.json."""
 
     def __init__(
-        self, columns: Schema | None, categories: Categories, max_ind_range: int | None, sizes: _Sizes
+        self,
+        columns: Schema | None,
+        categories: Categories,
+        max_ind_range: int | None,
+        sizes: _Sizes,
+        held_out: HeldOut | None,
     ) -> None:
         self.num_rows = 0
         self.columns = columns
+        self._held_out = held_out
         self._num_dense = len((columns or CRITEO).dense)
         num_tables = len((columns or CRITEO).categories)
         self._num_positives = 0
@@ -222,7 +241,15 @@ class _Packer:
         self._hash.update(words_RC.data)
         return words_RC
 
-    def meta(self, sources: tuple[Source, ...], synthetic: Synthetic | None) -> Meta:
+    def options(self) -> tuple[object, ...]:
+        """What tells preparations of the same sources apart; :func:`_options_of` has it of a folder."""
+        sizes = self._moduli if self._categories == "hash" else self._sizes
+        schema = self.columns and self.columns.model_dump_json()  # in which the order of columns counts
+        return schema, self._categories, self._max_ind_range, sizes, self._held_out
+
+    def meta(self, sources: tuple[Source, ...], num_rows_S: Sequence[int], synthetic: Synthetic | None) -> Meta:
+        """The meta of the records of these sources, of ``num_rows_S`` rows each. Raises DataError for an empty set."""
+        split = self._held_out and self._held_out.cut(num_rows_S)
         if self._numberings is None:
             assert self._moduli is not None
             cardinalities = self._moduli
@@ -239,9 +266,10 @@ class _Packer:
             categories=self._categories,
             max_ind_range=self._max_ind_range,
             table_rows=self._sizes if self._numberings else None,
-            digest=digest_of(self._hash, self._num_dense, cardinalities),
+            digest=digest_of(self._hash, self._num_dense, cardinalities, split),
             sources=sources,
             synthetic=synthetic,
+            split=split,
         )
 
 
@@ -274,7 +302,14 @@ class Numbering:
         return ids_N
 
 
-def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None], /, **options: object) -> Meta:
+def _options_of(meta: Meta) -> tuple[object, ...]:
+    sizes = meta.cardinalities if meta.categories == "hash" else meta.table_rows
+    held_out = meta.split and HeldOut(test=meta.split.test, validation=meta.split.validation)
+    schema = meta.columns and meta.columns.model_dump_json()
+    return schema, meta.categories, meta.max_ind_range, sizes, held_out
+
+
+def _existing(sources: Sequence[Path], out: Path, packer: _Packer, advance: Callable[[int], None]) -> Meta:
     """The meta of ``out`` if it was prepared from the same bytes with the same options; names of files may differ.
 
     Raises DataError for any other content of ``out``.
@@ -284,13 +319,7 @@ def _existing(sources: Sequence[Path], out: Path, advance: Callable[[int], None]
         meta = read_meta(out)
     except DataError as error:
         raise DataError(refusal) from error
-    sizes = meta.cardinalities if meta.categories == "hash" else meta.table_rows
-    if options != {
-        "columns": meta.columns and meta.columns.model_dump_json(),
-        "categories": meta.categories,
-        "max_ind_range": meta.max_ind_range,
-        "sizes": sizes,
-    }:
+    if _options_of(meta) != packer.options():
         raise DataError(refusal)
     present = [SourceReader(path, advance).whole() for path in sources]
     if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
+from harness.data.split import OwnSplit, SplitRows, split_rows, told
 from harness.files import replace_text
 
 FORMAT_VERSION = 1
@@ -136,7 +137,7 @@ class Meta(_Facts):
     ``cardinalities``: rows of each table. ``num_dense``: number of dense features. ``columns``: the schema of the
     sources; None for Criteo's format. ``table_rows``: with numbered categories, the least rows asked for each table;
     None: no more rows than values. ``synthetic``: how the only source was generated; None for a real log, for several
-    sources, or if it is unknown.
+    sources, or if it is unknown. ``split``: the split asked for by ``--test``; None, and absent, for DLRM's.
     """
 
     format_version: Literal[1]
@@ -151,6 +152,7 @@ class Meta(_Facts):
     digest: str
     sources: tuple[Source, ...]
     synthetic: Synthetic | None
+    split: Annotated[OwnSplit | None, Field(exclude_if=lambda split: split is None)] = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -161,6 +163,8 @@ class Meta(_Facts):
             len(self.columns.categories),
         ):
             raise ValueError("columns: expected as many dense features and categories as num_dense and cardinalities")
+        if self.split and not self.split.num_train < self.split.first_validation <= self.num_rows:
+            raise ValueError(f"split: expected rows of the test set within the {self.num_rows} rows")
         return self
 
     @property
@@ -177,13 +181,32 @@ class Meta(_Facts):
         """C, the number of words of a record."""
         return 1 + self.num_dense + self.num_tables
 
+    @property
+    def rows(self) -> SplitRows:
+        """The row ranges of the sets."""
+        if self.split is None:
+            return split_rows(self.num_rows)
+        return SplitRows(self.split.num_train, self.split.first_validation, self.num_rows)
 
-def digest_of(records: "xxhash.xxh3_128", num_dense: int, cardinalities: Sequence[int]) -> str:
-    """The digest of prepared data: XXH3 (128 bits) of its records and its shape. ``records``: fed with all records."""
+    @property
+    def split_text(self) -> str:
+        """The sets in one line."""
+        return told(self.rows, self.split)
+
+
+def digest_of(
+    records: "xxhash.xxh3_128", num_dense: int, cardinalities: Sequence[int], split: OwnSplit | None = None
+) -> str:
+    """The digest of prepared data: XXH3 (128 bits) of its records, its shape and the bounds of its own split.
+
+    ``records``: fed with all records.
+    """
     digest = records.copy()
     digest.update(json.dumps(cardinalities).encode())
     if num_dense != NUM_DENSE:  # so that Criteo's data keep the digests that results on record have
         digest.update(str(num_dense).encode())
+    if split is not None:
+        digest.update(json.dumps([split.num_train, split.first_validation]).encode())
     return digest.hexdigest()
 
 
@@ -323,7 +346,7 @@ def blocks(folder: Path, meta: Meta) -> Iterator[tuple[int, Words]]:
 
 def refuse_other(folder: Path, meta: Meta, digest: "xxhash.xxh3_128") -> None:
     """Raise DataError unless the records have the digest of ``meta``. ``digest``: fed with all records."""
-    found = digest_of(digest, meta.num_dense, meta.cardinalities)
+    found = digest_of(digest, meta.num_dense, meta.cardinalities, meta.split)
     if found != meta.digest:
         raise DataError(
             f"{folder / RECORDS_NAME}: damaged: expected digest {meta.digest} of {META_NAME}, got {found}; "

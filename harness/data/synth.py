@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.data.criteo import format_rows
-from harness.data.law import Floats, Samples, World, category_values, expected_auc, intercept, read_law
+from harness.data.law import Floats, Law, Samples, World, category_values, expected_auc, intercept, read_law
 from harness.data.leftovers import replacing, sweep
-from harness.data.order import split_rows
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
+from harness.data.split import split_rows
 from harness.files import free_bytes
 
 DEFAULT_LIKE = "kaggle"
@@ -86,31 +87,20 @@ def synth(
     except ValidationError as error:
         raise DataError(f"--{mistakes_of(error)[0]}") from error
     out = Path(out)
-    if out.exists():
-        raise DataError(f"{out}: exists; remove it or choose another name")
-    _refuse_full_disk(out, rows)
+    _refuse_out(out, rows)
     world = World(law, rows, seed, taper=taper, tied=not flat)
     sample = World(law, _FIT_ROWS, seed, taper=taper, tied=not flat).draw(0, _FIT_ROWS)
-    strength = _strength(sample.score_M, float(np.mean(law.positives_frac)), law.bayes_auc)
-    intercepts = np.array([intercept(strength * sample.score_M, frac) for frac in law.positives_frac])
-    whole, test = _Quality(), _Quality()
     split = split_rows(rows)
+    whole, test = _Quality(0, rows), _Quality(split.num_train, split.first_validation)
     sweep(out)
     with replacing(out, "file") as temporary:
         with _opened(temporary, out.suffix == ".gz") as file:
-            for start in range(0, rows, _CHUNK_ROWS):
-                end = min(start + _CHUNK_ROWS, rows)
-                samples = world.draw(start, end - start)
-                day_M = (samples.time_M * len(intercepts)).astype(np.int64)
-                logits = strength * samples.score_M + intercepts[day_M]
-                labels = world.label_uniforms(start, end - start) < 1 / (1 + np.exp(-logits))
-                file.write(_text(samples, labels))
-                whole.add(logits, labels)
-                bounds = split.num_train, split.first_validation
-                first, last = (min(max(bound - start, 0), end - start) for bound in bounds)
-                test.add(logits[first:last], labels[first:last])
+            for start, samples, logits_M, labels_M in _labelled(world, rows, sample, law):
+                file.write(_text(samples, labels_M))
+                for quality in (whole, test):
+                    quality.add(start, logits_M, labels_M)
                 if progress is not None:
-                    progress(end, rows)
+                    progress(start + len(labels_M), rows)
         write_sidecar(temporary, out, made)  # before the log has its name: the same command can be given again
     return SynthReport(
         num_rows=rows,
@@ -124,8 +114,27 @@ def synth(
     )
 
 
-def _refuse_full_disk(out: Path, rows: int) -> None:
-    """Raise DataError if the disk has less free space than the least size of the file."""
+def _labelled(
+    world: World, rows: int, sample: Samples, law: Law
+) -> Iterator[tuple[int, Samples, Floats, NDArray[np.bool_]]]:
+    """Yields the rows in chunks: the number of the first row, the samples, their logits and their labels.
+
+    In ``sample`` the true probabilities have the law's AUC and, on each day, its click rate.
+    """
+    strength = _strength(sample.score_M, float(np.mean(law.positives_frac)), law.bayes_auc)
+    intercepts = np.array([intercept(strength * sample.score_M, frac) for frac in law.positives_frac])
+    for start in range(0, rows, _CHUNK_ROWS):
+        num_samples = min(_CHUNK_ROWS, rows - start)
+        samples = world.draw(start, num_samples)
+        day_M = (samples.time_M * len(intercepts)).astype(np.int64)
+        logits_M = strength * samples.score_M + intercepts[day_M]
+        yield start, samples, logits_M, world.label_uniforms(start, num_samples) < 1 / (1 + np.exp(-logits_M))
+
+
+def _refuse_out(out: Path, rows: int) -> None:
+    """Raise DataError if the file exists, or the disk has less free space than its least size."""
+    if out.exists():
+        raise DataError(f"{out}: exists; remove it or choose another name")
     least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), free_bytes(out)
     if least > free:
         raise DataError(f"--rows: {rows:,} rows take at least {least / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free")
@@ -154,15 +163,21 @@ def _text(samples: Samples, labels: np.ndarray) -> bytes:
 
 
 class _Quality:
-    """The AUC of logits against labels in bounded memory, by a histogram of ``_NUM_BINS`` bins; ties count half."""
+    """The AUC of logits against labels in bounded memory, by a histogram of ``_NUM_BINS`` bins; ties count half.
 
-    def __init__(self) -> None:
+    Only the rows [first, end) count.
+    """
+
+    def __init__(self, first: int, end: int) -> None:
+        self._first, self._end = first, end
         self._counts = np.zeros((2, _NUM_BINS), dtype=np.int64)
 
-    def add(self, logits: Floats, labels: np.ndarray) -> None:
-        places = np.clip((logits / _LOGIT_RANGE + 1) / 2 * _NUM_BINS, 0, _NUM_BINS - 1).astype(np.int64)
+    def add(self, start: int, logits_M: Floats, labels_M: NDArray[np.bool_]) -> None:
+        """Count samples, the first of which is row ``start``."""
+        part = slice(max(self._first - start, 0), max(self._end - start, 0))
+        places = np.clip((logits_M[part] / _LOGIT_RANGE + 1) / 2 * _NUM_BINS, 0, _NUM_BINS - 1).astype(np.int64)
         for label in (0, 1):
-            self._counts[label] += np.bincount(places[labels == label], minlength=_NUM_BINS)
+            self._counts[label] += np.bincount(places[labels_M[part] == label], minlength=_NUM_BINS)
 
     @property
     def num_positives(self) -> int:

@@ -130,12 +130,13 @@ def _command_of(meta: Meta, folder: Path) -> str:
         prepare += ["--max-ind-range", str(meta.max_ind_range)]
     elif factor := _factor_of(meta.cardinalities if meta.categories == "hash" else meta.table_rows):
         prepare += ["--table-rows", factor]
+    held_out = meta.split.options() if meta.split else []
     if made is None:
-        return shlex.join([*prepare, *(source.name for source in meta.sources)])
+        return shlex.join([*prepare, *(source.name for source in meta.sources), *held_out])
     log = str(folder.with_suffix(".tsv"))
     synth = ["run.py", "data", "synth", "--rows", str(made.rows), "--seed", str(made.seed), "--like", made.like]
     synth += ["--taper", repr(made.taper), *(["--flat"] if made.flat else []), "--out", log]
-    return f"{shlex.join(synth)} && {shlex.join([*prepare, log])}"
+    return f"{shlex.join(synth)} && {shlex.join([*prepare, log, *held_out])}"
 
 
 def _factor_of(sizes: tuple[int, ...] | None) -> str | None:

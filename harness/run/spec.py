@@ -58,14 +58,14 @@ class RunSpec:
 
     @cached_property
     def config(self) -> Config:
-        """The config with backend ``auto`` and profile ``from_trace`` resolved."""
-        return with_profile_of_trace(
-            with_backend(self.given, choose_backend(self.given.trainer, self.given.model.name))
-        )
+        """The config with backend ``auto``, split null and profile ``from_trace`` resolved."""
+        data = self.given.data.model_copy(update={"split": self.dataset.split})
+        config = self.given.model_copy(update={"data": data})
+        return with_profile_of_trace(with_backend(config, choose_backend(config.trainer, config.model.name)))
 
     @cached_property
     def dataset(self) -> Dataset:
-        return Dataset.open(Path(self.config.data.path), split=self.config.data.split, seed=self.config.seed)
+        return Dataset.open(Path(self.given.data.path), split=self.given.data.split, seed=self.given.seed)
 
     @cached_property
     def shape(self) -> Shape:
@@ -101,8 +101,14 @@ class RunSpec:
 
     @cached_property
     def num_eval_samples(self) -> int:
-        """Number of samples of a whole evaluation: those of ``eval.split``, at most ``eval.max_samples``."""
+        """Number of samples of a whole evaluation: those of ``eval.split``, at most ``eval.max_samples``.
+
+        Raises ConfigError if the data have no such set.
+        """
         available = self.dataset.num_eval(self.config.eval.split)
+        if not available:
+            path = self.config.data.path
+            raise ConfigError(f"eval.split: expected test, got validation; {path} was prepared without --validation")
         return min(available, self.config.eval.max_samples or available)
 
     @cached_property
@@ -192,7 +198,7 @@ class RunSpec:
     def facts(self) -> dict[str, Any]:
         """Facts about the click log, the trace and what was asked for, for env.json, as plain JSON types.
 
-        ``synthetic`` is None for real logs, ``trace`` is None without a trace.
+        ``split``: the sets in one line. ``synthetic`` is None for real logs, ``trace`` is None without a trace.
         """
         meta = self.dataset.meta
         data = {
@@ -200,6 +206,7 @@ class RunSpec:
             "num_table_rows": self.num_rows,
             "digest": meta.digest,
             "synthetic": meta.synthetic.model_dump() if meta.synthetic else None,
+            "split": meta.split_text,
         }
         return {"data": data, "trace": trace_facts(self.config), "request": request_of(self.given, meta.digest)}
 
@@ -282,7 +289,7 @@ class RunSpec:
         check_backend(self.config.trainer, self.config.model.name)
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
-        _ = self.model, self.num_steps, self.strategy
+        _ = self.model, self.num_steps, self.num_eval_samples, self.strategy
         if self.loses_all_trainers and self.config.cache.mode == "stale":
             cause = "trace.trainers_die=true" if self.config.trace.trainers_die else "a trace that kills all trainers"
             raise ConfigError(

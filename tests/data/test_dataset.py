@@ -18,8 +18,9 @@ import xxhash
 from harness.core.errors import DataError
 from harness.data import records
 from harness.data.dataset import Batch, Dataset, Split
-from harness.data.order import Permutation, split_rows
+from harness.data.order import Permutation
 from harness.data.records import META_NAME, NUM_COLUMNS, RECORDS_NAME, VERIFIED_NAME, digest_of
+from harness.data.split import split_rows
 from tests.data.logs import write_folder
 from tests.forked import said_by
 
@@ -155,6 +156,10 @@ def _of_rows(num_rows: int) -> Callable[[Path], object]:
         (_with_meta(cardinalities=[1] * 25), "records.bin: 160,480 bytes, expected 156,468"),
         (_with_meta(num_dense=12), "records.bin: 160,480 bytes, expected 156,468"),
         (_with_meta(num_positives=NUM_ROWS + 1), "damaged"),
+        *(
+            (_with_meta(split={"test": 0.1, "validation": [], "num_train": first, "first_validation": end}), "damaged")
+            for first, end in ((0, NUM_ROWS), (NUM_ROWS, NUM_ROWS), (900, NUM_ROWS + 1))
+        ),
         (_of_rows(13), "expected at least 14 rows for a seven-part split, got 13"),
     ],
 )

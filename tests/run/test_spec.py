@@ -21,7 +21,7 @@ from tests.runs import changed, run, saving_every
 def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.MonkeyPatch, is_available: bool) -> None:
     """The resolved config names a backend, and its hash is that of a config which names this backend."""
     monkeypatch.setattr(products, "AVAILABLE", is_available)
-    config = changed(config, trainer__backend="auto")
+    config = changed(config, trainer__backend="auto", data__split="dlrm")
     chosen, other = ("compiled", "torch") if is_available else ("torch", "compiled")
     assert RunSpec(config).config == changed(config, trainer__backend=chosen)
     assert cell_hash(config) == cell_hash(changed(config, trainer__backend=chosen))
