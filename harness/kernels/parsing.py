@@ -183,6 +183,36 @@ def _hexadecimal(text_X: Any, x: Any) -> Any:
     return value, x, x - start <= _MAX_HEX_DIGITS
 
 
+@numba.njit(nogil=True)
+def _field(text_X: Any, x: Any, separator: Any, quote: Any, is_last: Any) -> Any:
+    """The field that begins at ``x``: its bytes [first, end), without the quotes around it; the position after it.
+
+    The fourth value is the number of quotes that stand for themselves, the fifth whether quotes match in the line.
+    """
+    first, num_quotes = x, 0
+    if text_X[x] != quote:
+        while text_X[x] != separator and text_X[x] != _LF:
+            x += 1
+        return first, x - (is_last and x > first and text_X[x - 1] == _CR), x, num_quotes, True
+    first += 1
+    x += 1
+    while text_X[x] != quote or text_X[x + 1] == quote:
+        if text_X[x] == _LF:
+            return first, x, x, num_quotes, False
+        num_quotes += text_X[x] == quote
+        x += 2 if text_X[x] == quote else 1
+    return first, x, x + 1 + (is_last and text_X[x + 1] == _CR), num_quotes, True
+
+
+@numba.njit(nogil=True)
+def _hashed(text_X: Any, first: Any, end: Any, num_quotes: Any) -> Any:
+    """XXH64 of the text in the bytes [first, end) of a field."""
+    if num_quotes:
+        plain_Y = _unquoted(text_X, first, end)
+        return xxh64(plain_Y.ctypes.data, len(plain_Y))
+    return xxh64(text_X.ctypes.data + first, end - first)
+
+
 @compiled_for(
     'UniTuple(int64, 2)(Array(uint8, 1, "C", readonly=True), uint8, int64, int8[::1], int64[::1], uint64[::1], '
     "uint8[::1], float64[:, ::1], uint64[:, ::1])"
@@ -205,7 +235,6 @@ def decode_rows(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled f
     value, besides the empty one. Texts become the XXH64 of their bytes. A missing number is 0, a missing text
     :data:`EMPTY`.
     """
-    address = text_X.ctypes.data
     num_columns = len(kinds_C)
     x = 0
     for r in range(len(out_labels_R)):
@@ -218,21 +247,8 @@ def decode_rows(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled f
             elif kind == HEX:
                 out_values_FR[place, r], x, is_sound = _hexadecimal(text_X, x)
                 x += is_last and text_X[x] == _CR
-            elif text_X[x] == quote:
-                x += 1
-                first = x
-                while text_X[x] != quote or text_X[x + 1] == quote:
-                    if text_X[x] == _LF:
-                        return r, c
-                    num_quotes += text_X[x] == quote
-                    x += 2 if text_X[x] == quote else 1
-                end = x
-                x += 1
-                x += is_last and text_X[x] == _CR
             else:
-                while text_X[x] != separator and text_X[x] != _LF:
-                    x += 1
-                end = x - (is_last and x > first and text_X[x - 1] == _CR)
+                first, end, x, num_quotes, is_sound = _field(text_X, x, separator, quote, is_last)
             if not is_sound or text_X[x] != (_LF if is_last else separator):
                 return r, c
             x += 1
@@ -240,11 +256,7 @@ def decode_rows(  # noqa: PLR0912, PLR0917 - one pass over the bytes; compiled f
                 continue
             is_missing, hashed = end == first, _EMPTY
             if not is_missing and (kind == TEXT or (kind == DENSE and len(missing_M))):
-                if num_quotes:
-                    plain_Y = _unquoted(text_X, first, end)
-                    hashed = xxh64(plain_Y.ctypes.data, len(plain_Y))
-                else:
-                    hashed = xxh64(address + first, end - first)
+                hashed = _hashed(text_X, first, end, num_quotes)
                 for m in range(len(missing_M)):
                     is_missing |= missing_M[m] == hashed
             if kind == LABEL:
