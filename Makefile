@@ -40,7 +40,7 @@ reproduce: setup
 	$(RUN) reproduce --page docs/REPRODUCTION.md
 
 test: setup
-	$(VENV)/bin/python -m pytest -n auto --durations=15
+	$(VENV)/bin/python -m pytest -n auto -m "not slow" --durations=15
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

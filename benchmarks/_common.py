@@ -5,19 +5,27 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from harness.config.model import Config, TrainerConfig
-from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
+from harness.config.model import Config
+from harness.core.criteo_sizes import scaled_cardinalities
 from harness.core.seeds import generator
-from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
+from harness.data.records import (
+    FORMAT_VERSION,
+    NUM_COLUMNS,
+    NUM_DENSE,
+    NUM_TABLES,
+    RECORDS_NAME,
+    Meta,
+    digest_of,
+    write_meta,
+)
 from harness.processes.spawn import fork_own_server
 from harness.record.code import environment, script_code
 
@@ -27,13 +35,11 @@ ROW_BYTES = 16 * 4
 _CHUNK_ROWS = 1 << 16
 _LOAD_AVERAGE = os.getloadavg()  # before anything is measured
 _OPTIONS: dict[str, tuple[type, str]] = {
-    "rounds": (int, "rounds that count; one more is run first and thrown away"),
-    "steps": (int, "steps that are timed, of each variant in each round"),
-    "threads": (int, "trainer.num_threads"),
+    "rounds": (int, "rounds, in each of which all variants have a turn"),
+    "steps": (int, "steps that are timed, of each variant in each round, between as many"),
     "rows_scale": (float, "size of the tables, relative to Kaggle's"),
     "batch_size": (int, "samples a step"),
     "ps": (int, "number of PS ranks"),
-    "backend": (str, "trainer.backend: compiled or torch (default: the config's)"),
     "folder": (Path, "folder for what is written (default: the system's temporary folder)"),
 }
 
@@ -55,50 +61,28 @@ def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     return made
 
 
-def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """The type of an option: comma-separated names among ``known``."""
-    expected = list(known)
-
-    def parse(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in expected:
-                raise argparse.ArgumentTypeError(f"expected {', '.join(expected)}, got {name!r}")
-        return text.split(",")
-
-    return parse
-
-
 def numbers_of(text: str) -> list[float]:
-    """The type of an option: comma-separated numbers; none if ``text`` is empty."""
-    return [float(number) for number in text.split(",") if number]
+    """The type of an option: comma-separated numbers."""
+    return [float(number) for number in text.split(",")]
 
 
-def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any]) -> None:
+def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any], *, threads: int = 1) -> None:
     """Print ``lines`` and a line about the machine; write both and the options as JSON if ``--json`` is given."""
-    from harness.model.backends import choose_backend  # noqa: PLC0415 - torch, which not every process needs
-
-    setting = vars(options)
-    backend = choose_backend(TrainerConfig(backend=setting.get("backend") or "auto"))
-    facts = environment(num_threads=setting.get("threads", 1), backend=backend, code=script_code())
-    facts |= {"load_average": _LOAD_AVERAGE, "load_average_after": os.getloadavg()}
+    facts = environment(num_threads=threads, code=script_code()) | {"load_average": _LOAD_AVERAGE}
     loads = " ".join(f"{load:.2f}" for load in _LOAD_AVERAGE)
     git = facts["git"] or {"commit": "unknown", "dirty": False}
     heading = (
         f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load average {loads}, "
-        f"backend {facts['backend']}, torch {facts['torch']}, commit {git['commit'][:7]}{'+' if git['dirty'] else ''}"
+        f"torch {facts['torch']}, commit {git['commit'][:7]}{'+' if git['dirty'] else ''}"
     )
     sys.stdout.write("\n".join([*lines, "", heading, ""]))
     if options.json is not None:
-        values = {"machine": facts, "setting": setting, **figures}
+        values = {"machine": facts, "setting": vars(options), **figures}
         options.json.write_text(json.dumps(values, indent=1, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{value!r} has no JSON form")
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 @dataclass(frozen=True)
@@ -114,6 +98,11 @@ class Spread:
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
+    @classmethod
+    def ratio(cls, upper: Iterable[float], lower: Iterable[float]) -> "Spread":
+        """One figure over another one of the same round."""
+        return cls.of(one / other for one, other in zip(upper, lower, strict=True))
+
     def show(self, digits: int = 2) -> str:
         return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
 
@@ -126,38 +115,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 # --- data and configs -------------------------------------------------------------------------------------------------
 
 
-def kaggle_tables(scale: float) -> list[int]:
-    """Rows of Kaggle's 26 tables times ``scale``, at least 3 each."""
-    return [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
-
-
-def skewed_ids(rng: np.random.Generator, cardinality: int, num_ids: int) -> NDArray[np.int32]:
-    """Log-uniform rows of a table, int32: Zipf's law with exponent 1, the low ids most often."""
-    ids_N = cardinality ** rng.random(num_ids) - 1
-    return np.minimum(ids_N, cardinality - 1).astype(np.int32)
-
-
-def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, seed: int = 1) -> None:
+def make_data(folder: Path, cardinalities: Sequence[int], num_train: int) -> None:
     """Write a prepared folder of random clicks with ``num_train`` training samples and as many more as a split takes.
 
-    Ids are log-uniform and a quarter of the labels is positive. Nothing can be learned from them.
+    Ids are log-uniform (Zipf's law with exponent 1, the low ids most often), and a quarter of the labels is positive.
+    Nothing can be learned from them.
     """
     folder.mkdir(parents=True)
-    rng = generator(seed, "clicks")
-    num_rows, num_positives = num_train * 7 // 6 + 14, 0
-    digest = xxhash.xxh3_128()
+    rng, sizes_F = generator(1, "clicks"), np.array(cardinalities)
+    num_rows, num_positives, records = num_train * 7 // 6 + 14, 0, xxhash.xxh3_128()
     with (folder / RECORDS_NAME).open("wb") as file:
         for first in range(0, num_rows, _CHUNK_ROWS):
-            words_NC = np.empty((min(_CHUNK_ROWS, num_rows - first), NUM_COLUMNS), dtype="<i4")
-            floats_NC = words_NC.view("<f4")
-            floats_NC[:, 0] = rng.random(len(words_NC)) < 0.25
-            floats_NC[:, 1 : 1 + NUM_DENSE] = rng.exponential(2.0, (len(words_NC), NUM_DENSE))
-            for table_index, cardinality in enumerate(cardinalities):
-                words_NC[:, 1 + NUM_DENSE + table_index] = skewed_ids(rng, cardinality, len(words_NC))
-            num_positives += int(floats_NC[:, 0].sum())
-            file.write(words_NC.data)
-            digest.update(words_NC.data)
-    digest.update(json.dumps([*cardinalities]).encode())
+            words_BC = np.empty((min(_CHUNK_ROWS, num_rows - first), NUM_COLUMNS), dtype="<i4")
+            floats_BC = words_BC.view("<f4")
+            floats_BC[:, 0] = rng.random(len(words_BC)) < 0.25
+            floats_BC[:, 1 : 1 + NUM_DENSE] = rng.exponential(2.0, (len(words_BC), NUM_DENSE))
+            ids_BF = sizes_F ** rng.random((len(words_BC), NUM_TABLES)) - 1
+            words_BC[:, 1 + NUM_DENSE :] = np.minimum(ids_BF, sizes_F - 1)
+            num_positives += int(floats_BC[:, 0].sum())
+            file.write(words_BC.data)
+            records.update(words_BC.data)
     meta = Meta(
         format_version=FORMAT_VERSION,
         num_rows=num_rows,
@@ -168,7 +145,7 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, see
         categories="number",
         max_ind_range=None,
         table_rows=None,
-        digest=digest.hexdigest(),
+        digest=digest_of(records, NUM_DENSE, cardinalities),
         sources=(),
         synthetic=None,
     )
@@ -182,24 +159,18 @@ def write_trace(path: Path, kills: Iterable[tuple[float, str]]) -> None:
 
 
 def settings_of(
-    folder: Path,
-    tables: Sequence[int] | float,
-    num_steps: int,
-    *,
-    batch_size: int = 128,
-    threads: int = 1,
-    backend: str | None = None,
+    folder: Path, tables: Sequence[int] | float, num_steps: int, *, batch_size: int = 128, threads: int = 1
 ) -> dict[str, Any]:
     """Make clicks for ``num_steps`` steps in ``folder``; settings: Kaggle's dense network on them, nothing saved.
 
     ``tables``: the rows of each table, or Kaggle's times a number.
     """
-    cardinalities = tables if isinstance(tables, Sequence) else kaggle_tables(tables)
+    cardinalities = tables if isinstance(tables, Sequence) else scaled_cardinalities(tables)
     make_data(folder / "data", cardinalities, num_steps * batch_size)
     return {
         "data": {"path": str(folder / "data"), "max_train_samples": num_steps * batch_size},
         "model": {"size": "kaggle"},
-        "trainer": {"batch_size": batch_size, "num_threads": threads, "backend": backend or "auto"},
+        "trainer": {"batch_size": batch_size, "num_threads": threads},
         "eval": {"max_samples": 256, "points": 0},
         "strategy": {"name": "none"},
         "wandb": {"mode": "disabled"},

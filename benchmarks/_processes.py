@@ -1,64 +1,43 @@
 """Memory and processor time of processes, as the Linux kernel counts them."""
 
-import multiprocessing
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.processes.forked import ForkedProcess
+from harness.processes.spawn import fork_server
+
 T = TypeVar("T")
 
-START_METHOD = "spawn"
-"""How a process that is empty at first is started. Tests, which judge no figure, fork one that has imported all."""
+
+def start(body: Callable[..., None], *args: Any) -> tuple[ForkedProcess, Connection]:
+    """A process that is forked from the fork server, and the end of the pipe that is its last argument."""
+    ours, theirs = Pipe(duplex=False)
+    with theirs:
+        return fork_server().fork(body, *args, theirs), ours
 
 
-def start_empty(body: Callable[..., None], *args: Any) -> tuple[BaseProcess, Any]:
-    """A process that is empty at first, and the end of the pipe that is its last argument."""
-    context = multiprocessing.get_context(START_METHOD)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=body, args=(*args, theirs))
-    process.start()
-    theirs.close()
-    return process, ours
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one action in this process: wall time, and the rise of resident memory to its peak."""
-
-    seconds: float
-    extra_bytes: int
-
-
-def cost_of(action: Callable[[], T]) -> tuple[T, Cost]:
+def extra_bytes_of(action: Callable[[], T]) -> tuple[T, int]:
+    """The result of an action in this process, and the rise of resident memory to its peak."""
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before_bytes, began_s = resident_bytes(), time.perf_counter()
+    before_bytes = resident_bytes()
     result = action()
-    seconds = time.perf_counter() - began_s
-    return result, Cost(seconds, max(0, _bytes("self", "status", "VmHWM:") - before_bytes))
+    return result, max(0, _bytes("self", "status", "VmHWM:") - before_bytes)
 
 
 def resident_bytes() -> int:
     return _bytes("self", "status", "VmRSS:")
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Of several processes: PSS, in which each shared page is divided, and VmHWM, their own peaks, added up."""
+def memory_of_tree(root: int) -> tuple[int, int]:
+    """PSS, in which each shared page is divided, and the sum of VmHWM, each process's own peak; bytes.
 
-    pss_bytes: int = 0
-    high_water_bytes: int = 0
-
-    def __or__(self, other: "Memory") -> "Memory":
-        return Memory(max(self.pss_bytes, other.pss_bytes), max(self.high_water_bytes, other.high_water_bytes))
-
-
-def memory_of_tree(root: int) -> Memory:
-    """Memory of process ``root`` and all its descendants; one that ends before it is read counts as 0."""
+    Of process ``root`` and all its descendants. One that ends before it is read counts as 0.
+    """
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -72,7 +51,7 @@ def memory_of_tree(root: int) -> Memory:
         with suppress(FileNotFoundError, ProcessLookupError):
             pss += pss_bytes(pid)
             high_water += _bytes(str(pid), "status", "VmHWM:")
-    return Memory(pss, high_water)
+    return pss, high_water
 
 
 def pss_bytes(pid: int) -> int:

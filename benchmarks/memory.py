@@ -2,7 +2,7 @@
 
 Two runs, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows x 16, 2.16 GB), and tables of a few
 rows. Each is saved whole, trains with ten saves of the strategy (``buddy`` makes none), loses a rank and recovers it. A
-process apart sums the PSS of the supervisor, the fork server and every rank, by the phase of the run. The figure is the
+process apart sums the PSS of the supervisor, the fork server and every rank, 20 times a second. The figure is the
 difference between the peaks of the two runs, over the bytes of the tables. VmHWM, each process's own peak, misses no
 spike between two looks.
 
@@ -14,43 +14,48 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
-from functools import reduce
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from operator import or_
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
-from benchmarks._processes import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
+import torch
+
+from benchmarks._common import ROW_BYTES, config_of, parser, report, settings_of, write_trace
+from benchmarks._processes import extra_bytes_of, memory_of_tree, resident_bytes, start
+from harness.cluster.protocol import Exchange, Failure, Initialise, Restore, Save, WriteBack
+from harness.cluster.server import RankServer
 from harness.config.model import Config
+from harness.core.criteo_sizes import scaled_cardinalities
 from harness.core.errors import HarnessError
+from harness.core.plans import SavePlan
 from harness.processes.spawn import fork_own_server
+from harness.run import assemble
+from harness.run.spec import RunSpec
+from harness.store import FileStore
 
 TINY_ROWS = 64
+NUM_PS = 4
 EVERY_S = 0.05
 NUM_SAVES = 10
+NUM_STEPS = 88
 LIMIT = 1.35
 STRATEGIES = ("cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror", "differential", "buddy")
 _CHUNK_ROWS = 1 << 16
 
 
-Looks = dict[str, list[tuple[float, Memory]]]
-"""By phase of a run: seconds since the look before, and the memory that was seen."""
-
-
-def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int]) -> Config:
-    settings = settings_of(folder, cardinalities, options.steps)
+def configure(options: argparse.Namespace, folder: Path, cardinalities: Sequence[int]) -> Config:
+    settings = settings_of(folder, cardinalities, NUM_STEPS)
     write_trace(folder / "trace.csv", [(56 * 0.55, "ps1")])
-    interval_samples = max(1, options.steps * 128 * 8 // (NUM_SAVES + 1))
+    interval_samples = NUM_STEPS * 128 * 8 // (NUM_SAVES + 1)
     return config_of(
         settings,
         {
             "engine": "rpc",
             "eval": {"max_samples": 4096, "points": 0},
-            "cluster": {"num_ps": options.ps},
+            "cluster": {"num_ps": NUM_PS},
             "strategy": {"name": options.strategy, "interval_samples": interval_samples},
             "trace": {"path": str(folder / "trace.csv")},
             "store": {"fsync": False},
@@ -63,50 +68,27 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int
 
 
 def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
-    """Body of the supervisor's process: a run as run.py makes one, that reports its phases."""
-    from harness.run import assemble  # noqa: PLC0415 - here, so that the process that looks on needs no torch
-
+    """Body of the supervisor's process: a run as run.py makes one. Sends the error that ended it, or None."""
     fork_own_server()
-    num_saves, last = 0, ""
-
-    def on_status(status: assemble.RunStatus) -> None:
-        nonlocal num_saves, last
-        if status.phase == last:
-            return
-        last = status.phase
-        if last == "save":
-            num_saves += 1
-            pipe.send("initial save" if num_saves == 1 else "save")
-        else:
-            pipe.send(last)
-
     try:
-        assemble.run(config, run_dir, on_status=on_status)
+        assemble.run(config, run_dir)
     except HarnessError as error:
         pipe.send(error)
-    pipe.close()
+    else:
+        pipe.send(None)
 
 
-def watch(config: Config, run_dir: Path) -> Looks:
-    """Carry out a run in processes of its own: memory by phase. Raises what ended the run."""
-    process, ours = start_empty(_supervise, config, run_dir)
-    assert process.pid is not None
-    looks, name, seen_s = Looks(), "start", time.monotonic()
-    try:
-        while True:
-            if ours.poll(EVERY_S):
-                message = ours.recv()
-                if isinstance(message, HarnessError):
-                    raise message
-                name = message
-            if name == "done":
-                continue  # ranks are leaving: a sample would hold only some of them
-            memory, now_s = memory_of_tree(process.pid), time.monotonic()
-            looks.setdefault(name, []).append((now_s - seen_s, memory))
-            seen_s = now_s
-    except EOFError:
-        process.join()
-    return looks
+def watch(config: Config, run_dir: Path) -> tuple[int, int]:
+    """Carry out a run in processes of its own: the peaks of PSS and of VmHWM. Raises what ended the run."""
+    process, pipe = start(_supervise, config, run_dir)
+    pss = high_water = 0
+    while not pipe.poll(EVERY_S):
+        seen = memory_of_tree(process.pid)
+        pss, high_water = max(pss, seen[0]), max(high_water, seen[1])
+    if (error := pipe.recv()) is not None:
+        raise error
+    process.join()
+    return pss, high_water
 
 
 # --- one rank at worst ------------------------------------------------------------------------------------------------
@@ -114,21 +96,13 @@ def watch(config: Config, run_dir: Path) -> Looks:
 
 def one_rank(config: Config, folder: Path) -> dict[str, float]:
     """Peak of resident memory in each action of ``ps0``, beyond what its process held before, over its rows' bytes."""
-    process, ours = start_empty(_measure_rank, config, folder)
-    peaks = ours.recv()
+    process, pipe = start(_measure_rank, config, folder)
+    peaks = pipe.recv()
     process.join()
     return peaks
 
 
 def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
-    import torch  # noqa: PLC0415 - here, so that the process that looks on needs no torch
-
-    from harness.cluster.protocol import Exchange, Failure, Initialise, Restore, Save, WriteBack  # noqa: PLC0415
-    from harness.cluster.server import RankServer  # noqa: PLC0415
-    from harness.core.plans import SavePlan  # noqa: PLC0415
-    from harness.run.spec import RunSpec  # noqa: PLC0415
-    from harness.store import FileStore  # noqa: PLC0415
-
     run_spec = RunSpec(config)
     spec = run_spec.rank_spec(FileStore(folder))
     folder.mkdir()
@@ -137,9 +111,9 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
 
     def act(request: Initialise | Save | Restore) -> tuple[Any, float]:
         before_bytes = resident_bytes() - held_bytes
-        reply, cost = cost_of(lambda: server.handle(request))
+        reply, extra_bytes = extra_bytes_of(lambda: server.handle(request))
         assert not isinstance(reply, Failure), reply.error
-        return reply, (before_bytes + cost.extra_bytes) / (num_rows * ROW_BYTES)
+        return reply, (before_bytes + extra_bytes) / (num_rows * ROW_BYTES)
 
     def touch_all(step: int) -> int:
         for first in range(0, num_rows, _CHUNK_ROWS):
@@ -164,21 +138,12 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
     pipe.send(peaks)
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def ratios_of(peak: Memory, tiny: Memory, num_bytes: int) -> tuple[float, float]:
-    """How far PSS and VmHWM are beyond the peaks of the run with tiny tables, over the bytes of the tables."""
-    pss_ratio = (peak.pss_bytes - tiny.pss_bytes) / num_bytes
-    return pss_ratio, (peak.high_water_bytes - tiny.high_water_bytes) / num_bytes
-
-
 def main() -> None:
-    made = parser(__doc__, ps=4, steps=88, rows_scale=1.0, folder=None)
+    made = parser(__doc__, rows_scale=1.0, folder=None)
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     made.add_argument("--strategy", choices=STRATEGIES, default="cpr_mfu")
     options = made.parse_args()
-    cardinalities = kaggle_tables(options.rows_scale)
+    cardinalities = scaled_cardinalities(options.rows_scale)
     table_bytes = sum(cardinalities) * ROW_BYTES
     with tempfile.TemporaryDirectory(prefix="memory-", dir=options.folder) as name:
         free_bytes, needed_bytes = shutil.disk_usage(name).free, 4 * table_bytes
@@ -190,23 +155,13 @@ def main() -> None:
         big = watch(config, folder / "b")
         shutil.rmtree(folder / "b")
         worst = one_rank(config, folder / "rank")
-    all_small, all_big = ([each for looks in run.values() for each in looks] for run in (small, big))
-    tiny = reduce(or_, (memory for _, memory in all_small))
-    rows, ratios = [], {}
-    for name, looks in {**big, "**whole run**": all_big}.items():
-        peak = reduce(or_, (memory for _, memory in looks))
-        ratios[name] = ratios_of(peak, tiny, table_bytes)
-        shown = (f"{sum(seconds for seconds, _ in looks):.1f}", len(looks), f"{peak.pss_bytes / 1e6:.0f}")
-        rows.append((name, *shown, *(f"{each:.3f}" for each in ratios[name])))
-    ratio, high_water_ratio = ratios["**whole run**"]
+    ratio, high_water_ratio = ((peak - tiny) / table_bytes for peak, tiny in zip(big, small, strict=True))
     lines = [
-        *table(("phase", "seconds", "looks", "PSS MB", "beyond / tables", "VmHWM beyond / tables"), rows),
-        *("", f"tables {table_bytes / 1e6:.0f} MB, tiny ones peak at {tiny.pss_bytes / 1e6:.0f} MB"),
-        f"peak beyond that {ratio:.3f} x tables, limit {LIMIT} (buddy: 1 more)",
+        f"tables {table_bytes / 1e6:.0f} MB; peak {big[0] / 1e6:.0f} MB, of tiny tables {small[0] / 1e6:.0f} MB",
+        f"peak beyond that {ratio:.3f} x tables (VmHWM {high_water_ratio:.3f}), limit {LIMIT} (buddy: 1 more)",
         f"one rank, every row touched: {', '.join(f'{action} {peak:.3f}' for action, peak in worst.items())}",
     ]
-    figures = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst, "table_bytes": table_bytes}
-    report(options, lines, {**figures, "small": small, "big": big})
+    report(options, lines, {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How costs grow with the number of PS ranks: worlds that do next to nothing.
 
 For each number of PS ranks one world on engine rpc, without a model: ``--messages`` rounds in which every rank gets its
-part of ``--rows`` gradients and as many lookups, then ``--kills`` deaths of one rank, each followed by a regroup.
+part of 1,160 gradients and as many lookups, then ``--kills`` deaths of one rank, each followed by a regroup.
 
     round       one message to every rank, until all have answered
     trainer     processor time of the trainer for a message: encode, send, receive, decode
@@ -42,18 +42,20 @@ from harness.run.assemble import make_world
 from harness.run.spec import RunSpec
 from harness.store import FileStore
 
+ROWS = 1160  # of a world's batch, of all ranks together
+SIZES = (18, 64, 128)  # PS ranks to which worlds are extrapolated
 _WARM_UP = 50  # rounds that are not timed
 _DIM = 16
 
 
-def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def exercise(num_messages: int, num_kills: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
     """The trainer's job: messages, then kills; what it measured is recorded as one mapping.
 
     Other mappings are recorded when the timed messages begin, when they end, and after each regroup.
     """
     ranks = cluster.ranks
     cluster.call({rank: Initialise(step=0) for rank in ranks})
-    rows_N = torch.arange(max(1, num_rows // len(ranks)))
+    rows_N = torch.arange(ROWS // len(ranks))
 
     def send(step: int) -> None:
         push = Push(
@@ -104,10 +106,9 @@ def measure_world(config: Config, folder: Path, options: argparse.Namespace) -> 
     store = FileStore(folder / "checkpoints", fsync=False)
     store.open()
     spec = RunSpec(config).rank_spec(store)
-    world = make_world(config, spec, partial(exercise, options.rows, options.messages, options.kills))
+    world = make_world(config, spec, partial(exercise, options.messages, options.kills))
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
-    victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(options.kills)]
-    kills = [PlannedFault(step=0, strikes={rank: Strike(0.0, 0)}) for rank in victims]
+    kills = [PlannedFault(step=0, strikes={ps_rank(config.num_ps - 1): Strike(0.0, 0)})] * options.kills
     found: dict[str, float] = {"num_ps": config.num_ps}
     marks: list[tuple[float, float]] = []  # processor times of this process and of ps0, at each mapping
 
@@ -144,20 +145,7 @@ _COLUMNS = {
 }
 
 
-def of_worlds(options: argparse.Namespace, folder: Path) -> None:
-    base = settings_of(folder, [2000] * 26, 1)
-    results: list[dict[str, float]] = []
-    for num_ps in map(int, options.ps):
-        config = config_of(base, {"engine": "rpc", "cluster": {"num_ps": num_ps}})
-        results.append(measure_world(config, folder / str(num_ps), options))
-    rows = [
-        [shape.format(each[key]) if key in each else "" for key, (_, shape) in _COLUMNS.items()] for each in results
-    ]
-    lines = [*table([head for head, _ in _COLUMNS.values()], rows), "", *extrapolated(results, options.at)]
-    report(options, lines, {"results": results})
-
-
-def extrapolated(results: Sequence[dict[str, float]], sizes: Sequence[float]) -> list[str]:
+def extrapolated(results: Sequence[dict[str, float]]) -> list[str]:
     """The serial parts at other numbers of ranks, by straight lines through the figures of at least four ranks."""
     known = [found for found in results if found["num_ps"] >= 4]
     if len(known) < 2:
@@ -165,7 +153,7 @@ def extrapolated(results: Sequence[dict[str, float]], sizes: Sequence[float]) ->
     ranks = [found["num_ps"] for found in known]
     trainer = np.polyfit(ranks, [found["trainer_us"] * found["num_ps"] / 1e3 for found in known], 1)
     regroup = np.polyfit(ranks, [found["supervisor_ms"] for found in known], 1)
-    rows = [(f"{size:g}", f"{np.polyval(trainer, size):.1f}", f"{np.polyval(regroup, size):.0f}") for size in sizes]
+    rows = [(size, f"{np.polyval(trainer, size):.1f}", f"{np.polyval(regroup, size):.0f}") for size in SIZES]
     return table(("PS ranks", "trainer, ms of processor a step", "supervisor, ms of processor a regroup"), rows)
 
 
@@ -174,11 +162,18 @@ def main() -> None:
     made.add_argument("--ps", type=numbers_of, default="1,2,4,8,16,32,63", help="numbers of PS ranks")
     made.add_argument("--messages", type=int, default=300, help="rounds of a world that are timed")
     made.add_argument("--kills", type=int, default=10, help="deaths of one rank of a world")
-    made.add_argument("--rows", type=int, default=1160, help="rows of a world's batch, of all ranks together")
-    made.add_argument("--at", type=numbers_of, default="18,64,128", help="numbers of ranks to extrapolate worlds to")
     options = made.parse_args()
+    results: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
-        of_worlds(options, Path(name))
+        base = settings_of(Path(name), [2000] * 26, 1)
+        for num_ps in map(int, options.ps):
+            config = config_of(base, {"engine": "rpc", "cluster": {"num_ps": num_ps}})
+            results.append(measure_world(config, Path(name) / str(num_ps), options))
+    rows = [
+        [shape.format(each[key]) if key in each else "" for key, (_, shape) in _COLUMNS.items()] for each in results
+    ]
+    lines = [*table([head for head, _ in _COLUMNS.values()], rows), "", *extrapolated(results)]
+    report(options, lines, {"results": results})
 
 
 if __name__ == "__main__":

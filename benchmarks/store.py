@@ -1,16 +1,17 @@
 """The checkpoint store against the plainest way to write the same bytes, and what saves cost the steps.
 
-The first table is of one shard; its cases run in turn, and ratios are taken round by round. ``extra MB`` is the peak of
-resident memory above what was resident before. The second (``--rounds 0`` leaves it out) is of runs with a save every
-``--steps-per-save`` steps, by ``save.mode=sync`` and ``async``, and of a run without saves, in turn. *Stall* is what a
-save was charged. *Wall* is by how much the steps from a save to the next last longer than as many steps without saves.
+The first table is of one shard; its cases run in turn, and ratios are taken round by round. The second is of runs with
+a save every ``--steps-per-save`` steps, by ``save.mode=sync`` and ``async``, and of a run without saves, in turn.
+*Stall* is what a save was charged. *Wall* is by how much the steps from a save to the next last longer than as many
+steps without saves.
 """
 
 import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
@@ -18,9 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import torch
 from torch import Tensor
 
-from benchmarks._common import Spread, config_of, parser, report, settings_of, table
-from benchmarks._processes import Cost, cost_of
-from benchmarks._turns import harness_run, in_turn, num_steps, ratio
+from benchmarks._common import Spread, config_of, parser, report, table
+from benchmarks._turns import chunked, harness_run, in_turn
 from harness.core.events import Saved
 from harness.record.event_log import read_events
 from harness.store import FileStore, RowSource
@@ -29,8 +29,10 @@ DIM = 16
 R_FRAC = 0.125  # CPR's share of rows per priority save
 SAVES_PER_ROUND = 3
 MODES = ("sync", "async")
+TOFILE, BASE, DELTA = "tofile + fsync", "base", "delta 12.5 %"
 
-Round = dict[str, Cost]
+Round = dict[str, float]
+"""Seconds by case."""
 
 
 # --- one shard --------------------------------------------------------------------------------------------------------
@@ -47,11 +49,16 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
 def one_round(root: Path, rows_ND: Tensor, choice_K: Tensor) -> Round:
     store, rows = FileStore(root, fsync=True), RowSource(rows_ND)
     cases: dict[str, Callable[[], object]] = {
-        "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
-        "base": lambda: store.write_base("ps0", 0, 0, rows),
-        "delta 12.5 %": lambda: store.write_delta("ps0", 1, 1, rows, [choice_K]),
+        TOFILE: lambda: tofile_fsync(root / "plain.bin", rows_ND),
+        BASE: lambda: store.write_base("ps0", 0, 0, rows),
+        DELTA: lambda: store.write_delta("ps0", 1, 1, rows, [choice_K]),
     }
-    return {name: cost_of(case)[1] for name, case in cases.items()}
+    found: Round = {}
+    for name, case in cases.items():
+        began_s = time.perf_counter()
+        case()
+        found[name] = time.perf_counter() - began_s
+    return found
 
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
@@ -66,83 +73,76 @@ def one_shard(options: argparse.Namespace) -> list[Round]:
     return rounds[1:]
 
 
-def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[str, dict[str, float]]]:
-    rows, cases = [], {}
-    times = [{name: cost.seconds for name, cost in each.items()} for each in rounds]
-    for name in times[0]:
-        seconds, over = Spread.of(each[name] for each in times), ratio(times, name, "tofile + fsync")
-        extra_mb = max(each[name].extra_bytes for each in rounds) / 1e6
-        rate = num_bytes / 1e9 / seconds.median
-        cases[name] = {"median_s": seconds.median, "ratio_to_tofile": over.median, "extra_mb": extra_mb}
-        rows.append((name, seconds.show(3), f"{rate:.2f}", over.show(), f"{extra_mb:.1f}"))
-    bandwidth, delta = ratio(times, "tofile + fsync", "base"), ratio(times, "delta 12.5 %", "base")
+def shard_lines(rounds: list[Round], num_bytes: int) -> list[str]:
+    rows: list[tuple[str, ...]] = []
+    seconds = {name: [each[name] for each in rounds] for name in rounds[0]}
+    for name, own in seconds.items():
+        spread, over = Spread.of(own), Spread.ratio(own, seconds[TOFILE])
+        rows.append((name, spread.show(3), f"{num_bytes / 1e9 / spread.median:.2f}", over.show()))
+    bandwidth = Spread.ratio(seconds[TOFILE], seconds[BASE])
     return [
-        *table((f"one shard, {num_bytes / 1e9:.3f} GB", "s", "GB/s", "x tofile", "extra MB"), rows),
-        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth.show()} (aim: at least 0.8)"),
-        f"time of a save of 12.5 % over a full one: {delta.show()} (aim: at most 0.3)",
-    ], cases
+        *table((f"one shard, {num_bytes / 1e9:.3f} GB", "s", "GB/s", "x tofile"), rows),
+        *("", f"bandwidth of a full save over {TOFILE}: {bandwidth.show()} (aim: at least 0.8)"),
+        f"time of {DELTA} over a full save: {Spread.ratio(seconds[DELTA], seconds[BASE]).show()} (aim: at most 0.3)",
+    ]
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def measure_saves(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Spread]]:
-    """Seconds a save, by save mode: ``stall_s`` as charged, ``wall_s`` by which steps with saves last longer.
+    """Seconds a save, by save mode: ``stall`` as charged, ``wall`` by which steps with saves last longer.
 
-    All variants in turn. A chunk is half the steps between two saves, and a save falls at every other end of one. A run
-    is stopped in the middle between two saves; the first half thereafter is not timed.
+    All variants in turn. A chunk is half the steps between two saves, and a save falls at every other end of one, so
+    that what is timed begins and ends in the middle between two saves.
     """
     half = options.steps_per_save // 2
-    turn = {"lead": 1, "timed": 2 * SAVES_PER_ROUND, "tail": 1}
-    steps = num_steps(options.rounds, half, **turn)
-    base = settings_of(folder, options.rows_scale, steps)
-    base |= {"engine": options.engine, "cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": half}}
+    base = chunked(folder, options.rows_scale, half, 2 + 2 * SAVES_PER_ROUND)
+    base |= {"engine": "rpc", "cluster": {"num_ps": 2}, "store": {"keep_finished": False}}
     strategy = {"name": "full", "interval_samples": 2 * half * 128}
     configs = {"none": config_of(base)}
     configs |= {mode: config_of(base, {"strategy": strategy, "save": {"mode": mode}}) for mode in MODES}
-    variants = {name: (harness_run, config) for name, config in configs.items()}
-    rounds = in_turn(variants, folder, options.rounds, **turn)
-    more_s = {mode: [(each[mode] - each["none"]) * 2 * half / 1e3 for each in rounds] for mode in MODES}
+    found = in_turn({name: (harness_run, config) for name, config in configs.items()}, folder, options.rounds)
+    ms = {name: [each["step"] for each in rounds] for name, rounds in found.items()}
+    more = {mode: [own - none for own, none in zip(ms[mode], ms["none"], strict=True)] for mode in MODES}
     return {
-        "stall_s": {mode: Spread.of(_stalls(folder / mode)) for mode in MODES},
-        "wall_s": {mode: Spread.of(more_s[mode]) for mode in MODES},
-        "step_ms": {"none": Spread.of(each["none"] for each in rounds)},
+        "stall": {mode: Spread.of(_stalls(folder.glob(f"{mode}-*"))) for mode in MODES},
+        "wall": {mode: Spread.of(2 * half / 1e3 * each for each in more[mode]) for mode in MODES},
+        "step_ms": {"none": Spread.of(ms["none"])},
     }
 
 
-def _stalls(run_dir: Path) -> list[float]:
-    """Seconds that the run was charged for each save, those of the first round left out."""
-    saves = [event for event in read_events(run_dir / "events.jsonl") if isinstance(event, Saved) and event.charged]
-    return [event.machine["seconds"] for event in saves[SAVES_PER_ROUND + 1 :]]
+def _stalls(run_dirs: Iterable[Path]) -> Iterator[float]:
+    """Seconds that the runs were charged for each save."""
+    for event in (event for run_dir in run_dirs for event in read_events(run_dir / "events.jsonl")):
+        if isinstance(event, Saved) and event.charged:
+            yield event.machine["seconds"]
 
 
 def save_lines(options: argparse.Namespace, costs: dict[str, dict[str, Spread]]) -> list[str]:
-    rows = [(mode, costs["stall_s"][mode].show(3), costs["wall_s"][mode].show(3)) for mode in MODES]
-    sync_s, step_ms = costs["stall_s"]["sync"].median, costs["step_ms"]["none"].median
-    stall, wall = (costs[key]["async"].median / sync_s for key in ("stall_s", "wall_s"))
+    rows = [(mode, costs["stall"][mode].show(3), costs["wall"][mode].show(3)) for mode in MODES]
+    sync_s, step_ms = costs["stall"]["sync"].median, costs["step_ms"]["none"].median
+    stall, wall = (costs[key]["async"].median / sync_s for key in ("stall", "wall"))
     every = f"a save every {options.steps_per_save} steps of {step_ms:.2f} ms"
     return [
-        *("", f"full, {options.ps} PS ranks, {options.rows_scale:g} of Kaggle's rows, {every}", ""),
+        *("", f"full, 2 PS ranks, {options.rows_scale:g} of Kaggle's rows, {every}", ""),
         *table(("seconds a save", "stall", "wall"), rows),
         *("", f"async over the stall of sync: stall {stall:.2f} (aim: at most 0.25), wall {wall:.2f}"),
     ]
 
 
 def main() -> None:
-    made = parser(__doc__, rounds=3, rows_scale=0.1, ps=2, folder=None)
+    made = parser(__doc__, rounds=3, rows_scale=0.1, folder=None)
     made.add_argument("--rows", type=int, default=8_000_000, help="of the one shard")
     made.add_argument("--repeats", type=int, default=5, help="rounds of the one shard")
     made.add_argument("--steps-per-save", type=int, default=200)
-    made.add_argument("--engine", choices=("rpc", "local"), default="rpc")
     options = made.parse_args()
     torch.set_num_threads(1)  # as in a PS rank
-    costs = None
-    lines, cases = shard_lines(one_shard(options), options.rows * DIM * 4)
-    if options.rounds:
-        with tempfile.TemporaryDirectory(prefix="saves-", dir=options.folder) as folder:
-            costs = measure_saves(options, Path(folder))
-        lines += save_lines(options, costs)
-    report(options, lines, {"cases": cases, "saves": costs})
+    shard = one_shard(options)
+    with tempfile.TemporaryDirectory(prefix="saves-", dir=options.folder) as folder:
+        costs = measure_saves(options, Path(folder))
+    lines = [*shard_lines(shard, options.rows * DIM * 4), *save_lines(options, costs)]
+    report(options, lines, {"shard": shard, "saves": costs})
 
 
 if __name__ == "__main__":

@@ -32,14 +32,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 _SLOW = {
-    *(
-        "test_benchmarks.py",
-        "test_extending.py",
-        "test_plugins.py",
-        "test_verify.py",
-        "test_worlds.py",
-        "test_cpr56.py",
-    ),
+    *("test_extending.py", "test_plugins.py", "test_verify.py", "test_worlds.py"),
     *("test_faults.py", "test_hosts.py"),  # which wait for deadlines
 }
 

@@ -227,14 +227,16 @@ def _read_marker(path: Path) -> None:
 @cache
 def _results() -> bytes:
     with TemporaryDirectory() as name:
-        run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), Path(name) / "it.json", "data")
+        run = BenchmarkRun(
+            Benchmark(script=Path("experiments/claims/wire_benchmark.py")), Path(name) / "it.json", "data"
+        )
         machine = {"code": None, "time": "2026-11-23", "cpu": "x", "num_cores": 2, "load_average": [0.5]}
         run.keep({"machine": machine, "results": [{"value": 3}]})
         return run.file.read_bytes()
 
 
 def _read_results(path: Path) -> None:
-    run = BenchmarkRun(Benchmark(script=Path("benchmarks/wire.py")), path, "data")
+    run = BenchmarkRun(Benchmark(script=Path("experiments/claims/wire_benchmark.py")), path, "data")
     same([run.results(), run.difference()], [[{"value": 3}], "code not recorded"])
     assert run.machine()
 

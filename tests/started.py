@@ -5,33 +5,13 @@ import os
 import runpy
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 
-from benchmarks import _processes
-from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
-from harness.config.model import Config
-from harness.record.code import current_code
 from tests.forked import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "benchmarks"
 _PROJECT = {"analysis", "benchmarks", "harness", "run", "tests"}
-
-
-def benchmark(name: str, arguments: tuple[str, ...]) -> None:
-    """Run benchmark ``name``; what it starts is forked from this process."""
-    _processes.START_METHOD = "fork"
-    current_code()  # inherited by the processes that the benchmark starts
-    benchmark_alone(name, *arguments)
-
-
-def benchmark_alone(name: str, *arguments: str) -> None:
-    """Run benchmark ``name``. Modules are found as where it is started by path."""
-    sys.argv = [name, *arguments]
-    sys.path[:] = [str(FOLDER), *(path for path in sys.path if Path(path) not in (FOLDER.parent, Path()))]
-    runpy.run_path(str(FOLDER / name), run_name="__main__")
 
 
 def left_by_a_stray() -> None:
@@ -90,12 +70,3 @@ def _forget_project() -> None:
     wire._LIBRARY._destroy()  # torch knows it by its name
     for name in [name for name in sys.modules if name.partition(".")[0] in _PROJECT]:
         del sys.modules[name]
-
-
-def note_step(folder: Path, step: int) -> None:
-    (folder / "step").write_text(str(step))
-
-
-def count_chunks(config: Config, folder: Path, tick: Tick) -> None:
-    """Body: two steps a chunk; the file holds the number of the step."""
-    chunks(config, folder, tick, partial(note_step, folder))

@@ -9,34 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._common import Spread, config_of, make_data
+from benchmarks._common import Spread, make_data
 from benchmarks._plain import num_flops, products
-from benchmarks._turns import Worker, ratio
-from benchmarks.production import MEAN, overheads, population, scale_of
-from benchmarks.trackers import memory_fracs
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.data.dataset import Dataset
 from harness.model.models import SIZES
-from tests.forked import PATIENCE_S, ran, said_by
-from tests.made_runs import made_config, write_run
-from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks
+from tests.forked import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def start(tmp_path: Path, name: str, *arguments: str) -> dict[str, Any]:
-    """The figures of benchmark ``name``, in a process that was forked with torch imported; so is what it starts.
-
-    Not for a benchmark that starts itself anew, or one whose pools must find its classes in ``__main__``.
-    """
+def start(tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """The figures of a benchmark, started by its path; or it says why it cannot run here."""
     path = tmp_path / "figures.json"
-    assert "load average" in said_by(benchmark, name, (*arguments, "--json", str(path)))
-    return json.loads(path.read_text())
-
-
-def start_alone(tmp_path: Path, name: str, *arguments: str) -> dict[str, Any]:
-    """The same; it starts other processes as a program does by itself."""
-    path = tmp_path / "figures.json"
-    done = ran(benchmark_alone, name, *arguments, "--json", str(path))
+    command = [sys.executable, str(ROOT / script), *arguments, "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("skipped: "):
+        pytest.skip(done.stdout.strip())
+    assert "load average" in done.stdout
     return json.loads(path.read_text())
 
 
@@ -44,11 +35,12 @@ def start_alone(tmp_path: Path, name: str, *arguments: str) -> dict[str, Any]:
 
 
 def test_made_up_clicks_are_a_prepared_folder(tmp_path: Path) -> None:
-    """The harness reads them; ids are within their tables, mostly small, and equal seeds give equal bytes."""
+    """The harness reads them; ids are within their tables, mostly small, and bytes are equal."""
     for name in ("a", "b"):
-        make_data(tmp_path / name, KAGGLE_CARDINALITIES, 700, seed=3)
+        make_data(tmp_path / name, KAGGLE_CARDINALITIES, 700)
     assert (tmp_path / "a" / "records.bin").read_bytes() == (tmp_path / "b" / "records.bin").read_bytes()
     dataset = Dataset.open(tmp_path / "a", split="dlrm", seed=0)
+    dataset.verify()
     batch = dataset.train_batch(0, 600)
     assert dataset.cardinalities == KAGGLE_CARDINALITIES
     assert (batch.ids_BF >= 0).all()
@@ -59,27 +51,7 @@ def test_made_up_clicks_are_a_prepared_folder(tmp_path: Path) -> None:
 
 def test_a_ratio_is_taken_round_by_round() -> None:
     """Median and range of the ratios, and not the ratio of medians: a round may be slow as a whole."""
-    rounds = [{"a": 2.0, "b": 1.0}, {"a": 30.0, "b": 10.0}, {"a": 4.0, "b": 1.0}, {"a": 2.0, "b": 1.0}]
-    assert ratio(rounds, "a", "b") == Spread(2.5, 2.0, 4.0)
-    assert ratio(rounds, "a", "b", unit=0.01).median == 250
-
-
-def test_a_worker_stands_still_between_its_turns(tmp_path: Path) -> None:
-    """It runs as many chunks as it was ordered, times the middle ones, and no step while it is stopped."""
-    config = config_of({"metrics": {"log_every_steps": 2}})
-    worker = Worker(count_chunks, config, tmp_path)
-    try:
-        worker.wait_ready()
-        assert (tmp_path / "step").read_text() == "1"
-        assert worker.run(lead=1, timed=2, tail=1) > 0
-        assert (tmp_path / "step").read_text() == "9"
-        assert worker.run(lead=1, timed=1) > 0
-        assert (tmp_path / "step").read_text() == "13"
-    finally:
-        worker.close()
-
-
-# --- step, store, recovery, memory, scale -----------------------------------------------------------------------------
+    assert Spread.ratio([2.0, 30.0, 4.0, 2.0], [1.0, 10.0, 1.0, 1.0]) == Spread(2.5, 2.0, 4.0)
 
 
 def test_the_floor_is_three_products_a_layer() -> None:
@@ -88,67 +60,70 @@ def test_the_floor_is_three_products_a_layer() -> None:
     assert num_flops(products(SIZES["kaggle"], 128)) == 2 * 128 * (3 * weights - 13 * 512)
 
 
+# --- step, store, recovery, memory, scale -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
 def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
     """On each engine dense, start, finish and rest are the step; of the plain DLRM no part is left out."""
-    figures = start(tmp_path, "step.py", "--rounds", "1", "--steps", "4", "--rows-scale", "0.001")
-    results = {name: [r for r in figures["results"] if r["variant"] == name] for name in figures["rounds"][0]}
-    assert list(results) == ["floor", "dense", "plain", "local", "rpc", "rpc_lookahead"]
+    results = start(tmp_path, "benchmarks/step.py", "--rounds", "1", "--steps", "4", "--rows-scale", "0.001")["results"]
+    found = {each["variant"]: each for each in results}
+    assert list(found) == ["floor", "dense", "plain", "local", "rpc", "rpc_lookahead"]
     for name in ("local", "rpc", "rpc_lookahead"):
-        parts = [each[part] for each in results[name] for part in ("dense", "start", "finish", "rest")]
-        assert sum(parts) == pytest.approx(sum(each["step"] for each in results[name]))
-    for name, found in results.items():
-        assert [each["step"] for each in found] == pytest.approx([each[name] for each in figures["rounds"]], rel=0.05)
-    for each in results["plain"]:
-        assert 0 < sum(each[part] for part in ("read", "embedding", "dense")) <= each["step"]
+        parts = [found[name][part] for part in ("dense", "start", "finish", "rest")]
+        assert sum(parts) == pytest.approx(found[name]["step"])
+        assert found[name]["start"] > 0
+    assert 0 < sum(found["plain"][part] for part in ("read", "embedding", "dense")) <= found["plain"]["step"]
 
 
+@pytest.mark.slow
 def test_steps_of_several_trainers_are_compared_with_those_of_one(tmp_path: Path) -> None:
-    """Times by cache and number of trainers, and one trainer's cache moves what that of two does."""
+    """Times by cache and number of trainers."""
     sizes = ("--trainers", "2", "--rounds", "1", "--steps", "4", "--rows-scale", "0.001")
-    figures = start(tmp_path, "step.py", *sizes)
-    (first,), results = figures["rounds"], figures["results"]
-    times = [(each["num_trainers"], each["ms"]["none"]) for each in results]
-    assert times == [(1, [first["none, 1"]]), (2, [first["none, 2"]])]
-    assert results[0]["cache"] == results[1]["cache"]
-    assert results[0]["cache"]["hit_rate"] > 0
-    assert [*first] == ["none, 1", "none, 2", "lookahead, 1", "lookahead, 2"]
-    assert min(first.values()) > 0
+    times_ms = start(tmp_path, "benchmarks/step.py", *sizes)["ms"]
+    assert [*times_ms] == ["none, 1", "none, 2", "lookahead, 1", "lookahead, 2"]
+    assert min(ms for own in times_ms.values() for ms in own) > 0
 
 
+@pytest.mark.slow
 def test_the_store_is_measured_against_plain_files(tmp_path: Path) -> None:
     """A figure for each case, and saves of both modes that were charged."""
     sizes = ("--rows", "2000", "--repeats", "1", "--rounds", "1", "--rows-scale", "0.0003", "--steps-per-save", "10")
-    figures = start(tmp_path, "store.py", *sizes, "--engine", "local", "--folder", str(tmp_path))
-    assert figures["cases"]["tofile + fsync"]["ratio_to_tofile"] == 1
-    assert min(case["ratio_to_tofile"] for case in figures["cases"].values()) > 0
-    assert figures["saves"]["stall_s"]["sync"]["low"] > 0
-    assert figures["saves"]["wall_s"].keys() == {"sync", "async"}
+    figures = start(tmp_path, "benchmarks/store.py", *sizes, "--folder", str(tmp_path))
+    (shard,) = figures["shard"]
+    assert list(shard) == ["tofile + fsync", "base", "delta 12.5 %"]
+    assert min(shard.values()) > 0
+    assert figures["saves"]["stall"]["sync"]["low"] > 0
+    assert figures["saves"]["wall"].keys() == {"sync", "async"}
 
 
+@pytest.mark.slow
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
     """One entry per failure, of a compute rank or of PS ranks; moments in order, and the parts are the whole."""
-    sizes = ("--ps", "3", "--trainers", "2", "--single", "2", "--multiple", "1", "--at-once", "2", "--rows", "3000")
-    recoveries = start(tmp_path, "recovery.py", *sizes)["recoveries"]
-    assert [each["num_ranks"] for each in recoveries] == [1, 1, 2]
+    sizes = ("--ps", "4", "--trainers", "2", "--single", "2", "--multiple", "1", "--rows-scale", "0.0001")
+    recoveries = start(tmp_path, "benchmarks/recovery.py", *sizes)["recoveries"]
+    assert [each["num_ranks"] for each in recoveries] == [1, 1, 4]
     for each in recoveries:
         parts = [each[name] for name in ("detect", "spawn", "join", "restore", "step")]
         assert min(parts[:-1]) > 0  # the last is the rest, of moments that pass through a queue
         assert sum(parts) == pytest.approx(each["total"])
 
 
-def test_memory_is_seen_in_every_phase_and_grows_with_the_tables(tmp_path: Path) -> None:
-    """Tables, saves and a recovery all happen under the sampler's eyes, and the tables show in what it sees."""
-    figures = start(tmp_path, "memory.py", "--ps", "2", "--rows-scale", "0.02", "--folder", str(tmp_path))
-    assert {"start", "initial save", "train", "save"} <= figures["big"].keys()
+@pytest.mark.slow
+def test_memory_grows_with_the_tables(tmp_path: Path) -> None:
+    """The tables show in what the sampler sees of a run with saves and a recovery, and a compaction in one rank."""
+    figures = start(tmp_path, "benchmarks/memory.py", "--rows-scale", "0.02", "--folder", str(tmp_path))
     # Not the PSS: at this size it hangs on who else on the machine has mapped the same libraries.
     assert figures["high_water_ratio"] > 0.5
     assert figures["one_rank"]["compaction"] > 1.0
     assert [child.name for child in tmp_path.iterdir()] == ["figures.json"]
 
 
+@pytest.mark.slow
 def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
     """Each number of ranks has its figures; the only rank of a world does not survive."""
-    results = start(tmp_path, "scale.py", "--ps", "1,4,5", "--messages", "2", "--kills", "2")["results"]
+    sizes = ("--ps", "1,4,5", "--messages", "2", "--kills", "2")
+    results = start(tmp_path, "benchmarks/scale.py", *sizes)["results"]
     assert [found["num_ps"] for found in results] == [1, 4, 5]
     for found in results:
         assert found["longest_ms"] >= found["regroup_ms"] > 0
@@ -159,94 +134,51 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
 # --- what claims are judged by ----------------------------------------------------------------------------------------
 
 
-def test_trackers_are_charged_for_touching_and_for_choosing(tmp_path: Path) -> None:
-    """Trackers take time beside a run and choose rows, with a budget within it; the whole is the sum of its parts."""
-    kinds = ("mfu", "ssu", "mass", "scar", "changed")
-    sizes = ("--rounds", "1", "--steps", "6", "--ps", "2", "--rows-scale", "0.0003", "--threads", "1")
-    intervals = ("--intervals", "40", "--save-steps", "80", "--trackers", ",".join(kinds))
-    figures = start(tmp_path, "trackers.py", *sizes, *intervals)
-    (step,), saves = figures["steps"], figures["saves"]
-    assert [(each["tracker"], each["steps"]) for each in saves] == [(kind, num) for kind in kinds for num in (40, 80)]
-    for each in saves:
-        budget = 1 if each["tracker"] == "changed" else 0.125
-        assert 0 < each["num_rows"] <= budget * 0.0003 * sum(KAGGLE_CARDINALITIES)
-        share_pct = 100 * (each["choose_ms"] + each["clear_ms"]) / each["steps"] / step["step"]
-        assert each["whole_pct"] == pytest.approx(share_pct + 100 * step[each["tracker"]] / step["step"])
-
-
-def test_memory_of_trackers_is_a_part_of_the_tables() -> None:
-    """A counter of 4 bytes beside rows of 16 float32, a copy of the row, and more than an eighth of the counter."""
-    mfu, scar, ssu = (memory_fracs(kind, 8)[16] for kind in ("mfu", "scar", "ssu"))
-    assert (mfu, scar) == (pytest.approx(1 / 16), pytest.approx(1))
-    assert mfu / 8 < ssu < mfu / 6
-
-
+@pytest.mark.slow
 def test_the_cache_moves_less_than_a_run_without(tmp_path: Path) -> None:
     """More sight saves more bytes, and no cache moves less than the least."""
-    sizes = ("--steps", "40", "--rows-scale", "0.0003", "--lookahead", "4,20", "--batch-size", "16")
-    short, long = start(tmp_path, "cache.py", *sizes)["results"]
+    sizes = ("--steps", "40", "--rows-scale", "0.0003", "--lookahead", "4,20")
+    short, long = start(tmp_path, "experiments/claims/lookahead_benchmark.py", *sizes)["results"]
     assert short["bytes"] > long["bytes"] >= long["minimum_bytes"] > 0
     assert 0 < short["saved_frac"] < long["saved_frac"] < 1
 
 
+@pytest.mark.slow
 def test_a_slow_wire_counts_what_passes(tmp_path: Path) -> None:
     """With the cache fewer bytes pass; or the benchmark, which starts itself anew, says why it cannot run."""
-    path = tmp_path / "figures.json"
-    sizes = ("--ps", "2", "--rounds", "1", "--steps", "10", "--lookahead", "20", "--rows-scale", "0.0003")
-    command = [sys.executable, str(FOLDER / "wire.py"), *sizes, "--threads", "1", "--json", str(path)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
-    if printed.startswith("skipped: "):
-        pytest.skip(printed.strip())
-    (found,) = json.loads(path.read_text())["results"]
+    sizes = ("--rate-mbit", "200", "--rounds", "1", "--steps", "100", "--rows-scale", "0.0003")
+    (found,) = start(tmp_path, "experiments/claims/wire_benchmark.py", *sizes)["results"]
     assert 0 < found["lookahead"]["passed"] < found["uncached"]["passed"]
     assert min(found["ratios"]) > 0
 
 
+@pytest.mark.slow
 def test_accesses_are_shared_out_to_the_hottest_rows(click_data: Path, tmp_path: Path) -> None:
     """The share grows with the rows, to all accesses; a folder that is not there is left out."""
-    results = start(tmp_path, "accesses.py", str(click_data), str(tmp_path / "none"))["results"]
-    for tables in ("all", "largest"):
-        shares = [each["share"] for each in results if each["tables"] == tables]
-        assert shares == sorted(shares)
-        assert 0 < shares[0] < shares[-1] == 1
+    folders = (str(click_data), str(tmp_path / "none"))
+    results = start(tmp_path, "experiments/claims/accesses_benchmark.py", *folders)["results"]
+    shares = [each["share"] for each in results]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] == 1
     assert {each["data"] for each in results} == {str(click_data)}
 
 
-def test_a_population_is_fitted_to_the_mean_and_repeats() -> None:
-    """Equal jobs for every strategy; the mean of full recovery is the published one; a seed gives equal figures."""
-    jobs = population(0, 40)
-    found = scale_of(jobs, length_h=56, sigma=0)
-    full_J, again_J, cpr_J = (
-        overheads(jobs, name, length_h=56, scale=found, sigma=0) for name in ("full", "full", "cpr_vanilla")
+@pytest.mark.slow
+def test_a_population_is_fitted_to_the_published_mean(tmp_path: Path) -> None:
+    """By the scale of its costs; the wider they are spread, the greater is P90."""
+    sizes = ("--jobs", "40", "--populations", "1")
+    results = start(tmp_path, "experiments/claims/production_benchmark.py", *sizes)["results"]
+    alike, spread = (
+        [each for each in results if each["what"] == "search" and each["sigma"] == sigma] for sigma in (0, 1.5)
     )
-    assert full_J.mean() == pytest.approx(MEAN, abs=0.01)
-    assert full_J.tolist() == again_J.tolist()
-    assert cpr_J.mean() < 0.5 * full_J.mean()
+    assert [each["mean"] for each in alike] == pytest.approx([0.13, 0.13], abs=0.01)
+    assert all(one["p90"] < other["p90"] for one, other in zip(alike, spread, strict=True))
 
 
-def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> None:
-    """A line for each kind of simulated grid, and one for each number of seeds and distance from the margin."""
-    figures = start_alone(tmp_path, "power.py", "--grids", "4", "--studies", "50")
-    assert all(0.6 < row["found"] / row["studies"] < 0.95 for row in figures["studies"])  # four standard errors
-    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 11
-    assert {row["design"] for row in figures["covered"]} == {"crossed", "nested"}
-    assert len(figures["promised"]) == 6
-
-
-def test_seeds_of_finished_runs_are_drawn(tmp_path: Path) -> None:
-    """Law: the more seeds, the more often they give the verdict of all; with all of them always; a mark says how."""
-    for strategy, drop in (("none", 0.0), ("cpr_vanilla", 2e-4), ("cpr_mfu", 1e-5)):
-        for seed in range(10):
-            noise = 2e-4 * (seed % 3 - 1) * (drop > 0)
-            write_run(tmp_path / f"{strategy}{seed}", made_config(strategy, seed=seed), drop=drop + noise)
-    rows = start_alone(tmp_path, "power.py", str(tmp_path), "--draws", "20")["resampled"]
-    assert [(row["strategy"], row["measure"]) for row in rows] == [
-        (strategy, measure) for measure in ("AUC", "AUC at failures") for strategy in ("cpr_vanilla", "cpr_mfu")
-    ]
-    assert [row["claim"] for row in rows[2:]] == ["inferior", "non-inferior"]
-    for row in rows:
-        few, _, whole, more = (row[f"{num} seeds, %"] for num in (3, 5, 10, 40))
-        assert whole in ("0.0 ± 0.0", "100.0 ± 0.0")
-        assert float(few.split()[0]) <= 100
-        assert more.endswith("*")
-        assert not whole.endswith("*")
+@pytest.mark.slow
+def test_memory_of_trackers_is_a_part_of_the_tables(tmp_path: Path) -> None:
+    """A counter of 4 bytes beside rows of 16 float32, a copy of the row, and more than an eighth of the counter."""
+    results = start(tmp_path, "experiments/claims/trackers_benchmark.py")["results"]
+    mfu, ssu, scar = (each["memory_fracs"]["16"] for each in results)
+    assert (mfu, scar) == (pytest.approx(1 / 16), pytest.approx(1))
+    assert mfu / 8 < ssu < mfu / 6

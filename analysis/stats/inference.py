@@ -138,7 +138,7 @@ def _fewest(is_enough: Callable[[int], bool]) -> int:
 
 
 _QUANTILE = 1.1
-"""Normal quantile of :func:`is_skewed`: it calls one of eight grids of normal losses skewed (benchmarks/power.py)."""
+"""Normal quantile of :func:`is_skewed`: it calls one of eight grids of normal losses skewed."""
 _CORRELATION = 0.125
 """Correlation of two strategies' sample skewness if half of the variance of their losses comes from ``none``: 0.5^3."""
 _NUM_RESAMPLES = 2000

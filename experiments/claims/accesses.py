@@ -13,7 +13,7 @@ def judge(results: Any) -> list[Row]:
     """A row for each data set. Synthetic data, whose skew was chosen, are not judged."""
     rows: list[Row] = []
     for each in results.to_dict("records"):
-        if each["tables"] == "all" and each["frac"] == _FRAC:
+        if each["frac"] == _FRAC:
             kind = "synthetic" if each["is_synthetic"] else "real"
             verdict, reason = _verdict(each)
             why = joined(reason, f"{each['num_rows']:,} rows, {each['num_samples']:,} samples")

@@ -19,7 +19,7 @@ import hypothesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import booleans
 
-from benchmarks._common import names_of, table
+from benchmarks._common import table
 from harness.core.seeds import generator
 from tests.damage import mutate
 from tests.parsers import PARSERS, judge
@@ -35,7 +35,7 @@ def main() -> None:
     made.add_argument("--inputs", type=int, default=100_000, help="inputs, of all parsers together")
     made.add_argument("--seed", type=int, default=1, help="of the inputs (default: 1)")
     made.add_argument("--first", type=int, default=0, help="number of the first input of each parser (default: 0)")
-    made.add_argument("--only", type=names_of(PARSERS), default=list(PARSERS), help="parsers, comma-separated")
+    made.add_argument("--only", nargs="+", choices=PARSERS, default=list(PARSERS), metavar="PARSER", help="parsers")
     made.add_argument("--store", type=int, default=0, help="sequences of saves and crashes of the store (default: 0)")
     options = made.parse_args()
     rows: list[tuple[object, ...]] = []

@@ -4,7 +4,7 @@ That is CPR's figure under full recovery [read, poster]. Its jobs are not publis
 here: simulated jobs (harness/planning/simulate.py) under `full` at its own interval. Of each job are drawn
 
     MTBF        uniform between 14 and 30 h [2nd]; failures are Poisson, each of one of 8 PS ranks
-    length      lognormal with median ``--lengths`` and sigma 0.5 (assumed)
+    length      lognormal with median 14 or 56 h and sigma 0.5 (assumed)
     O_save, O_load; O_res
                 those of profile cpr56 times ``scale``, times two lognormal factors of median 1 and ``sigma``: one for
                 the size of the model, one for the queue of the cluster (assumed)
@@ -20,21 +20,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # also when started by path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._common import numbers_of, parser, report, table
-from benchmarks.cpr56 import kaggle_job
+from benchmarks._common import parser, report, table
+from harness.config.derived import job_costs
+from harness.config.model import Config
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
-from harness.core.strategies import make_strategy, options_of
+from harness.core.strategies import make_strategy
 from harness.planning.simulate import Job, due_saves, simulate
-from harness.planning.spread import planned_kills_at
+from harness.planning.spread import job_of, planned_kills_at
 
 MEAN, P90 = 0.13, 0.30
 MTBF_H = (14.0, 30.0)
-LENGTH_SIGMA = 0.5
+LENGTHS_H, LENGTH_SIGMA = (14.0, 56.0), 0.5
+SIGMAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 STRATEGIES = ("full", "cpr_vanilla", "cpr_mfu")
 _NUM_STEPS = 10_000  # of a simulated job, whatever its length: boundaries at which it may save or fail
 _LOG_SCALES, _BISECTIONS = (-3.0, 2.0), 8  # of the logarithm of the scale: to 2 %
@@ -65,10 +68,11 @@ def overheads(
     jobs: Sequence[Drawn], strategy: str, *, length_h: float, scale: float, sigma: float
 ) -> NDArray[np.float64]:
     """The overhead of each job, as a fraction of its length; the failures of a job are the same for every strategy."""
-    options = options_of(strategy)
-    like = kaggle_job("cpr56", options)
-    like = replace(like, batch_size=1, num_steps=_NUM_STEPS)
-    return np.array([_overhead(_job(like, drawn, length_h, scale, sigma), drawn, options) for drawn in jobs])
+    config = Config.model_validate(
+        {"profile": "cpr56", "strategy": {"name": strategy}, "model": {"size": "kaggle"}, "trainer": {"batch_size": 1}}
+    )
+    like = job_of(config, job_costs(config, _NUM_STEPS), KAGGLE_CARDINALITIES)
+    return np.array([_overhead(_job(like, drawn, length_h, scale, sigma), drawn, config) for drawn in jobs])
 
 
 def _job(like: Job, drawn: Drawn, length_h: float, scale: float, sigma: float) -> Job:
@@ -80,12 +84,11 @@ def _job(like: Job, drawn: Drawn, length_h: float, scale: float, sigma: float) -
         o_save_h=like.costs.o_save_h * model,
         o_load_h=like.costs.o_load_h * model,
         o_res_h=like.costs.o_res_h * queue,
-        total_samples=_NUM_STEPS,
     )
     return replace(like, costs=costs)
 
 
-def _overhead(job: Job, drawn: Drawn, options: Any) -> float:
+def _overhead(job: Job, drawn: Drawn, config: Config) -> float:
     rng = generator(drawn.seed, "failures")
     hours: list[float] = []
     hour = rng.exponential(job.costs.mtbf_h)
@@ -93,10 +96,9 @@ def _overhead(job: Job, drawn: Drawn, options: Any) -> float:
         hours.append(hour)
         hour += rng.exponential(job.costs.mtbf_h)
     ranks_E = rng.integers(job.costs.num_ps, size=len(hours))
-    strategy = make_strategy(options, job.costs)
-    return simulate(
-        strategy, job, planned_kills_at(np.array(hours), ranks_E, job), due_saves(strategy, job)
-    ).overhead_frac
+    strategy = make_strategy(config.strategy, job.costs)
+    kills = planned_kills_at(np.array(hours), ranks_E, job)
+    return simulate(strategy, job, kills, due_saves(strategy, job)).overhead_frac
 
 
 def scale_of(jobs: Sequence[Drawn], *, length_h: float, sigma: float) -> float:
@@ -120,12 +122,10 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--jobs", type=int, default=1000, help="jobs of a population")
     made.add_argument("--populations", type=int, default=10, help="draws beside the one that was searched")
-    made.add_argument("--lengths", type=numbers_of, default="14,56", help="median lengths of jobs, hours")
-    made.add_argument("--sigmas", type=numbers_of, default="0,0.5,1,1.5,2,2.5,3", help="spreads that are tried")
     options = made.parse_args()
     searched, results = population(0, options.jobs), list[dict[str, Any]]()
-    for length_h in options.lengths:
-        tried = [_tried(searched, length_h, sigma) for sigma in options.sigmas]
+    for length_h in LENGTHS_H:
+        tried = [_tried(searched, length_h, sigma) for sigma in SIGMAS]
         results += [{"what": "search", **each} for each in tried]
         best = max(tried, key=lambda each: each["p90"])
         if best["p90"] <= P90:

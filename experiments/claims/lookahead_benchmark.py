@@ -1,7 +1,7 @@
 """What the lookahead cache moves, against a run without it and against the least possible; how much it holds.
 
 One run on engine local for each lookahead, on Kaggle's 26 tables with log-uniform ids, which is Zipf's law with
-exponent 1. Figures are those of its last event: bytes of all tensors both ways, ids and counts included.
+exponent 1, 2 PS ranks. Figures are those of its last event: bytes of all tensors both ways, ids and counts included.
 
     without    one message a step and rank, rows deduplicated: ids, rows, gradients, counts
     least      what a cache cannot do without that knows this window and the next (harness/client/oracle.py)
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # also when started by path
 
 from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
 from harness.run import assemble
@@ -20,15 +20,14 @@ HEAD = ("lookahead", "hits", "MB", "least", "over least", "without", "saved", "p
 
 
 def main() -> None:
-    made = parser(__doc__, steps=2000, batch_size=128, rows_scale=1.0, ps=2)
+    made = parser(__doc__, steps=2000, rows_scale=0.1)
     made.add_argument("--lookahead", type=numbers_of, default="10,25,50,100,200,400", help="steps that the oracle sees")
     options = made.parse_args()
     rows, results = [], []
-    with tempfile.TemporaryDirectory(prefix="cache-") as name:
-        base = settings_of(Path(name), options.rows_scale, options.steps, batch_size=options.batch_size)
+    with tempfile.TemporaryDirectory(prefix="lookahead-") as name:
+        base = settings_of(Path(name), options.rows_scale, options.steps) | {"cluster": {"num_ps": 2}}
         for lookahead in map(int, options.lookahead):
-            cache = {"mode": "lookahead", "lookahead": lookahead}
-            config = config_of(base, {"cluster": {"num_ps": options.ps}, "cache": cache})
+            config = config_of(base, {"cache": {"mode": "lookahead", "lookahead": lookahead}})
             found = assemble.run(config, Path(name) / str(lookahead)).cache
             assert found is not None, "a run with a cache"
             saved_frac = 1 - found["bytes"] / found["uncached_bytes"]

@@ -1,0 +1,159 @@
+"""The simulator against exact expectations at the shape of Criteo Kaggle, derived here without ledgers or strategies.
+
+Let failures be n independent draws, each striking boundary s with probability m_s and taking k of N ranks at random.
+Between two saves, a rank's deaths at boundaries s1 <= s2 <= ... add (s1 - a) + (s2 - s1) + ... samples, a being the
+save before them: together just (last - a). So
+
+    E[PLS] = 1 / (S_total N)  sum over ranks, periods  E[last death of the rank in the period - start of the period]
+
+and, a failure taking a given rank with probability q = k / N, a rank's last death lies beyond s with probability
+1 - (1 - q m(s, end])^n, so E[last - a] = sum over s in the period of B (1 - (1 - q m(s, end])^n). Exact: the edge at
+the end of the job, repeated deaths and the rounding to boundaries are all in m. All ranks alike, N cancels. With
+``pls_since: save`` deaths do not telescope, and E = n q sum m_s (s - a(s)) B / S_total.
+
+Failures at one boundary are one: one happens at s with probability 1 - (1 - m_s)^n, and takes a given rank with it with
+probability 1 - (1 - q m_s)^n.
+"""
+
+import math
+import statistics
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.config.derived import job_costs
+from harness.config.model import Config
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
+from harness.core.overhead import load_price, save_price
+from harness.core.seeds import generator
+from harness.core.strategies import make_strategy
+from harness.planning.advisor import job_of, planned_kills_at
+from harness.planning.simulate import Job, Outcome, due_saves, simulate
+
+NUM_SCHEDULES = 300
+BATCH = 128
+NUM_STEPS = KAGGLE_TRAIN_SAMPLES // BATCH
+TOTAL = NUM_STEPS * BATCH
+JOB_H, MTBF_H, O_SAVE_H, NUM_PS = 56.0, 28.0, 5.6 / 60, 8
+FULL_H = math.sqrt(2 * O_SAVE_H * MTBF_H)
+PERIOD_H = {
+    "never_save": math.inf,
+    "partial": FULL_H,
+    **dict.fromkeys(("cpr_vanilla", "cpr_mfu", "cpr_mirror"), 2 * 0.1 * NUM_PS * MTBF_H),
+}
+
+
+def outcomes(strategy: dict[str, Any], profile: str = "cpr56", **more: Any) -> tuple[Job, list[Outcome]]:
+    """A strategy over schedules of exactly ``job_h / mtbf_h`` failures at independent uniform hours."""
+    config = Config.model_validate({"profile": profile, "strategy": strategy, "model": {"size": "kaggle"}, **more})
+    job = job_of(config, job_costs(config, TOTAL), KAGGLE_CARDINALITIES)
+    costs, rng, made = job.costs, generator(1, "schedules"), make_strategy(config.strategy, job.costs)
+    num_failures, per_failure = round(costs.job_h / costs.mtbf_h), round(costs.ranks_per_failure)
+    saves, found = due_saves(made, job), list[Outcome]()
+    for _ in range(NUM_SCHEDULES):
+        hours_E = np.repeat(np.sort(rng.uniform(0, costs.job_h, num_failures)), per_failure)
+        ranks_E = np.concatenate([rng.permutation(costs.num_ps)[:per_failure] for _ in range(num_failures)])
+        found.append(simulate(made, job, planned_kills_at(hours_E, ranks_E, job), saves))
+    return job, found
+
+
+def save_boundaries(period_h: float) -> list[int]:
+    """Boundaries of the saves, 0 first and the end of the job last."""
+    if math.isinf(period_h):
+        return [0, NUM_STEPS]
+    period = round(period_h / JOB_H * TOTAL)
+    saves = (math.ceil(number * period / BATCH) for number in range(1, TOTAL // period + 1))
+    return [0, *(step for step in saves if step < NUM_STEPS), NUM_STEPS]
+
+
+def strike_mass() -> np.ndarray:
+    """m_s: uniform samples rounded up to boundaries 1 ... n, the last moved to n - 1."""
+    mass_S = np.full(NUM_STEPS, 1 / NUM_STEPS)
+    mass_S[0] = 0
+    mass_S[-1] = 2 / NUM_STEPS
+    return mass_S
+
+
+def expected_pls(period_h: float, *, num_failures: int, per_failure: int, num_ps: int) -> float:
+    """E[PLS] with restores counted, as derived above."""
+    mass_S, total = strike_mass(), 0.0
+    bounds = save_boundaries(period_h)
+    for start, end in pairwise(bounds):
+        beyond_S = np.cumsum(mass_S[start:end][::-1])[::-1] - mass_S[start:end]  # m(s, end of the period)
+        total += float(np.sum(1 - (1 - per_failure / num_ps * beyond_S) ** num_failures)) * BATCH
+    return total / TOTAL
+
+
+def since_save(period_h: float) -> np.ndarray:
+    """Samples since the last save at each boundary, as a fraction of all."""
+    bounds, steps_S = np.asarray(save_boundaries(period_h)), np.arange(NUM_STEPS)
+    return (steps_S - bounds[np.searchsorted(bounds, steps_S, side="right") - 1]) / NUM_STEPS
+
+
+def assert_mean(values: list[float], expected: float, slack: float = 0.0) -> None:
+    """The mean is within 4 standard errors of ``expected``."""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    assert abs(statistics.fmean(values) - expected) <= 4 * error + slack
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("full", 0.082, 0.085), ("partial", 0.042, 0.045), ("cpr_vanilla", 0.0045, 0.0055), ("cpr_mfu", 0.005, 0.006)],
+)
+def test_emulated_overhead_is_at_the_published_level(name: str, low: float, high: float) -> None:
+    """Mean overhead of two failures, as a fraction of the job."""
+    assert low <= statistics.fmean(outcome.overhead_frac for outcome in outcomes({"name": name})[1]) <= high
+
+
+@pytest.mark.parametrize("name", PERIOD_H)
+def test_mean_pls_is_its_exact_expectation(name: str) -> None:
+    """Within 4 standard errors; priority strategies lose by this measure what vanilla loses."""
+    expected = expected_pls(PERIOD_H[name], num_failures=2, per_failure=1, num_ps=NUM_PS)
+    assert_mean([outcome.pls for outcome in outcomes({"name": name})[1]], expected)
+
+
+def test_full_recovery_has_no_pls_and_loses_the_expected_hours() -> None:
+    """PLS exactly 0; lost computation two failures' time since the last save."""
+    _, found = outcomes({"name": "full"})
+    assert {outcome.pls for outcome in found} == {0.0}
+    assert_mean([outcome.lost_h for outcome in found], 2 * float(strike_mass() @ since_save(FULL_H)) * JOB_H)
+
+
+def test_since_save_has_its_own_expectation() -> None:
+    """With ``pls_since: save`` both deaths count from the save; that is more than with restores counted."""
+    _, found = outcomes({"name": "cpr_vanilla"}, metrics={"pls_since": "save"})
+    expected = 2 * float(strike_mass() @ since_save(PERIOD_H["cpr_vanilla"])) / NUM_PS
+    assert_mean([outcome.pls for outcome in found], expected)
+
+
+@pytest.mark.parametrize(("counts_ranks", "period_h"), [(True, 9.0), (False, 36.0)])
+def test_poster50_meets_its_expectation_with_and_without_k(counts_ranks: bool, period_h: float) -> None:
+    """Five failures of 4 of 18 ranks: intervals of 9 h and 36 h, mean PLS as derived above."""
+    _, found = outcomes({"name": "cpr_vanilla", "interval_counts_ranks": counts_ranks}, "poster50")
+    # Hours enter only as a fraction of the job.
+    expected = expected_pls(period_h * JOB_H / 50, num_failures=5, per_failure=4, num_ps=18)
+    assert_mean([outcome.pls for outcome in found], expected)
+
+
+@pytest.mark.parametrize(("profile", "mode"), [("cpr56_priced", "sync"), ("poster50_priced", "async")])
+@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_mfu"])
+def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode: str) -> None:
+    """Within 4 standard errors; two failures at one boundary, which happen once in 150,000 schedules, give the rest."""
+    job, found = outcomes({"name": name}, profile, save={"mode": mode})
+    costs, config = job.costs, Config.model_validate({"strategy": {"name": name}})
+    strategy, num_failures = make_strategy(config.strategy, costs), round(costs.job_h / costs.mtbf_h)
+    fails_S = 1 - (1 - strike_mass()) ** num_failures
+    takes_S = 1 - (1 - strike_mass() * round(costs.ranks_per_failure) / costs.num_ps) ** num_failures
+    lost_h, loads = 0.0, {"never_save": 0.0, "full": fails_S.sum()}.get(name, takes_S.sum())
+    read_frac = 1.0 if name == "full" else sum(job.sizes.shards.values()) / job.sizes.full
+    if name == "full":
+        interval = strategy.interval.samples
+        assert interval is not None
+        lost_h = float(fails_S @ since_save(interval / TOTAL * JOB_H)) * costs.job_h
+    saves_h = sum(save_price(costs, size, job.sizes.full).stall_h for size in due_saves(strategy, job).sizes)
+    exact_h = saves_h + fails_S.sum() * costs.o_res_h + load_price(costs, loads * read_frac) + lost_h
+    hours = [outcome.overhead_frac * costs.job_h for outcome in found]
+    assert_mean(hours, exact_h, slack=1e-4 * exact_h)
+    assert found[0].node_h == pytest.approx(hours[0] * {"cpr56_priced": 16, "poster50_priced": 38}[profile])
