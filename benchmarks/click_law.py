@@ -7,9 +7,8 @@ A source is the name of a law, whose file has the aggregates (*facts*) that it w
 data with Criteo's columns. Facts hold no row and no id. Prepared data tell neither missing values nor integers: there a
 missing value is an id as others are, and the integers are Kaggle's.
 
-There are three fits, one after another. The first fits the popularity of each table's ranks to the expected facts of
-samples of the law. The second fits the ties between tables to the mutual information of tables in drawn samples. The
-third fits the effects of ids to the spread of click rates between ids in drawn samples.
+Three fits follow each other: popularity of each table's ranks, to the expected facts of samples of the law; ties, to
+the mutual information of tables in drawn samples; effects of ids, to the spread of click rates between ids there.
 
 Shapes: K buckets of ranks of a table, F = 26 tables, L latent variables, N ids of a table, M samples, C = 31 codes.
 """
@@ -18,7 +17,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
@@ -34,10 +33,8 @@ from scipy.optimize import least_squares
 from scipy.spatial.distance import squareform
 from scipy.special import ndtri, pdtr
 
-from benchmarks._common import table
-from harness.core.criteo_sizes import FULL_LOGS, KAGGLE_CARDINALITIES, FullLog
+from harness.core.criteo_sizes import FULL_LOGS, FullLog
 from harness.core.errors import DataError
-from harness.core.placement import tracked_tables
 from harness.data.facts import measure
 from harness.data.law import (
     Floats,
@@ -559,62 +556,30 @@ def _weight(part: Facts, facts: Facts) -> float:
 
 # --- a log beside the facts -------------------------------------------------------------------------------------------
 
-_POOLED: dict[str, Callable[[Facts], Any]] = {
-    "ids": lambda facts: facts["pooled"]["distinct"],
-    "accesses of the top 0.1 % of ids": lambda facts: facts["pooled"]["top_0.1_percent_share"],
-    "accesses of the top 1 % of ids": lambda facts: facts["pooled"]["top_1_percent_share"],
-    "accesses of the top 10 % of ids": lambda facts: facts["pooled"]["top_10_percent_share"],
-    "ids seen once": lambda facts: facts["pooled"]["seen_once_frac_of_ids"],
-    "accesses to those, seven tables with most ids": lambda facts: np.mean(
-        [own["accesses_to_seen_once_frac"] for own in _largest(facts)]
-    ),
-    "ids in a batch of 128": lambda facts: facts["pooled"]["distinct_rows_per_batch_of_128"],
-    "pairs of tables with mutual information above 0.1": lambda facts: facts[PAIRS]["frac_above_0.1"],
-    "pairs of tables with mutual information above 0.5": lambda facts: facts[PAIRS]["frac_above_0.5"],
-    "samples that are positive": lambda facts: facts["positives_frac"],
-}
-_OF_TABLE = {
-    "ids in a batch": "distinct_per_batch_of_128",
-    "accesses of the top 1 %": "top_1_percent_share",
-    "ids seen once": "seen_once_frac_of_ids",
-    "accesses to those": "accesses_to_seen_once_frac",
-    "accesses whose id came within the last 1,280 samples": "reuse_within_1280_rows_in_file_order",
-}
-_SPREADS = [f"{least}+" if most is None else f"{least}–{most}" for least, most in COUNT_BINS[1:]]
+_OF_TABLE = [
+    *("distinct_per_batch_of_128", "top_1_percent_share", "seen_once_frac_of_ids", "accesses_to_seen_once_frac"),
+    "reuse_within_1280_rows_in_file_order",
+]
+_SPREADS = [f"spread {least}+" if most is None else f"spread {least}–{most}" for least, most in COUNT_BINS[1:]]
 
 
 def beside(found: Facts, wanted: Facts) -> list[str]:
     """The tables of docs/DATA.md: all tables as one, the largest difference of a table, and spreads of click rates.
 
-    Differences of numbers of ids are relative, all others absolute.
+    Differences of numbers of ids are relative, all others absolute, and of spreads among the tables with most ids.
     """
-    pooled = [
-        [name, *(f"{of(each):,.1%}" if of(each) < 1 else f"{of(each):,.0f}" for each in (wanted, found))]
-        for name, of in _POOLED.items()
-    ]
     own, its = (_by_table(facts, str(wanted["rows"])) for facts in (found, wanted))
     change = own - its
-    ids = change.columns[:2]
-    change[ids] = own[ids] / its[ids] - 1
-    places = change.drop(columns=_SPREADS).abs().idxmax()
-    largest = [
-        [name, f"{change[name][at]:+.1%}" if name in ids else f"{change[name][at]:+.3f}", at]
-        for name, at in places.items()
-    ]
-    most_ids = [each["column"] for each in _largest(wanted)]
-    spreads = change.loc[most_ids, _SPREADS].stack()
-    at = spreads.abs().idxmax()
-    largest.append(["spread of click rates, seven tables with most ids", f"{spreads[at]:+.3f}", ", ".join(at)])
-    tracked = own.index[[*tracked_tables(KAGGLE_CARDINALITIES, NUM_LARGE - 1)]]
-    shown = [name for name in own.index if name in {*most_ids, *tracked}]
-    texts = own[_SPREADS].map("{:.3f} ".format) + its[_SPREADS].map("{:.3f}".format)
-    return [
-        *table(("all tables as one", "facts", "this log"), pooled),
-        "",
-        *table(("largest difference of a table", "", "in"), largest),
-        "",
-        *table(("spread: this log, facts", *_SPREADS), [(name, *texts.loc[name]) for name in shown]),
-    ]
+    change.iloc[:, :2] = own.iloc[:, :2] / its.iloc[:, :2] - 1
+    change.loc[~change.index.isin([each["column"] for each in _largest(wanted)]), _SPREADS] = math.nan
+    places = change.abs().dropna(axis=1, how="all").idxmax()
+    parts = {
+        "all tables as one": pd.DataFrame({"facts": _pooled(wanted), "this log": _pooled(found)}),
+        "largest difference": pd.DataFrame({"": [change.loc[at, name] for name, at in places.items()], "in": places}),
+        "spread of click rates, this log": own[_SPREADS],
+        "spread of click rates, facts": its[_SPREADS],
+    }
+    return [line for title, part in parts.items() for line in (title, part.round(4).to_string(), "")]
 
 
 def _largest(facts: Facts) -> list[Facts]:
@@ -622,27 +587,25 @@ def _largest(facts: Facts) -> list[Facts]:
     return sorted(facts["tables"], key=itemgetter("distinct"))[1 - NUM_LARGE :]
 
 
-def _by_table(facts: Facts, num_rows: str) -> Any:
-    """A frame with a row for each table."""
-    rows = {
-        own["column"]: [
-            own["distinct_after_rows"][num_rows],
-            *(own[key] for key in _OF_TABLE.values()),
-            *(part["ctr_sd_between_ids"] for part in own["by_count"][1:]),
-        ]
-        for own in facts["tables"]
-    }
-    columns = [f"ids after {int(num_rows):,} samples", *_OF_TABLE, *_SPREADS]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
+def _pooled(facts: Facts) -> "pd.Series[float]":
+    once = {"accesses to those, seven tables": np.mean([own["accesses_to_seen_once_frac"] for own in _largest(facts)])}
+    pairs = {f"pairs of tables, {name}": facts[PAIRS][name] for name in ("frac_above_0.1", "frac_above_0.5")}
+    return pd.Series({**facts["pooled"], **once, **pairs, "positives_frac": facts["positives_frac"]}, dtype=float)
+
+
+def _by_table(facts: Facts, num_rows: str) -> pd.DataFrame:
+    """A row for each table."""
+    frame = pd.DataFrame(facts["tables"]).set_index("column")
+    ids = frame["distinct_after_rows"].map(itemgetter(num_rows)).rename(f"ids after {int(num_rows):,} samples")
+    spreads = [[part["ctr_sd_between_ids"] for part in own["by_count"][1:]] for own in facts["tables"]]
+    of_spreads = pd.DataFrame(spreads, index=frame.index, columns=_SPREADS)
+    return pd.concat([ids, frame[_OF_TABLE], of_spreads], axis=1).astype(float)
 
 
 def write_law(path: Path, law: Law, facts: Facts) -> None:
     """Write a file that ``run.py data synth --like`` reads, with the facts to which the law was fitted."""
     parts = {"law": law.model_dump(), "facts": facts}
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(part, default=lambda value: value.tolist())}" for name, part in parts.items()
-    )
-    path.write_text(f"{{{lines}}}\n")
+    path.write_text(json.dumps(parts, default=lambda value: value.tolist()) + "\n")
 
 
 def main() -> None:

@@ -97,5 +97,9 @@ def test_a_law_fitted_to_a_log_gives_logs_like_it(tmp_path: Path, monkeypatch: p
     assert again["positives_frac"] == pytest.approx(first["positives_frac"], abs=0.03)
     assert law.latents
     shown = beside(again, facts_of(str(file)))
-    assert any(line.startswith("| ids after 6,000 samples | ") for line in shown)
-    assert sum(line.startswith("| C") for line in shown) in range(7, 15)
+    assert shown[::3] == [
+        *("all tables as one", "largest difference"),
+        *("spread of click rates, this log", "spread of click rates, facts"),
+    ]
+    assert "ids after 6,000 samples" in shown[4]
+    assert shown[7].count("\nC") == shown[10].count("\nC") == 26
