@@ -31,15 +31,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
-_SLOW = {
+_FIRST = {
     *("test_extending.py", "test_plugins.py", "test_verify.py", "test_worlds.py"),
     *("test_faults.py", "test_hosts.py"),  # which wait for deadlines
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow files first: at the end no worker is left alone with tests of many seconds."""
-    items.sort(key=lambda item: item.path.name not in _SLOW)
+    """Files of long tests first: at the end no worker is left alone with tests of many seconds."""
+    items.sort(key=lambda item: item.path.name not in _FIRST)
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,7 @@ from tests.runs import small_config
 ROOT = PAGE.parents[1]
 
 
+@pytest.mark.slow
 def test_the_examples_do_what_the_page_says(click_data: Path, tmp_path: Path) -> None:
     """Law: ``check_…`` of tests/extended.py, in a process of its own."""
     done = ran(started.examples, small_config(click_data).model_dump_json(), str(tmp_path), folder=ROOT)

@@ -14,6 +14,7 @@ PYTHON = ["PYTHONPATH=.", ".venv/bin/python"]
 _BLOCK = re.compile(r"(?:`(tutorial/[\w.]+)`:\n\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: each command ends well; the models are equal to the bit, the rows of the table are those of the page."""
     monkeypatch.chdir(tmp_path)

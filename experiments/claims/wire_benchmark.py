@@ -1,9 +1,9 @@
 """What the lookahead cache is worth on a slow wire: a step with and without it, and the bytes that pass.
 
 Runs on engine rpc, 2 PS ranks and 2 threads, in a network namespace whose loopback device passes ``--rate-mbit`` (tc,
-token bucket), both directions together; 0 is loopback as it is. Both variants run in turn, ``--steps`` steps timed
-between as many; a multiple of the cache's window of 100 steps counts whole windows. Bytes are those of whole frames, as
-the kernel counts them.
+token bucket), both directions together; 0 is loopback as it is. Both variants run in turn: five times ``--steps``
+steps, of which the middle three fifths are timed; a multiple of the cache's window of 100 steps counts whole windows.
+Bytes are those of whole frames, as the kernel counts them.
 
 Needs iproute2, util-linux, and root or user namespaces; otherwise it prints why it is skipped, and exits with 0. The
 JSON file then has no results.
@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     fork_own_server()
     # Initial values of all rows may take minutes where other work has the cores.
     cluster = {"num_ps": 2, "rpc_timeout_s": 600.0, "network": "open"}  # the namespace that tc limits
-    base = chunked(folder, options.rows_scale, options.steps, threads=2) | {"engine": "rpc", "cluster": cluster}
+    base = chunked(folder, options.rows_scale, options.steps, 5, threads=2) | {"engine": "rpc", "cluster": cluster}
     base["trainer"]["progress_timeout_s"] = None
     variants = {name: (wire_run, config_of(base, {"cache": cache})) for name, cache in CACHES.items()}
     results: list[dict[str, Any]] = []

@@ -46,6 +46,7 @@ def command(folder: Path, *arguments: str, **environment: str) -> tuple[int, str
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[analysis.py]", "--simulate", "2")[1], "simulated"
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> None:
     """The file on the command line adds a strategy: a line of the table, beside those of the package."""
     (folder / "last_hour.py").write_text(imports() + examples()["rows of the last hour"])
@@ -93,6 +95,7 @@ if not Path("edited").exists():
 """
 
 
+@pytest.mark.slow
 def test_a_cell_is_named_by_the_plugin_that_computed_it(folder: Path) -> None:
     """Law: a plugin that is edited after its import is not in the name of the result: that is to do again."""
     (folder / "mine.py").write_text((folder / "mine.py").read_text() + _EDITS_ITSELF)

@@ -60,6 +60,7 @@ def goes_on(cell: Cell) -> bool:
     return "goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_command_finds_its_jobs_again(config: Config, tmp_path: Path, queue: Path) -> None:
     """Law: SIGKILL of the command ends no job; started again it submits none, and each cell is done once."""
     cells = cells_of(config, tmp_path / "grid", 2)
@@ -73,6 +74,7 @@ def test_a_killed_command_finds_its_jobs_again(config: Config, tmp_path: Path, q
     assert run(cells) == ["skipped", "skipped"]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_preempted_or_at_its_limit_is_requeued(config: Config, tmp_path: Path, queue: Path) -> None:
     """Law: after SIGTERM, and after USR2, its cell goes on, to the record of an undisturbed one.
 

@@ -87,6 +87,7 @@ def _without_times(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in times}
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_same_offline_from_a_run_that_goes_on_and_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
