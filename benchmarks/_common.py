@@ -68,7 +68,8 @@ def numbers_of(text: str) -> list[float]:
 
 def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any], *, threads: int = 1) -> None:
     """Print ``lines`` and a line about the machine; write both and the options as JSON if ``--json`` is given."""
-    facts = environment(num_threads=threads, code=script_code()) | {"load_average": _LOAD_AVERAGE}
+    facts: dict[str, Any] = environment(num_threads=threads, code=script_code())
+    facts["load_average"] = _LOAD_AVERAGE
     loads = " ".join(f"{load:.2f}" for load in _LOAD_AVERAGE)
     git = facts["git"] or {"commit": "unknown", "dirty": False}
     heading = (

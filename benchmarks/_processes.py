@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 def start(body: Callable[..., None], *args: Any) -> tuple[ForkedProcess, Connection]:
     """A process that is forked from the fork server, and the end of the pipe that is its last argument."""
-    ours, theirs = Pipe(duplex=False)
+    ours, theirs = Pipe()
     with theirs:
         return fork_server().fork(body, *args, theirs), ours
 

@@ -587,7 +587,7 @@ def _largest(facts: Facts) -> list[Facts]:
     return sorted(facts["tables"], key=itemgetter("distinct"))[1 - NUM_LARGE :]
 
 
-def _pooled(facts: Facts) -> "pd.Series[float]":
+def _pooled(facts: Facts) -> pd.Series:
     once = {"accesses to those, seven tables": np.mean([own["accesses_to_seen_once_frac"] for own in _largest(facts)])}
     pairs = {f"pairs of tables, {name}": facts[PAIRS][name] for name in ("frac_above_0.1", "frac_above_0.5")}
     return pd.Series({**facts["pooled"], **once, **pairs, "positives_frac": facts["positives_frac"]}, dtype=float)
@@ -596,7 +596,7 @@ def _pooled(facts: Facts) -> "pd.Series[float]":
 def _by_table(facts: Facts, num_rows: str) -> pd.DataFrame:
     """A row for each table."""
     frame = pd.DataFrame(facts["tables"]).set_index("column")
-    ids = frame["distinct_after_rows"].map(itemgetter(num_rows)).rename(f"ids after {int(num_rows):,} samples")
+    ids = pd.DataFrame({f"ids after {int(num_rows):,} samples": frame["distinct_after_rows"].map(itemgetter(num_rows))})
     spreads = [[part["ctr_sd_between_ids"] for part in own["by_count"][1:]] for own in facts["tables"]]
     of_spreads = pd.DataFrame(spreads, index=frame.index, columns=_SPREADS)
     return pd.concat([ids, frame[_OF_TABLE], of_spreads], axis=1).astype(float)
