@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from harness.processes.spawn import fork_server
 T = TypeVar("T")
 
 
-def start(body: Callable[..., None], *args: Any) -> tuple[ForkedProcess, Connection]:
+def start(body: Callable[..., None], *args: Any) -> tuple[ForkedProcess, Any]:
     """A process that is forked from the fork server, and the end of the pipe that is its last argument."""
     ours, theirs = Pipe()
     with theirs:
