@@ -29,8 +29,8 @@ from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.overhead import load_price, save_price
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
-from harness.planning.advisor import job_of, planned_kills_at
 from harness.planning.simulate import Job, Outcome, due_saves, simulate
+from harness.planning.spread import job_of, planned_kills_at
 
 NUM_SCHEDULES = 300
 BATCH = 128
