@@ -1,9 +1,10 @@
 PYTHON ?= python3
 VENV := .venv
+DOCS_VENV := .venv-docs
 RUN := $(VENV)/bin/python run.py
 ROWS := 250000
 
-.PHONY: demo reproduce test lint setup clean
+.PHONY: demo reproduce test lint docs setup clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.ready
@@ -46,6 +47,15 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright
+
+# A site of docs/ in site/, to be read from there or by `python3 -m http.server -d site`, which the search needs.
+docs: $(DOCS_VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
+
+$(DOCS_VENV)/.installed: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	touch $@
 
 clean:
 	rm -rf demo/quickstart demo/choice .pytest_cache .ruff_cache

@@ -152,9 +152,9 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
     for heading, own in _parts(found):
         lines += [f"* {heading}"]
         for each in own:
-            entry = f"  * [{each.claim.section.title}](#{each.claim.name}): {_summary(each)}"
+            entry = f"    * [{each.claim.section.title}](#{each.claim.name}): {_summary(each)}"
             lines += textwrap.wrap(
-                entry, 120, subsequent_indent=" " * 4, break_on_hyphens=False, break_long_words=False
+                entry, 120, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
             )
     for each in found:
         name, section = each.claim.name, each.claim.section
