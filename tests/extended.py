@@ -39,7 +39,7 @@ def load_strategies() -> None:
 
     known = set(strategies.STRATEGIES)
     for title in (
-        *("strategy", "rows of the last hour", "kind of save", "kind of recovery", "tracker", "model"),
+        *("strategy", "rows of the last hour", "kind of save", "kind of recovery", "model"),
         "store",  # whose class ranks import by its name
     ):
         module = sys.modules[title] = ModuleType(title)  # ranks import functions of requests by its name
@@ -127,7 +127,8 @@ def check_rows_of_the_last_hour(runs: Runs) -> None:
     """No update since the save before is older than an hour, so a restored shard is that of whole saves."""
     hourly, short = {"name": "last_hour"}, {"max_train_samples": 400}
     local, rpc = (runs.run(f"last-{engine}", hourly, engine=engine, data=short) for engine in ("local", "rpc"))
-    assert facts(local) == facts(rpc)
+    ahead = runs.run("last-ahead", hourly, data=short, cache={"mode": "lookahead", "lookahead": 30})
+    assert facts(local) == facts(rpc) == facts(ahead)
     whole = runs.run("hourly", {"name": "partial", "interval_samples": round(400 / 56)}, data=short)
     assert (local[-1].digests, local[-1].num_failures) == (whole[-1].digests, whole[-1].num_failures)
     assert local[-1].payload_bytes < whole[-1].payload_bytes
@@ -174,24 +175,6 @@ class _StopAt:
     def is_set(self) -> bool:
         self._left -= 1
         return self._left <= 0
-
-
-def check_tracker(runs: Runs) -> None:
-    """It sees every step, and its choice is the same to the bit, with and without a cache, on each engine and path."""
-    from harness.core.events import Saved
-    from harness.run.verify import verify
-
-    recent = {"name": "cpr_recent", "r": 0.25}
-    plain, ahead = runs.run("recent", recent), runs.run("ahead", recent, cache={"mode": "lookahead", "lookahead": 30})
-    assert facts(plain) == facts(ahead)
-    assert len([event for event in plain if isinstance(event, Saved) and event.save == "priority"]) > 10
-    delta = runs.config(
-        strategy={**recent, "r": 1.0, "interval_samples": 48},
-        trace=runs.trace("one", "hour,rank\n20,ps1\n"),
-        data={"max_train_samples": 160},
-        cluster={"num_ps": 2},
-    )
-    assert verify(delta, runs.out / "verify") == []
 
 
 def check_optimizer(runs: Runs, digests: dict[str, str]) -> None:
@@ -307,7 +290,6 @@ def check_all(config_text: str, out: Path) -> None:
     check_rows_of_the_last_hour(runs)
     check_kind_of_save(runs, partial_run)
     check_store(runs)
-    check_tracker(runs)
     check_optimizer(runs, digests)
     check_model(runs)
     check_client(runs, partial_run)

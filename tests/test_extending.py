@@ -1,14 +1,9 @@
 """The examples of docs/EXTENDING.md do what the page says."""
 
 import re
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from harness.core.plans import Costs, Interval, Progress, SavePlan
 from tests import started
 from tests.extended import PAGE, examples
 from tests.forked import ran
@@ -30,13 +25,6 @@ def test_the_page_names_each_table_where_it_is() -> None:
     assert {name for name, _ in tables} == {"LAUNCHERS", "ENCODINGS"}
     for name, path in tables:
         assert hasattr(import_module(f"harness.{path.replace('/', '.')}"), name), (name, path)
-
-
-@pytest.mark.parametrize("kind", [Progress, Costs, Interval, SavePlan])
-def test_the_page_has_the_fields_of_what_a_strategy_knows_and_says(kind: Any) -> None:
-    """All of them, in their order."""
-    (table,) = re.findall(rf"\*\*`{kind.__name__}`\*\*.*?\n\n(.*?)\n\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [field.name for field in fields(kind)]
 
 
 def test_the_page_says_how_long_its_examples_are() -> None:

@@ -129,10 +129,28 @@ def host_name(index: int) -> str:
 class Costs:
     """The constants of a profile, resolved for one run. A strategy chooses its interval by them. Hours and samples.
 
-    A field with the name of a constant of :class:`harness.config.profiles.Profile` means the same. The fields with a
-    default are prices (docs/CPR.md, "Prices"); by default they change no charge. ``num_spares``: nodes that wait for
-    the failure of a rank. ``snapshot_frac``: for a save in the background, the ratio of the time that training stands
-    still to the time of writing the bytes; None: training waits for the whole save. ``batch_size``: samples of a step.
+    The attributes from ``load`` on are prices (docs/CPR.md, "Prices"); by default they change no charge.
+
+    Attributes:
+        job_h: hours of the job without overhead.
+        mtbf_h: mean hours between failures.
+        o_save_h: hours of a full save.
+        o_load_h: hours of a load.
+        o_res_h: hours to reschedule a job after a failure.
+        num_ps: number of PS ranks.
+        ranks_per_failure: mean number of ranks that a failure kills.
+        pls_target: portion of lost samples that CPR accepts.
+        total_samples: samples of the whole run.
+        load: price of a load: ``whole``, whatever is loaded, or by its bytes.
+        o_save_fixed_h: hours that each save costs besides, whatever its size.
+        spare_o_res_h: hours to reschedule onto a node that waits; None: ``o_res_h``.
+        detect_h: hours until a failure is detected.
+        trainer_load: whether the restart of a trainer is charged a load.
+        snapshot_frac: for a save in the background, the ratio of the time that training stands still to the time of
+            writing the bytes; None: training waits for the whole save.
+        num_trainers: number of trainers of the emulated job; None: unknown.
+        num_spares: nodes that wait for the failure of a rank.
+        batch_size: samples of a step.
     """
 
     job_h: float
@@ -167,9 +185,11 @@ class Costs:
 class Interval:
     """The save interval of a run.
 
-    ``samples``: the interval; None for no saves after the initial one. ``divisor``: the number of saves per interval,
-    which is 1/r with priority saves, otherwise 1. ``fallback``: whether a cpr_* strategy chose full recovery.
-    ``overridden``: whether the user set the interval.
+    Attributes:
+        samples: samples between saves that close an interval; None: no save after the initial one.
+        divisor: saves in an interval: 1/r with priority saves, otherwise 1.
+        fallback: whether a strategy of CPR chose full recovery.
+        overridden: whether the user set the interval.
     """
 
     samples: int | None
@@ -180,13 +200,22 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The position of a run: the boundary after ``step`` steps, and the newest save at that time."""
+    """The position of a run: the boundary after ``step`` steps, and the newest save at that time.
+
+    Attributes:
+        step: steps made until now.
+        samples: samples trained until now: steps × batch size.
+        previous_samples: samples at the boundary before this one.
+        total_samples: samples of the whole run.
+        saved_step: step of the newest save; for a recovery, of the newest checkpoint; None without one.
+        saved_samples: samples at that step.
+    """
 
     step: int
     samples: int
-    previous_samples: int  # at the boundary before this one
+    previous_samples: int
     total_samples: int
-    saved_step: int | None = None  # of the newest save; for a recovery plan, of the newest checkpoint
+    saved_step: int | None = None
     saved_samples: int | None = None
 
 
@@ -194,11 +223,13 @@ class Progress:
 class SavePlan:
     """The decision to save at the present boundary.
 
-    ``kind``: which rows are written, a key of ``harness.store.kinds.SAVE_KINDS``. ``full``: every row. ``priority``:
-    the tracker's choice of rows of tracked tables, and the other tables whole. ``tracked``: the tracker's choice alone.
-    ``with_mirror``: as ``priority``, and mirrored rows with unsaved updates. ``differential``: the rows that changed
-    since a base. ``closes_interval``: whether this save ends a whole interval. PLS counts lost samples from such a save
-    (reconstructed: docs/CPR.md).
+    Attributes:
+        kind: which rows are written, a key of ``harness.store.kinds.SAVE_KINDS``. ``full``: every row. ``priority``:
+            the tracker's choice of rows of tracked tables, and the other tables whole. ``tracked``: the tracker's
+            choice alone. ``with_mirror``: as ``priority``, and mirrored rows with unsaved updates. ``differential``:
+            the rows that changed since a base.
+        closes_interval: whether this save ends a whole interval. PLS counts lost samples from such a save
+            (reconstructed: docs/CPR.md).
     """
 
     kind: str
@@ -216,9 +247,11 @@ class MirrorSpec:
 class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
-    ``kinds``: the kind of recovery of each lost PS rank, a key of ``harness.recovery.recoveries.RECOVERIES``. A kind
-    that rolls back must be the kind of all lost ranks. ``trainers``: trainers that died; nothing is lost with them
-    while one lives. ``dense``: what the dense network restarts from.
+    Attributes:
+        kinds: the kind of recovery of each lost PS rank, a key of ``harness.recovery.recoveries.RECOVERIES``. A kind
+            that rolls back must be the kind of all lost ranks.
+        trainers: trainers that died; nothing is lost with them while one lives.
+        dense: what the dense network restarts from.
     """
 
     kinds: Mapping[Rank, str]
