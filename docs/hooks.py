@@ -16,7 +16,7 @@ OUTSIDE = {"README.md": "index.md", "LOG.md": "LOG.md", "failure_traces/README.m
 """Pages of the site that are no files of docs/, by their paths in the repository."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-_ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+_ROLE = re.compile(r":[a-z]+:<code>~?")
 
 
 def on_files(files, config):
@@ -48,4 +48,4 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_page_content(html, page, config, files):
     """Leave out the roles of names in docstrings, such as ``:func:``."""
-    return _ROLE.sub("", html)
+    return _ROLE.sub("<code>", html)
