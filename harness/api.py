@@ -1,6 +1,8 @@
 """The harness from Python: one run or a grid, checked and recorded as by the command line.
 
+    import analysis
     from harness import api
+
     api.grid("experiments/quickstart.yaml", ["seed=[0,1]"])
     frame = analysis.load("demo/quickstart")
 
