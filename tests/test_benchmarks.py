@@ -23,7 +23,7 @@ def start(tmp_path: Path, script: str, *arguments: str) -> dict[str, Any]:
     """The figures of a benchmark, started by its path; or it says why it cannot run here."""
     path = tmp_path / "figures.json"
     command = [sys.executable, str(ROOT / script), *arguments, "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
     if done.stdout.startswith("skipped: "):
         pytest.skip(done.stdout.strip())
