@@ -4,6 +4,8 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from tests import started
 from tests.extended import PAGE, examples
 from tests.forked import ran
