@@ -54,10 +54,10 @@ class HeldOut(BaseModel):
         """
         num_rows, num_validation_files = sum(num_rows_S), 0 if self.validation == HALF else len(self.validation)
         num_validation = sum(num_rows_S[len(num_rows_S) - num_validation_files :])
-        if isinstance(self.test, float):
-            num_evaluated = round(self.test * num_rows)
-        else:
+        if isinstance(self.test, tuple):
             num_evaluated = sum(num_rows_S[-len(self.test) - num_validation_files :])
+        else:
+            num_evaluated = round(self.test * num_rows)
         if self.validation == HALF:
             num_validation = num_evaluated // 2
         num_train, first_validation = num_rows - num_evaluated, num_rows - num_validation
@@ -68,7 +68,7 @@ class HeldOut(BaseModel):
 
     def options(self) -> list[str]:
         """The options of ``data prepare``."""
-        test = [f"{self.test!r}"] if isinstance(self.test, float) else self.test
+        test = self.test if isinstance(self.test, tuple) else [f"{self.test!r}"]
         validation = [self.validation] if isinstance(self.validation, str) else self.validation
         return ["--test", *test, *(["--validation", *validation] if validation else [])]
 
@@ -84,7 +84,7 @@ def told(rows: SplitRows, held_out: HeldOut | None) -> str:
     """The sizes of the sets and the origin of their rows, in one line. ``held_out``: None for DLRM's split."""
     test, validation = ("the last seventh", HALF) if held_out is None else (held_out.test, held_out.validation)
     if not isinstance(test, str):
-        test = f"the last {test:g} of the rows" if isinstance(test, float) else ", ".join(test)
+        test = ", ".join(test) if isinstance(test, tuple) else f"the last {test:g} of the rows"
     origins = (f"half of {test}", "the other half") if validation == HALF else (test, ", ".join(validation))
     num_test, num_validation = rows.first_validation - rows.num_train, rows.num_rows - rows.first_validation
     text = f"{rows.num_train:,} samples for training, {num_test:,} for the test ({origins[0]})"

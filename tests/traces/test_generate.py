@@ -151,7 +151,7 @@ def test_stretching_scales_hours_and_repairs_alike() -> None:
     """Ten times as long, nothing else changes; so at twice the MTBF and twice the length (common random numbers)."""
     twice = generate_many(spec("weibull", mtbf_h=8.0, job_h=112.0), 1, 20).hours_E
     np.testing.assert_allclose(2 * generate_many(spec("weibull"), 1, 20).hours_E, twice)
-    asked = {"repair_median_h": 1.0, "repair_mean_h": 2.0}
+    asked: dict[str, Any] = {"repair_median_h": 1.0, "repair_mean_h": 2.0}
     plain = generate_many(spec(**asked), 9, 10)
     longer = generate_many(spec(length_h=56.0, job_h=560.0, **asked), 9, 10)
     assert plain.repairs_E is not None

@@ -244,7 +244,7 @@ def test_keys_of_a_law_replace_those_of_its_base() -> None:
 def test_a_law_without_rate_and_groups_has_those_of_the_profile(model: str) -> None:
     """Of every model, as ``exponential``; a law's own come first."""
     shape = {"shape": 1.0} if model == "gamma" else {}
-    profile = {"mtbf_h": 5, "ranks_per_failure": 2}
+    profile: dict[str, Any] = {"mtbf_h": 5, "ranks_per_failure": 2}
     hours = [hour for hour, _ in deaths(drawn({"model": model, **shape}, **profile))]
     assert hours[::2] == hours[1::2]
     assert hours == pytest.approx([hour for hour, _ in deaths(drawn("exponential", **profile))], rel=1e-6)
