@@ -43,11 +43,18 @@ def draw(
     else:
         spec = spec_of(law, profile.mtbf_h, profile.ranks_per_failure, ranks=num_ps, job_h=profile.job_h)
         trace = generate(spec.times(WALL_LENGTH) if goes_on else spec, seed, is_typical=is_typical)
-    job = profile.model_dump(include={"job_h", "mtbf_h", "ranks_per_failure"})
+    job = profile.model_dump(include={"job_h", *_of_profile(law)})
     keys = {"trace.law": law.model_dump(exclude_defaults=True), "cluster.num_ps": num_ps, "profile": job}
     parameters = shlex.join(f"{key}={json.dumps(value)}" for key, value in keys.items())
     header = {**trace.header, **_origin(law), "parameters": parameters, "seed": str(seed)}
     return replace(trace, source=f"trace.law {law.name}, draw {seed}", header=header)
+
+
+def _of_profile(law: Law) -> set[str]:
+    """The constants of the profile, besides ``job_h``, on which a draw of ``law`` depends."""
+    has_rate = law.model in GIVEN or law.mtbf_h is not None or law.node_mtbf_h is not None
+    unset = {"mtbf_h": not has_rate, "ranks_per_failure": law.group_probability is None}
+    return {key for key, is_used in unset.items() if is_used and law.trace is None}
 
 
 def spec_of(law: Law, mtbf_h: float, ranks_per_failure: float, *, ranks: int, job_h: float) -> GeneratorSpec:

@@ -74,6 +74,7 @@ ERRORS: list[tuple[str, str]] = [
     ("trace import nowhere.csv --out out.csv format=lanl", "nowhere.csv"),
     (_IMPORT, "format: expected one of infinitehbd, lanl"),
     (f"{_IMPORT} format=lanl unit=h", "format=lanl: expected one of its options (system, censored), got unit"),
+    (f"{_IMPORT} format=intervals unit=y", "unit: expected one of ms, s, m, h, d, got 'y'"),
     (f"{_IMPORT} format=lanl windw=densest", "unknown key windw; did you mean window?"),
     (f"{_IMPORT} format=intervals densest", "densest: expected key=value"),
     (f"{_INTERVALS} strict=true", "jobs.csv"),

@@ -311,7 +311,7 @@ def test_the_space_is_checked_before_a_row_is_packed(
     ]
     with caplog.at_level("INFO", "harness"):
         meta = prepare(sources, tmp_path / "out")
-    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    _, line = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
     found = re.fullmatch(rf"note: {tmp_path / 'out'}: about ([\d,]+) samples, 0\.01 GB \(.* GB free\)", line)
     assert found is not None
     assert int(found[1].replace(",", "")) == pytest.approx(meta.num_rows, rel=0.02)

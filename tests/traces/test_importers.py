@@ -425,7 +425,6 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
     [
         ("log", {"format": "fta", "unit": "s"}, "format=fta: expected one of its options (none), got unit"),
         ("log", {"format": "lanl", "system": 2}, "FOLDER/log: system: expected one of '20', got 2"),
-        ("log", {"format": "intervals", "unit": "y"}, "unit: expected one of ms, s, m, h, d, got 'y'"),
         ("log", {"format": "nagios"}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),
         ("log", {"format": "fta", "censored": "a"}, "format=fta: expected one of its options (none), got censored"),
         ("log", {"format": "lanl", "censored": "("}, "censored: expected a regular expression, got '(': missing"),
