@@ -229,9 +229,11 @@ class TraceConfig(_Model):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "TraceConfig":
-        for name, value in (("path", self.path), ("window", self.window), ("stretch", self.stretch or None)):
+        of_files = {"path": (self.path, ""), "window": (self.window, ""), "stretch": (self.stretch or None, "false")}
+        for name, (value, unset) in of_files.items():
             if self.law is not None and value is not None:
-                raise ValueError(f"{name}: expected none with a trace.law ({self.law.name}), got {value}")
+                what = f"{name}: expected none with a trace.law ({self.law.name}), got {value}"
+                raise ValueError(f"{what}; trace.{name}={unset} on the command line leaves it out")
         if self.inject == "wall" and self.clock == "wall":
             raise ValueError(
                 "inject: expected boundary with trace.clock=wall, got wall; seconds read no emulated clock"

@@ -45,6 +45,7 @@ def draw(
         trace = generate(spec.times(WALL_LENGTH) if goes_on else spec, seed, is_typical=is_typical)
     job = profile.model_dump(include={"job_h", *_of_profile(law)})
     keys = {"trace.law": law.model_dump(exclude_defaults=True), "cluster.num_ps": num_ps, "profile": job}
+    keys |= {"trace.clock": "wall"} if goes_on and law.model not in GIVEN else {}
     parameters = shlex.join(f"{key}={json.dumps(value)}" for key, value in keys.items())
     header = {**trace.header, **_origin(law), "parameters": parameters, "seed": str(seed)}
     return replace(trace, source=f"trace.law {law.name}, draw {seed}", header=header)

@@ -73,7 +73,7 @@ class Fit:
 def fits_of(sample: Sample) -> list[Fit]:
     """The fit of every family that has one, that of the least AIC first.
 
-    None if no duration ended. If all that ended are equal, the exponential's alone: a shape would grow without end.
+    Empty if no duration ended. If all that ended are equal, the exponential's alone: a shape would grow without end.
     """
     if not sample.num_events:
         return []

@@ -59,10 +59,9 @@ class MapSpec(Parameters):
     """Hosts of the job instead of ranks (docs/HOSTS.md): each is lost by its first failure, with all its ranks."""
     num_nodes: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
     """Nodes that were watched, if the log names only those that failed."""
-    map_: Literal["by-node", "round-robin", "seeded"] | None = None
-    """Node to rank; without it, by-node, and round-robin where there are fewer ranks than nodes."""
-    repairs: bool = True
-    """Whether the trace has repair times, which trace.repair=reschedule charges."""
+    map_: Literal["round-robin", "seeded"] = "round-robin"
+    """Node to rank: in natural order of the nodes' names, or in a random order. The next node after the last rank goes
+        to the first one."""
     seed: int = 0
     """Seed of the random choices of keep_rate, map=seeded and window=random."""
 
@@ -83,8 +82,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     """The trace of a job. Failures at one instant stay at one instant, at which a rank dies only once.
 
     Raises TraceError: a window outside the log, no node that matches, fewer ``num_nodes`` than the log names, fewer
-    ranks than ``map_`` needs, fewer nodes than ranks with ``keep_rate``, more than MAX_RANKS ranks, or a trace that is
-    too short or too long.
+    nodes than ranks with ``keep_rate``, more than MAX_RANKS ranks, or a trace that is too short or too long.
     """
     nodes = _choose_nodes(log, spec.nodes)
     outages = [outage for outage in log.outages if outage.node in nodes]
@@ -107,7 +105,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         )
     if num_ranks > MAX_RANKS:
         raise TraceError(f"{log.source}: expected at most {MAX_RANKS} nodes, got {num_ranks}; select some by nodes=")
-    entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.repairs, rules)
+    entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, rules)
     if spec.hosts is not None:
         entries = _lost_once(entries, rules)
     kind = "ranks" if spec.hosts is None else "hosts"
@@ -226,16 +224,9 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
 
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
-    """The rank of each node, by ``spec.map_``. Raises TraceError for by-node if there are more nodes than ranks."""
-    how = spec.map_ or ("by-node" if num_ranks >= len(nodes) else "round-robin")
-    if how == "by-node" and num_ranks < len(nodes):
-        each = "rank" if spec.hosts is None else "host"
-        raise TraceError(
-            f"map=by-node: expected at most {num_ranks} nodes, one for each {each}, got {len(nodes)}; "
-            "use map=round-robin or map=seeded, or select nodes by nodes="
-        )
+    """The rank of each node, by ``spec.map_``."""
     order = np.arange(len(nodes))
-    if how == "seeded":
+    if spec.map_ == "seeded":
         order = generator(spec.seed, "trace", "nodes").permutation(len(nodes))
     return {node: ps_rank(int(order[index]) % num_ranks) for node, index in nodes.items()}
 
@@ -246,7 +237,6 @@ def _entries(  # noqa: PLR0917
     first_h: float,
     scale: float,
     length_h: float,
-    has_repairs: bool,
     rules: Counter[str],
 ) -> tuple[Entry, ...]:
     """The entries of the trace, in hours rounded to 1e-4; failures of a rank at one instant keep the longest repair."""
@@ -254,7 +244,7 @@ def _entries(  # noqa: PLR0917
     for outage in outages:
         hour = min(round((outage.start_h - first_h) * scale, 4), math.floor(length_h * 1e4) / 1e4)
         key = hour, ranks[outage.node]
-        repair_h = None if outage.repair_h is None or not has_repairs else round(outage.repair_h * scale, 4)
+        repair_h = None if outage.repair_h is None else round(outage.repair_h * scale, 4)
         before_h, node = found.get(key, (None, outage.node))
         if key in found:
             rules["failures of a node whose rank dies at that instant already"] += 1

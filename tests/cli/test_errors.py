@@ -77,7 +77,6 @@ ERRORS: list[tuple[str, str]] = [
     (f"{_IMPORT} format=intervals unit=y", "unit: expected one of ms, s, m, h, d, got 'y'"),
     (f"{_IMPORT} format=lanl windw=densest", "unknown key windw; did you mean window?"),
     (f"{_IMPORT} format=intervals densest", "densest: expected key=value"),
-    (f"{_INTERVALS} strict=true", "jobs.csv"),
     (f"{_INTERVALS} window=densest", "window=densest: expected length_h=HOURS"),
     (f"{_INTERVALS} window=densest length_h=1e-9", "the length of jobs.csv, got 1e-09"),
     (f"{_INTERVALS} stretch_h=1e-300", "stretch_h: expected a number >= 0.01 and <= 1000000000, got '1e-300'"),

@@ -157,7 +157,7 @@ def test_help_explains_every_word_and_show_tells_of_a_trace(capsys: pytest.Captu
     assert list((tmp_path / "new").glob("*.svg"))
     with pytest.raises(SystemExit):
         command_line.main(["trace", "import", "--help"])
-    assert "  map=  one of by-node, round-robin, seeded\n        Node to rank;" in capsys.readouterr().out
+    assert "  map=  one of round-robin, seeded (default: round-robin)\n        Node to rank:" in capsys.readouterr().out
 
 
 EVERY_KEY = (
@@ -175,6 +175,7 @@ LEARNED_FROM = "trace.law.trace=failure_traces/preset-llama3.csv"
         EVERY_KEY,
         "trace.law=spot_p3 profile=poster50",
         "trace.law=llama3 --typical",
+        "trace.law=llama3 trace.clock=wall",
         "trace.law.mtbf_h=5 profile.ranks_per_failure=1.5",
         "trace.law.model=fixed trace.law.number=3 trace.law.within_h=9",
         "trace.law.model=at trace.law.hours=[7,14.5]",
@@ -196,7 +197,7 @@ def test_a_file_has_the_failures_of_a_run_and_the_command_that_makes_it(
     for path, seed in ((out, "trace.seed=3"), (other, "trace.seed=4")):
         assert trace_command(capsys, "generate", *parameters, *typical, seed, "--out", path, "--force")[0] == 0
     assert rows(out) == rows(first) != rows(other)
-    drawn = job_trace(load_config(None, [*words, "trace.seed=3"]))
+    drawn = job_trace(load_config(None, [*words, "trace.seed=3"]), goes_on="trace.clock=wall" in words)
     assert drawn is not None
     met = [[(entry.hour, entry.who, entry.repair_h) for entry in each.entries] for each in (drawn, trace)]
     assert met[0] == met[1] or typical

@@ -58,14 +58,15 @@ def test_logs_of_real_clusters(  # noqa: PLR0917
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) - {"skypilot"}))
 def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
-    """A made log in the format's words gives the outages that it was made from, also under ``strict``.
+    """A made log in the format's words gives the outages that it was made from, without a rule.
 
     Nodes that never failed are known where the format tells of them: 8 nodes, four of which failed. Hour 0 is the
     midnight before the first record, with its date, where the log has a calendar.
     """
     options: dict[str, str] = {"by": "instance"} if format == "bamboo" else {}
-    log = read(tmp_path, format, WRITERS[format](MADE), strict=True, **options)
+    log = read(tmp_path, format, WRITERS[format](MADE), **options)
     assert minutes(log) == sorted(MADE)
+    assert not {**log.dropped, **log.changed}
     assert (log.num_read, log.num_kept, log.format, log.source) == (5, 5, format, f"made.{format}")
     assert log.licence == "not stated"
     assert log.checksum.startswith("sha256:")
@@ -76,7 +77,7 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize("with_prices", [True, False])
 def test_counts_are_read(tmp_path: Path, *, with_prices: bool) -> None:
     """Slots that are not down are as many as the file counts, at every tick; every fall by one is a failure."""
-    log = read(tmp_path, "skypilot", made_logs.skypilot(MADE, tick=1, with_prices=with_prices), strict=True)
+    log = read(tmp_path, "skypilot", made_logs.skypilot(MADE, tick=1, with_prices=with_prices))
     spans = [(outage.start_h * 60, (outage.end_h or math.inf) * 60) for outage in log.outages]
     here = [len(log.nodes) - sum(start < tick + 0.5 < end for start, end in spans) for tick in range(1600)]
     assert here == made_logs.counts(MADE, tick=1)
@@ -126,41 +127,33 @@ EVENTS = "NodeName|TimeStart|TimeEnd|State|Reason"  # of Slurm
 DAY = "2026-01-05T00:00:00|2026-01-06T00:00:00"
 
 RULES = [
-    ("intervals", "a,9,5\nb,6,7", 1, ({findings.NEGATIVE: 1}, {}), ":1"),
-    ("intervals", "b,6,7\na,5,5", 2, ({}, {findings.ZERO: 1}), ":2"),
-    ("intervals", "a,5,7\na,5,9\nb,5,6", 2, ({findings.SAME: 1}, {}), ":2"),
-    ("intervals", "a,5,20\na,7,9", 2, ({}, {findings.DOWN: 1}), ":2"),
-    ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {findings.ORDER: 1}), ":3"),
-    ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({spot.GONE: 1}, {}), ":3"),
-    ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {spot.THERE: 1}), ":2"),
-    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {}), ": record 1"),
-    ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {findings.ORDER: 1}), ": record 2"),
-    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
-    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
-    ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {}), ":2"),
-    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {}), ":2"),
-    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1}), ":2"),
-    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {}), ":2"),
-    ("slurm", f"{EVENTS}\n|{DAY}||Cluster Registered TRES\na|{DAY}|DOWN|", 1, ({slurm.NO_NODE: 1}, {}), ":2"),
-    ("slurm", f"{EVENTS}\na|{DAY}|IDLE~|\nb|{DAY}|DOWN|", 1, ({slurm.UP: 1}, {}), ":2"),
-    ("slurm", f"{EVENTS}\na|{DAY}|MAINT|\nb|{DAY}|DOWN|", 1, ({slurm.PLANNED: 1}, {}), ":2"),
+    ("intervals", "a,9,5\nb,6,7", 1, ({findings.NEGATIVE: 1}, {})),
+    ("intervals", "b,6,7\na,5,5", 2, ({}, {findings.ZERO: 1})),
+    ("intervals", "a,5,7\na,5,9\nb,5,6", 2, ({findings.SAME: 1}, {})),
+    ("intervals", "a,5,20\na,7,9", 2, ({}, {findings.DOWN: 1})),
+    ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {findings.ORDER: 1})),
+    ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({spot.GONE: 1}, {})),
+    ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {spot.THERE: 1})),
+    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {})),
+    ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {findings.ORDER: 1})),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {})),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {})),
+    ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {})),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {})),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1})),
+    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {})),
+    ("slurm", f"{EVENTS}\n|{DAY}||Cluster Registered TRES\na|{DAY}|DOWN|", 1, ({slurm.NO_NODE: 1}, {})),
+    ("slurm", f"{EVENTS}\na|{DAY}|IDLE~|\nb|{DAY}|DOWN|", 1, ({slurm.UP: 1}, {})),
+    ("slurm", f"{EVENTS}\na|{DAY}|MAINT|\nb|{DAY}|DOWN|", 1, ({slurm.PLANNED: 1}, {})),
 ]
 
 
-@pytest.mark.parametrize(("format", "text", "num_kept", "counts", "where"), RULES)
-def test_every_rule_is_counted(
-    tmp_path: Path, format: str, text: str, *, num_kept: int, counts: Counts, where: str
-) -> None:
-    """A record that needs a rule is dropped or mended, told of by the rule's sentence, and refused by ``strict``."""
+@pytest.mark.parametrize(("format", "text", "num_kept", "counts"), RULES)
+def test_every_rule_is_counted(tmp_path: Path, format: str, text: str, num_kept: int, counts: Counts) -> None:
+    """A record that needs a rule is dropped or mended, and told of by the rule's sentence."""
     log = read(tmp_path, format, text)
     assert (log.num_kept, (log.dropped, log.changed)) == (num_kept, counts)
     assert log.num_read == num_kept + sum(log.dropped.values())
-    (rule,) = log.dropped or log.changed
-    with pytest.raises(TraceError) as refused:
-        read(tmp_path, format, text, strict=True)
-    expected = "strict: expected a record that needs no correction"
-    message = f"{expected}, got one for rule '{rule}'; leave out strict=true to apply the rule"
-    assert str(refused.value) == f"{tmp_path}/made.{format}{where}: {message}"
 
 
 REASON = "Hardware Failure: GPU: GPU xid Error"
@@ -197,7 +190,7 @@ def test_ends_that_are_no_failures_are_counted_apart(  # noqa: PLR0917
     tmp_path: Path, format: str, text: str, censored: str, left: list[str], counts: dict[str, int]
 ) -> None:
     """An end whose reason says that it is no failure makes no outage, and its node stays known; no record is lost."""
-    plain, log = read(tmp_path, format, text), read(tmp_path, format, text, censored=censored, strict=True)
+    plain, log = read(tmp_path, format, text), read(tmp_path, format, text, censored=censored)
     assert log.nodes == plain.nodes
     assert log.num_read == plain.num_read
     assert log.num_kept + sum(log.censored.values()) == plain.num_kept
@@ -216,7 +209,7 @@ def test_reports_of_a_broken_machine_are_one_failure(tmp_path: Path) -> None:
         "32 of 32 times between failures of one node are 2 h, as of a machine that reports again and again: merge_h=3 "
         "makes such reports one failure"
     )
-    log = read(tmp_path, "intervals", text, unit="h", merge_h=3, strict=True)
+    log = read(tmp_path, "intervals", text, unit="h", merge_h=3)
     assert [(each.node, each.start_h, each.end_h) for each in log.outages] == [
         (f"m{m}", 9 * m, 9 * m + (10.5 if m < 4 else 8.5)) for m in range(7)
     ]

@@ -308,6 +308,6 @@ def test_a_law_that_does_not_fit_is_refused() -> None:
             drawn(keys)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
         with pytest.raises(
-            ValidationError, match=rf"{key}: expected none with a trace.law \(exponential\), got {value}"
+            ValidationError, match=rf"{key}: expected none with a trace.law \(exponential\), got {value}; trace\.{key}="
         ):
             Config.model_validate({"trace": {"law": "exponential", key: value}})

@@ -73,9 +73,9 @@ def test_a_window_is_found_by_its_failures(log: FailureLog, kind: Any, expected:
 
 def test_failures_at_one_instant_stay_together(log: FailureLog) -> None:
     """Whatever the mapping; a rank that would die twice at one instant dies once, with the longer repair."""
-    apart = map_log(log, MapSpec(ranks=2, map_="round-robin"))
+    apart = map_log(log, MapSpec(ranks=2))
     assert [line[:2] for line in lines(apart)[:2]] == [(10, "ps0"), (10, "ps1")]
-    together = map_log(make_log((10, "n1", 12), (10, "n3", 19)), MapSpec(ranks=2, map_="round-robin"))
+    together = map_log(make_log((10, "n1", 12), (10, "n3", 19)), MapSpec(ranks=2))
     assert lines(together) == [(10, "ps0", 9)]
     assert "1 failures of a node whose rank dies at that instant already" in together.header.values()
 
@@ -93,7 +93,7 @@ def test_keep_rate_keeps_the_rate_of_a_node() -> None:
     rng = np.random.default_rng(0)
     drawn = zip(rng.uniform(0, 999, 4000), rng.integers(1, 401, 4000), strict=True)
     log = make_log(*((float(hour), f"n{node}", None) for hour, node in drawn), length_h=1000, num_nodes=400)
-    counts = [len(map_log(log, MapSpec(keep_rate=8, map_="round-robin", seed=s)).entries) for s in range(20)]
+    counts = [len(map_log(log, MapSpec(keep_rate=8, seed=s)).entries) for s in range(20)]
     assert abs(np.mean(counts) - 80) < 3 * np.sqrt(80 / 20)
     told = map_log(log, MapSpec(keep_rate=8, num_nodes=800))
     assert len(told.entries) < 60, "nodes that never failed count, too"
@@ -125,8 +125,6 @@ def test_nodes_are_hosts_that_are_lost_once(log: FailureLog) -> None:
         ({"window": "densest", "length_h": 500}, "length_h: expected 0.001 to 100 hours, the length of made.csv"),
         ({"nodes": "m.*"}, "nodes: expected a pattern that matches a node of made.csv"),
         ({"nodes": "("}, "nodes: expected a regular expression, got '('"),
-        ({"ranks": 3, "map_": "by-node"}, "map=by-node: expected at most 3 nodes, one for each rank, got 12"),
-        ({"hosts": 3, "map_": "by-node"}, "map=by-node: expected at most 3 nodes, one for each host, got 12"),
         ({"hosts": 3, "ranks": 3}, "hosts: expected neither ranks nor keep_rate"),
         ({"ranks": 3, "keep_rate": 4}, "keep_rate, ranks: expected one number of ranks, got 4 and 3"),
         ({"keep_rate": 20}, "keep_rate: expected at least 1 node per rank, got 0.6; lower it"),

@@ -1,8 +1,8 @@
 """Readers of the failure logs of real clusters in their original form.
 
-An importer is one function ``read(text, found)``, which calls ``found.fail(node, start_s, end_s, where)``
-for each failure and ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or corrects a record.
-It has one entry in FORMATS. Overlaps, calendar, counts and ``strict`` are handled here for all importers.
+An importer is one function ``read(text, found)``, which calls ``found.fail(node, start_s, end_s, where)`` for each
+failure, and counts a record that it leaves out or corrects in ``found.dropped`` or ``found.changed``, by the rule's
+sentence. It has one entry in FORMATS. Overlaps and calendar are handled here for all importers.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class Importer:
     """A format of failure logs and its reader.
 
     ``has_calendar``: whether times are seconds since 1970 in the log's own time zone; None: they are if the last one
-    lies in 1990 or later. ``options``: the fields of :class:`LogFormat` that apply, besides ``format`` and ``strict``.
+    lies in 1990 or later. ``options``: the fields of :class:`LogFormat` that apply, besides those of all formats.
     """
 
     read: Callable[[str, Findings], None]
@@ -33,7 +33,7 @@ class Importer:
     options: tuple[str, ...] = ()
 
 
-_OF_ALL = ("format", "strict", "merge_h", "licence")  # options
+_OF_ALL = ("format", "merge_h", "licence")  # options
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
         read=infinitehbd.read,
@@ -94,7 +94,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     """The log in ``path``, cleaned by the rules of docs/TRACES.md.
 
     Raises TraceError: an unknown format, an option of another one, a file that cannot be read or is not as its format
-    says, or, with ``how.strict``, a record to which a rule applies.
+    says.
     """
     importer = FORMATS.get(how.format)
     if importer is None:

@@ -87,12 +87,11 @@ class FailureLog:
 
 @dataclass(slots=True)
 class Failure:
-    """A record of the file: seconds on the file's own clock, and its place (``file:line``)."""
+    """A record of the file, in seconds on the file's own clock."""
 
     node: str
     start_s: float
     end_s: float | None
-    where: str
 
 
 class LogFormat(Parameters):
@@ -100,8 +99,6 @@ class LogFormat(Parameters):
 
     format: str = ""
     """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, slurm or intervals."""
-    strict: bool = False
-    """Whether a file with a record that a rule drops or mends is refused."""
     merge_h: Annotated[float, Field(ge=0)] | None = None
     """Reports of a node within so many hours of its last report, or of that one's end, are one failure."""
     licence: str = ""
@@ -121,7 +118,11 @@ class LogFormat(Parameters):
 
 
 class Findings:
-    """Collects what an importer finds in a file; ``how.strict`` raises TraceError for the first faulty record."""
+    """Collects what an importer finds in a file.
+
+    ``dropped`` and ``changed`` count by a rule's sentence: records that are left out; records that are corrected and
+    kept, and skipped lines without a failure.
+    """
 
     def __init__(self, source: str, how: LogFormat) -> None:
         self.source, self.how = source, how
@@ -157,7 +158,7 @@ class Findings:
         """
         self.nodes[node] = None
         self.saw(where, start_s, end_s)
-        failure = Failure(node, start_s, end_s, where)
+        failure = Failure(node, start_s, end_s)
         if reason and self._no_failure is not None and self._no_failure.search(reason):
             self.censored[reason] += 1
             return failure
@@ -166,24 +167,15 @@ class Findings:
         self.failures.append(failure)
         return failure
 
-    def drop(self, rule: str, where: str) -> None:
-        """Count a record that is left out by ``rule``. ``where``: the record's place. Raises TraceError if strict."""
-        self._count(self.dropped, rule, where)
-
-    def change(self, rule: str, where: str) -> None:
-        """Count a record that ``rule`` corrects and keeps, or a skipped line without a failure. Raises as drop."""
-        self._count(self.changed, rule, where)
-
     def in_order(self, events: Sequence[tuple[float, str, T]]) -> Iterator[tuple[float, str, T]]:
         """The events (seconds, place, record) sorted by time; equal times keep the file's order.
 
-        Counts events that are out of order as changed, and extends the time that the log covers. Raises as
-        :meth:`change` and :meth:`saw`.
+        Counts events that are out of order as changed, and extends the time that the log covers. Raises as :meth:`saw`.
         """
         latest_s = -math.inf
-        for time_s, where, _ in events:
+        for time_s, _, _ in events:
             if time_s < latest_s:
-                self.change(ORDER, where)
+                self.changed[ORDER] += 1
             latest_s = max(latest_s, time_s)
         for event in sorted(events, key=lambda event: event[0]):
             self.saw(event[1], event[0])
@@ -193,7 +185,7 @@ class Findings:
         """The failures as outages, in hours since ``zero_s``, sorted by (start, node); faulty records are left out.
 
         An outage that overlaps the node's next one ends where that starts, and the next one gets the later end, so the
-        time for which the node is down does not change. Raises TraceError for a faulty record if strict.
+        time for which the node is down does not change.
         """
         by_node: dict[str, list[Failure]] = {}
         for failure in self.failures:
@@ -216,10 +208,10 @@ class Findings:
         for failure in failures:
             end_s = failure.end_s
             if end_s is not None and end_s < failure.start_s:
-                self.drop(NEGATIVE, failure.where)
+                self.dropped[NEGATIVE] += 1
                 continue
             if end_s == failure.start_s:
-                self.change(ZERO, failure.where)
+                self.changed[ZERO] += 1
                 end_s = None
             is_again = failure.start_s - reported_s <= merge_s
             reported_s = max(reported_s, failure.start_s if end_s is None else end_s)
@@ -229,15 +221,15 @@ class Findings:
                 current.end_s = longest((still_s, end_s))
                 continue
             if current is not None and failure.start_s == current.start_s:
-                self.drop(SAME, failure.where)
+                self.dropped[SAME] += 1
                 current.end_s = longest((current.end_s, end_s))
                 continue
             if current is not None:
                 if current.end_s is not None and failure.start_s < current.end_s:
-                    self.change(DOWN, failure.where)
+                    self.changed[DOWN] += 1
                     end_s, current.end_s = longest((current.end_s, end_s)), failure.start_s
                 yield current
-            current = Failure(failure.node, failure.start_s, end_s, failure.where)
+            current = Failure(failure.node, failure.start_s, end_s)
         if current is not None:
             yield current
 
@@ -260,12 +252,6 @@ class Findings:
             return 0.0, None
         zero_s = self.first_s // DAY_S * DAY_S
         return zero_s, datetime.fromtimestamp(zero_s, UTC).replace(tzinfo=None).isoformat()
-
-    def _count(self, counts: Counter[str], rule: str, where: str) -> None:
-        if self.how.strict:
-            expected = "strict: expected a record that needs no correction"
-            raise TraceError(f"{where}: {expected}, got one for rule '{rule}'; leave out strict=true to apply the rule")
-        counts[rule] += 1
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -41,4 +41,4 @@ def read(text: str, found: Findings) -> None:
             number = next((number for number, (kind, _) in enumerate(faults) if kind == event.fault_type), 0)
             faults.pop(number)[1].end_s = time_s
         else:
-            found.drop(NO_START, where)
+            found.dropped[NO_START] += 1

@@ -86,15 +86,15 @@ def _is_header(fields: list[str], where: str, *, is_first: bool) -> bool:
 
 def _add(line: _Line, found: Findings, where: str, cause: str) -> None:
     if line.start_s is None or line.node is None:
-        found.drop(NO_TIME if line.start_s is None else NO_NODE, where)
+        found.dropped[NO_TIME if line.start_s is None else NO_NODE] += 1
         return
     between_s = None if line.end_s is None else line.end_s - line.start_s
     down_s = between_s if line.down_minutes is None else line.down_minutes * _MINUTE_S
     if down_s is not None and down_s <= 0:
-        found.drop(NOT_POSITIVE, where)
+        found.dropped[NOT_POSITIVE] += 1
         return
     if None not in (between_s, down_s) and between_s != down_s:
         # In system 20's log: three times an hour of daylight saving, which the down time has right, twice a minute.
-        found.change(DIFFERS, where)
+        found.changed[DIFFERS] += 1
     end_s = None if down_s is None else line.start_s + down_s
     found.fail(f"{line.system}-{line.node}", line.start_s, end_s, where, cause)

@@ -49,13 +49,13 @@ def read(text: str, found: Findings) -> None:
     events: dict[str, list[_Event]] = {}
     for where, row, start_s, end_s in table(text, found, has_state=True):
         if row.node is None:
-            found.drop(NO_NODE, where)
+            found.dropped[NO_NODE] += 1
             continue
         found.nodes[row.node] = None
         found.saw(where, start_s, end_s)
         is_planned = _is_planned(row, where)
         if is_planned is None:
-            found.drop(UP, where)
+            found.dropped[UP] += 1
         else:
             events.setdefault(row.node, []).append(_Event(start_s, end_s, where, row.reason or "", is_planned))
     if not found.nodes:
@@ -64,8 +64,7 @@ def read(text: str, found: Findings) -> None:
         for outage in _outages(of_node):
             first, last = outage[0], outage[-1]
             if first.is_planned:
-                for event in outage:
-                    found.drop(PLANNED, event.where)
+                found.dropped[PLANNED] += len(outage)
             else:
                 end_s = None if last.end_s is None else longest(event.end_s for event in outage)
                 found.fail(node, first.start_s, end_s, first.where, first.reason)

@@ -75,13 +75,13 @@ def read_events(text: str, found: Findings) -> None:
         is_here = line.instance in slots.slot_of
         if line.kind == "add":
             if is_here:
-                found.change(THERE, where)
+                found.changed[THERE] += 1
             else:
                 slots.enter(line.instance, time_s)
         elif is_here:
             slots.leave(line.instance, time_s, where, line.reason or "")
         else:
-            found.drop(GONE, where)
+            found.dropped[GONE] += 1
 
 
 def _event(where: str, fields: list[str]) -> tuple[float, str, _Line]:
