@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.optimize import least_squares
 from scipy.spatial.distance import squareform
-from scipy.special import ndtri, pdtr
+from scipy.special import entr, expit, logit, ndtri, pdtr
 
 from harness.core.criteo_sizes import FULL_LOGS, FullLog
 from harness.core.errors import DataError
@@ -147,11 +147,10 @@ def _facts_of_ids(ids_M: NDArray[np.int32], labels_M: Floats) -> Facts:
     _, first_N, place_M, counts_N = np.unique(ids_M, return_index=True, return_inverse=True, return_counts=True)
     shares_N, bins = np.sort(counts_N)[::-1] / num_rows, _bins(counts_N)
     spreads = [math.nan, *_spreads(labels_M, place_M, counts_N, bins[1:])]
+    sizes = [size for size in (*_GROWTH_ROWS, num_rows) if size <= num_rows]
     return {
         "missing_frac": None,
-        "distinct_after_rows": {
-            str(n): np.count_nonzero(first_N < n) for n in (*_GROWTH_ROWS, num_rows) if n <= num_rows
-        },
+        "distinct_after_rows": {str(size): np.count_nonzero(first_N < size) for size in sizes},
         "share_of_accesses_of_rank": {str(rank): shares_N[rank - 1] for rank in _RANKS if rank <= len(shares_N)},
         "by_count": [
             {
@@ -197,23 +196,16 @@ def mutual_information(ids_MF: NDArray[Any]) -> Floats:
     num_codes, codes_FM = NUM_TOP_IDS + 1, np.empty(ids_MF.T.shape, np.int64)
     for codes_M, ids_M in zip(codes_FM, ids_MF.T, strict=True):
         _, place_M, counts_N = np.unique(ids_M, return_inverse=True, return_counts=True)
-        code_N = np.full(len(counts_N), NUM_TOP_IDS)
-        top = np.argsort(-counts_N, kind="stable")[:NUM_TOP_IDS]
-        code_N[top] = np.arange(len(top))
-        codes_M[:] = code_N[place_M]
+        rank_N = np.argsort(np.argsort(-counts_N, kind="stable"))
+        codes_M[:] = np.minimum(rank_N, NUM_TOP_IDS)[place_M]
     matrix_FF = np.zeros((len(codes_FM), len(codes_FM)))
     for f, g in zip(*np.triu_indices(len(codes_FM), 1), strict=True):
         counts_CC = np.bincount(num_codes * codes_FM[f] + codes_FM[g], minlength=num_codes**2)
         joint_CC = counts_CC.reshape(num_codes, num_codes) / len(ids_MF)
-        own, other = _entropy(joint_CC.sum(axis=1)), _entropy(joint_CC.sum(axis=0))
-        shared = own + other - _entropy(joint_CC.ravel())
+        own, other = (entr(joint_CC.sum(axis=axis)).sum() for axis in (1, 0))
+        shared = own + other - entr(joint_CC).sum()
         matrix_FF[f, g] = matrix_FF[g, f] = max(shared, 0.0) / max(min(own, other), 1e-12)
     return matrix_FF
-
-
-def _entropy(shares_C: Floats) -> float:
-    positive = shares_C[shares_C > 0]
-    return -float(positive @ np.log(positive))
 
 
 # --- popularity of ranks ----------------------------------------------------------------------------------------------
@@ -245,9 +237,8 @@ def _fit_table(facts: Facts, rows: int, size: int, full_rows: int) -> TableLaw:
     course of the log.
     """
     missing_frac = facts["missing_frac"] or 0.0
-    num_ids = size - (missing_frac > 0)
+    num_ids = max(1, size - (missing_frac > 0))
     num_ranks = num_ids if num_ids <= HOT_RANKS else HOT_RANKS + round((num_ids - HOT_RANKS) / (1 + RENEWED_FRAC))
-    num_ranks = max(1, num_ranks)
     few = num_ranks < _EACH_RANK_BELOW
     knots = (*(range(1, num_ranks) if few else (knot for knot in _KNOTS if knot < 0.8 * num_ranks)), num_ranks)
     judge = _TableJudge(facts, rows, full_rows, size, knots)
@@ -279,11 +270,8 @@ class _TableJudge:
         self._renewed_K = np.where(first_K > HOT_RANKS, RENEWED_FRAC, 0.0)
         ranks = {int(rank): share for rank, share in facts["share_of_accesses_of_rank"].items()}
         missing_rank = min(ranks, key=lambda rank: abs(ranks[rank] - self._missing)) if self._missing else math.inf
-        self._shares = {
-            rank - (rank > missing_rank): share
-            for rank, share in ranks.items()
-            if rank != missing_rank and rank - (rank > missing_rank) <= min(2000, knots[-1])
-        }
+        of_ids = {rank - (rank > missing_rank): share for rank, share in ranks.items() if rank != missing_rank}
+        self._shares = {rank: share for rank, share in of_ids.items() if rank <= min(2000, knots[-1])}
 
     def residuals(self, log_steps: Floats) -> Floats:
         """Weighted differences from the facts, where the log of the share falls from knot to knot by these steps."""
@@ -323,21 +311,16 @@ class _TableJudge:
         """Expected number of ids with ``first`` to ``last`` accesses in the sample, and their fraction of accesses."""
 
         def between(mean_K: Floats, low: int, high: float) -> Floats:
-            upto_K = pdtr(high, mean_K) if high < math.inf else np.ones_like(mean_K)
-            return upto_K - pdtr(low - 1, mean_K) if low else upto_K
+            return pdtr(high, mean_K) - (pdtr(low - 1, mean_K) if low else 0.0)
 
         end = math.inf if last is None else last
-        mean_K, width_K = chance_K * self._rows, self._width_K
-        ids_K, accesses_K = between(mean_K, first, end), chance_K * between(mean_K, first - 1, end - 1)
-        is_renewed = self._renewed_K > 0
-        ids_R, accesses_R = ids_K[is_renewed], accesses_K[is_renewed]  # if none were replaced
-        for split, weight in _SPLITS if is_renewed.any() else ():
-            share_R, part_R = 2 * weight * self._renewed_K[is_renewed], split * mean_K[is_renewed]
-            accesses = split * chance_K[is_renewed] * between(part_R, first - 1, end - 1)
-            ids_K[is_renewed] += share_R * (between(part_R, first, end) - ids_R / 2)
-            accesses_K[is_renewed] += share_R * (accesses - accesses_R / 2)
         has_missing = first <= self._missing * self._rows <= end
-        return float(width_K @ ids_K) + has_missing, float(width_K @ accesses_K) + has_missing * self._missing
+        ids, accesses = float(has_missing), has_missing * self._missing
+        for split, share_K in [(1.0, 1 - self._renewed_K), *((at, 2 * of * self._renewed_K) for at, of in _SPLITS)]:
+            part_K, num_K = split * chance_K, share_K * self._width_K
+            ids += float(num_K @ between(self._rows * part_K, first, end))
+            accesses += float((num_K * part_K) @ between(self._rows * part_K, first - 1, end - 1))
+        return ids, accesses
 
 
 def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
@@ -371,9 +354,8 @@ def _with_ties(law: Law, facts: Facts) -> Law:
         for number, tie in enumerate(ties):
             if tie.parent is None:
                 continue
-            odds = math.log(tie.frac / (1 - tie.frac))
-            fracs = [1 / (1 + math.exp(-(odds + shift))) for shift in (step[number], -step[number])]
-            tries = [tie.model_copy(update={"frac": round(min(max(frac, 0.01), _MOST_TIED), 5)}) for frac in fracs]
+            fracs = expit(logit(tie.frac) + np.array([step[number], -step[number]])).clip(0.01, _MOST_TIED).round(5)
+            tries = [tie.model_copy(update={"frac": frac}) for frac in fracs.tolist()]
             if sweep < 2:
                 tries += [tie.model_copy(update={"blocks": blocks}) for blocks in _BLOCKS if blocks != tie.blocks]
             laws = [_tied(law, [*ties[:number], other, *ties[number + 1 :]]) for other in tries]
@@ -537,11 +519,11 @@ class _EffectJudge:
 
     def bayes_auc(self, effects_F: Floats) -> float:
         odds_M = self._odds(0, effects_F)
-        return expected_auc(np.log(odds_M / (1 - odds_M)))
+        return expected_auc(logit(odds_M))
 
     def _odds(self, sample: int, effects_F: Floats) -> Floats:
         score_M = self._dense[sample] + self._effects[sample] @ effects_F
-        return 1 / (1 + np.exp(-(score_M + intercept(score_M, self._positives_frac))))
+        return expit(score_M + intercept(score_M, self._positives_frac))
 
 
 def _weight(part: Facts, facts: Facts) -> float:

@@ -21,31 +21,21 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
-    """Yields a new hidden, locked file or folder beside ``out``; it is removed after the block unless it was renamed.
-
-    Missing parents of ``out`` are created. Raises OSError.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    path, lock = _make_locked(out, kind)
-    try:
-        yield path
-    finally:
-        _remove(path)
-        os.close(lock)
-
-
-@contextmanager
 def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
-    """Yields a temporary file or folder that is renamed to ``out`` if the block succeeds, and removed if it fails.
+    """Yields a hidden, locked file or folder beside ``out``, renamed to it if the block succeeds, else removed.
 
-    A file replaces an existing one. A folder replaces an empty one only. An OSError, also of the block, becomes a
-    DataError.
+    A file replaces an existing one. A folder replaces an empty one only. Missing parents of ``out`` are created. An
+    OSError, also of the block, becomes a DataError.
     """
     try:
-        with temporary_beside(out, kind) as path:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        path, lock = _make_locked(out, kind)
+        try:
             yield path
             path.rename(out)
+        finally:
+            _remove(path)
+            os.close(lock)
         fsync_folder(out.parent)
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror or error}); nothing is kept") from error

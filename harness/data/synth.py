@@ -23,7 +23,6 @@ from harness.data.law import Floats, Law, Samples, World, category_values, expec
 from harness.data.leftovers import replacing, sweep
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
-from harness.data.split import split_rows
 from harness.files import free_bytes
 
 DEFAULT_LIKE = "kaggle"
@@ -31,8 +30,6 @@ DEFAULT_LIKE = "kaggle"
 _CHUNK_ROWS = 1 << 15
 _FIT_ROWS = 1 << 16
 _MAX_STRENGTH = 4.0
-_NUM_BINS = 1 << 16
-_LOGIT_RANGE = 20.0
 _GZIP_LEVEL = 3
 _MAX_TAPER = 10.0
 _LEAST_ROW_BYTES = 200  # of 240 or so
@@ -40,15 +37,13 @@ _LEAST_ROW_BYTES = 200  # of 240 or so
 
 @dataclass(frozen=True, kw_only=True)
 class SynthReport:
-    """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, the expected limit of any model."""
+    """Facts about a written log."""
 
     num_rows: int
     like: str
     taper: float
     flat: bool
     num_positives: int
-    bayes_auc: float | None  # None if the labels are all alike
-    bayes_auc_test: float | None  # over the rows that the dlrm split makes the test set
     num_bytes: int
 
 
@@ -90,15 +85,13 @@ def synth(
     _refuse_out(out, rows)
     world = World(law, rows, seed, taper=taper, tied=not flat)
     sample = World(law, _FIT_ROWS, seed, taper=taper, tied=not flat).draw(0, _FIT_ROWS)
-    split = split_rows(rows)
-    whole, test = _Quality(0, rows), _Quality(split.num_train, split.first_validation)
+    num_positives = 0
     sweep(out)
     with replacing(out, "file") as temporary:
         with _opened(temporary, out.suffix == ".gz") as file:
-            for start, samples, logits_M, labels_M in _labelled(world, rows, sample, law):
+            for start, samples, labels_M in _labelled(world, rows, sample, law):
                 file.write(_text(samples, labels_M))
-                for quality in (whole, test):
-                    quality.add(start, logits_M, labels_M)
+                num_positives += int(labels_M.sum())
                 if progress is not None:
                     progress(start + len(labels_M), rows)
         write_sidecar(temporary, out, made)  # before the log has its name: the same command can be given again
@@ -107,17 +100,13 @@ def synth(
         like=like,
         taper=taper,
         flat=flat,
-        num_positives=whole.num_positives,
-        bayes_auc=whole.auc(),
-        bayes_auc_test=test.auc(),
+        num_positives=num_positives,
         num_bytes=out.stat().st_size,
     )
 
 
-def _labelled(
-    world: World, rows: int, sample: Samples, law: Law
-) -> Iterator[tuple[int, Samples, Floats, NDArray[np.bool_]]]:
-    """Yields the rows in chunks: the number of the first row, the samples, their logits and their labels.
+def _labelled(world: World, rows: int, sample: Samples, law: Law) -> Iterator[tuple[int, Samples, NDArray[np.bool_]]]:
+    """Yields the rows in chunks: the number of the first row, the samples and their labels.
 
     In ``sample`` the true probabilities have the law's AUC and, on each day, its click rate.
     """
@@ -128,7 +117,7 @@ def _labelled(
         samples = world.draw(start, num_samples)
         day_M = (samples.time_M * len(intercepts)).astype(np.int64)
         logits_M = strength * samples.score_M + intercepts[day_M]
-        yield start, samples, logits_M, world.label_uniforms(start, num_samples) < 1 / (1 + np.exp(-logits_M))
+        yield start, samples, world.label_uniforms(start, num_samples) < 1 / (1 + np.exp(-logits_M))
 
 
 def _refuse_out(out: Path, rows: int) -> None:
@@ -160,33 +149,6 @@ def _text(samples: Samples, labels: np.ndarray) -> bytes:
         category_values(samples.ids_MF),
         samples.ids_missing_MF,
     )
-
-
-class _Quality:
-    """The AUC of logits against labels in bounded memory, by a histogram of ``_NUM_BINS`` bins; ties count half.
-
-    Only the rows [first, end) count.
-    """
-
-    def __init__(self, first: int, end: int) -> None:
-        self._first, self._end = first, end
-        self._counts = np.zeros((2, _NUM_BINS), dtype=np.int64)
-
-    def add(self, start: int, logits_M: Floats, labels_M: NDArray[np.bool_]) -> None:
-        """Count samples, the first of which is row ``start``."""
-        part = slice(max(self._first - start, 0), max(self._end - start, 0))
-        places = np.clip((logits_M[part] / _LOGIT_RANGE + 1) / 2 * _NUM_BINS, 0, _NUM_BINS - 1).astype(np.int64)
-        for label in (0, 1):
-            self._counts[label] += np.bincount(places[labels_M[part] == label], minlength=_NUM_BINS)
-
-    @property
-    def num_positives(self) -> int:
-        return int(self._counts[1].sum())
-
-    def auc(self) -> float | None:
-        negatives, positives = self._counts.astype(np.float64)
-        pairs = negatives.sum() * positives.sum()
-        return float(positives @ (np.cumsum(negatives) - negatives / 2) / pairs) if pairs else None
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("trace: {law: {model: fixed}}", "", "trace.law.number: expected a value with model fixed, got none"),
         ("trace.law.model: at", "trace.law.hours=[7,x]", "trace.law.hours: [7, \"x\"] is not a list whose items are each a number >= 0 (trace.law.hours=[7,x] on the command line)"),
         ("trace.law.group_sizes: [[1, 2]]", "", "x.yaml:1: trace.law.group_sizes: [[1, 2]] is not a list whose items are each a list of a whole number >= 2 and a number > 0"),
-        ("trace: {law: llama3,\n  path: a.csv}", "", "x.yaml:2: trace.path: expected none with a trace.law (llama3), got a.csv"),
+        ("trace: {law: llama3,\n  path: a.csv}", "", "x.yaml:2: trace.path: expected none with a trace.law (llama3), got a.csv; trace.path= on the command line leaves it out"),
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid`"),
         ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),
         ("grids: [{seed: [0, 1]}]", "", "x.yaml: expected one configuration, got `grids:`; run it by `run.py grid x.yaml`"),

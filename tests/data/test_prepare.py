@@ -22,7 +22,7 @@ import xxhash
 from harness.core.errors import DataError
 from harness.data.delimited import AVAZU
 from harness.data.facts import measure
-from harness.data.leftovers import sweep, temporary_beside
+from harness.data.leftovers import replacing, sweep
 from harness.data.prepare import prepare
 from harness.data.records import (
     META_NAME,
@@ -179,7 +179,8 @@ def test_the_next_command_removes_what_a_killed_one_left(
     other.mkdir()
     for command in (partial(prepare, [source], out), partial(measure, out)):
         caplog.clear()
-        with caplog.at_level("INFO", "harness"), temporary_beside(out, "folder") as written:
+        in_place = pytest.raises(DataError, match="out: cannot be written .* nothing is kept")
+        with caplog.at_level("INFO", "harness"), in_place, replacing(out, "folder") as written:
             command()
             assert written.exists()
         assert _left_over(out.parent) == [other.name, "out"]
