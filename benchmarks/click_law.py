@@ -314,13 +314,16 @@ class _TableJudge:
             return pdtr(high, mean_K) - (pdtr(low - 1, mean_K) if low else 0.0)
 
         end = math.inf if last is None else last
+        mean_K, width_K = chance_K * self._rows, self._width_K
+        kept_K, kept_accesses_K = between(mean_K, first, end), chance_K * between(mean_K, first - 1, end - 1)
+        ids_K, accesses_K = kept_K.copy(), kept_accesses_K.copy()
+        for split, weight in _SPLITS:
+            share_K, part_K = 2 * weight * self._renewed_K, split * mean_K
+            part_accesses_K = split * chance_K * between(part_K, first - 1, end - 1)
+            ids_K += share_K * (between(part_K, first, end) - kept_K / 2)
+            accesses_K += share_K * (part_accesses_K - kept_accesses_K / 2)
         has_missing = first <= self._missing * self._rows <= end
-        ids, accesses = float(has_missing), has_missing * self._missing
-        for split, share_K in [(1.0, 1 - self._renewed_K), *((at, 2 * of * self._renewed_K) for at, of in _SPLITS)]:
-            part_K, num_K = split * chance_K, share_K * self._width_K
-            ids += float(num_K @ between(self._rows * part_K, first, end))
-            accesses += float((num_K * part_K) @ between(self._rows * part_K, first - 1, end - 1))
-        return ids, accesses
+        return float(width_K @ ids_K) + has_missing, float(width_K @ accesses_K) + has_missing * self._missing
 
 
 def _integer_laws(facts: Facts) -> tuple[IntegerLaw, ...]:
@@ -480,13 +483,14 @@ class _EffectJudge:
             ids_FM = np.where(samples.ids_missing_MF, -1, samples.ids_MF).T
             groups = [np.unique(ids_M, return_inverse=True, return_counts=True)[1:] for ids_M in ids_FM]
             self._groups.append([(place_M, counts_N.astype(np.float64)) for place_M, counts_N in groups])
-        spreads = [[part["ctr_sd_between_ids"] for part in own["by_count"][1:]] for own in tables]
-        self._wanted = np.array(spreads, dtype=np.float64)  # NaN where the facts have none
-        self._weight = np.array([[_weight(part, facts) for part in own["by_count"][1:]] for own in tables])
+        of_part = itemgetter("ids", "accesses_frac", "ctr_sd_between_ids")
+        parts_FB3 = np.array([[of_part(part) for part in own["by_count"][1:]] for own in tables], np.float64)
+        num_ids_FB, frac_FB, self._wanted = np.moveaxis(parts_FB3, 2, 0)  # NaN where the facts have no spread
+        self._weight = _weights(num_ids_FB, frac_FB, self._wanted, facts)
         self.large = np.argsort([own["distinct"] for own in tables])[-NUM_LARGE:].tolist()
-        self._num_hottest_F = [own["by_count"][-1]["ids"] for own in tables]
+        self._num_hottest_F = num_ids_FB[:, -1].astype(int)
         self._weight[self.large] = _WEIGHT_OF_LARGE
-        self._hot_F = np.array([sum(part["accesses_frac"] for part in own["by_count"][3:]) for own in tables])
+        self._hot_F = frac_FB[:, 2:].sum(axis=1)
         self._hot_F[self.large] = 0.0  # the facts decide
 
     def residuals(self, log_effects_F: Floats) -> Floats:
@@ -526,14 +530,12 @@ class _EffectJudge:
         return expit(score_M + intercept(score_M, self._positives_frac))
 
 
-def _weight(part: Facts, facts: Facts) -> float:
-    """Weight of a spread: more for more accesses, less the larger its standard error; 0 if it is unknown."""
-    if part["ctr_sd_between_ids"] is None:
-        return 0.0
-    rows, positives_frac = facts["rows"], facts["positives_frac"]
-    error = positives_frac * (1 - positives_frac) * math.sqrt(2 * part["ids"]) / (part["accesses_frac"] * rows)
-    share = math.sqrt(part["accesses_frac"]) * min(1.0, math.sqrt(part["ids"] / 30))
-    return share / (1 + error / (0.04 * max(part["ctr_sd_between_ids"], 0.05)))
+def _weights(num_ids_FB: Floats, frac_FB: Floats, spread_FB: Floats, facts: Facts) -> Floats:
+    """Weights of spreads: more for more accesses, less the larger the standard error; NaN or 0 for unknown ones."""
+    variance = facts["positives_frac"] * (1 - facts["positives_frac"])
+    error_FB = variance * np.sqrt(2 * num_ids_FB) / np.maximum(frac_FB * facts["rows"], 1)
+    share_FB = np.sqrt(frac_FB) * np.minimum(1.0, np.sqrt(num_ids_FB / 30))
+    return share_FB / (1 + error_FB / (0.04 * np.maximum(spread_FB, 0.05)))
 
 
 # --- a log beside the facts -------------------------------------------------------------------------------------------

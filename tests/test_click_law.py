@@ -72,6 +72,7 @@ def test_mutual_information_is_that_of_its_definition() -> None:
     assert np.array_equal(matrix, matrix.T)
 
 
+@pytest.mark.slow
 def test_a_law_fitted_to_a_log_gives_logs_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: facts of a log → law → log: ids and mutual information are those of the first log. A small one, quickly."""
     monkeypatch.setattr(click_law, "_TABLE_ROUNDS", 6)

@@ -104,6 +104,18 @@ def test_samples_do_not_depend_on_how_they_are_cut(kaggle: Law) -> None:
     assert not np.array_equal(whole.ids_MF, World(kaggle, 5_000, 2).draw(0, 1_000).ids_MF)
 
 
+def test_a_larger_log_is_a_sample_of_the_same_law(kaggle: Law) -> None:
+    """Its first 10,000 rows have as many ids as the first 10,000 of a smaller one; more rows have more ids."""
+
+    def num_ids(ids_MF: np.ndarray, rows: int) -> int:
+        return sum(len(np.unique(ids_MF[:rows, table])) for table in LARGE_TABLES)
+
+    few_MF, many_MF = (World(kaggle, rows, 1).draw_ids(0, rows)[0] for rows in (10_000, 100_000))
+    for rows in (1_000, 3_000, 10_000):
+        assert num_ids(many_MF, rows) == pytest.approx(num_ids(few_MF, rows), rel=0.05)
+    assert num_ids(many_MF, 100_000) > 4 * num_ids(many_MF, 10_000), "the tail is not exhausted"
+
+
 def test_new_ids_come_every_day(kaggle: Law) -> None:
     """Of ids above the hot ranks a part is replaced by ids that were never seen before; the hot ones stay."""
     num = 200_000

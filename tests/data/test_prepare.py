@@ -36,9 +36,9 @@ from harness.data.records import (
     write_meta,
 )
 from harness.data.sources import by_numbers
-from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
+from tests.forked import forked
 
 SMALL_CHUNK = 3_000  # bytes: about ten rows
 
@@ -171,15 +171,15 @@ def test_the_next_command_removes_what_a_killed_one_left(
 ) -> None:
     """It is named with its size. What a process still writes, or another target's, stays."""
     source, out = _write(tmp_path / "a", to_text(rows)), tmp_path / "data" / "out"
-    process = fork_server().fork(killed_in_preparation, source, out)
-    process.join()
+    _, status = os.waitpid(forked(partial(killed_in_preparation, source, out)), 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
     (left,) = out.parent.glob(".*.tmp")
     shutil.copytree(left, tmp_path / "kept")
     other = out.with_name(".outer.1-ab.tmp")
     other.mkdir()
     for command in (partial(prepare, [source], out), partial(measure, out)):
         caplog.clear()
-        in_place = pytest.raises(DataError, match="out: cannot be written .* nothing is kept")
+        in_place = pytest.raises(DataError, match=r"out: cannot be written .* nothing is kept")
         with caplog.at_level("INFO", "harness"), in_place, replacing(out, "folder") as written:
             command()
             assert written.exists()
@@ -307,18 +307,19 @@ def test_the_space_is_checked_before_a_row_is_packed(
     The estimate is within 2 %, packed or not, if later rows are as long as the first ones.
     """
     sources = [
-        _write(tmp_path / "a.gz", gzip.compress(to_text(rows) * 30)),
-        _write(tmp_path / "b", to_text(rows[::-1]) * 40),
+        _write(tmp_path / "a.gz", gzip.compress(to_text(rows) * 8)),
+        _write(tmp_path / "b", to_text(rows[::-1]) * 10),
     ]
+    monkeypatch.setattr("harness.data.sources._HEAD_BYTES", 1 << 18)
     with caplog.at_level("INFO", "harness"):
         meta = prepare(sources, tmp_path / "out")
     _, line = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
-    found = re.fullmatch(rf"note: {tmp_path / 'out'}: about ([\d,]+) samples, 0\.01 GB \(.* GB free\)", line)
+    found = re.fullmatch(rf"note: {tmp_path / 'out'}: about ([\d,]+) samples, 0\.00 GB \(.* GB free\)", line)
     assert found is not None
     assert int(found[1].replace(",", "")) == pytest.approx(meta.num_rows, rel=0.02)
-    monkeypatch.setattr("harness.data.prepare.free_bytes", lambda _: 160 * 80_000)
+    monkeypatch.setattr("harness.data.prepare.free_bytes", lambda _: 160 * 16_000)
     error = (
-        rf"^{tmp_path / 'full'}: about [\d,]+ samples, 0\.01 GB, and 0\.01 GB are free; choose a folder on another disk"
+        rf"^{tmp_path / 'full'}: about [\d,]+ samples, 0\.00 GB, and 0\.00 GB are free; choose a folder on another disk"
     )
     with pytest.raises(DataError, match=error):
         prepare(sources, tmp_path / "full", progress=lambda *_: pytest.fail("packed"))

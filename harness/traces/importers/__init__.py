@@ -35,41 +35,14 @@ class Importer:
 
 _OF_ALL = ("format", "merge_h", "licence")  # options
 FORMATS: dict[str, Importer] = {
-    "infinitehbd": Importer(
-        read=infinitehbd.read,
-        has_calendar=False,
-        options=("censored",),
-    ),
-    "lanl": Importer(
-        read=lanl.read,
-        has_calendar=True,
-        options=("system", "censored"),
-    ),
-    "bamboo": Importer(
-        read=spot.read_events,
-        has_calendar=False,
-        options=("by", "censored"),
-    ),
-    "skypilot": Importer(
-        read=spot.read_counts,
-        has_calendar=False,
-    ),
-    "fta": Importer(
-        read=intervals.read_fta,
-        has_calendar=None,
-    ),
-    "slurm": Importer(
-        read=slurm.read,
-        has_calendar=None,
-        options=("unit", "columns", "censored"),
-    ),
-    "intervals": Importer(
-        read=intervals.read_intervals,
-        has_calendar=None,
-        options=("unit", "columns", "censored"),
-    ),
+    "infinitehbd": Importer(read=infinitehbd.read, has_calendar=False, options=("censored",)),
+    "lanl": Importer(read=lanl.read, has_calendar=True, options=("system", "censored")),
+    "bamboo": Importer(read=spot.read_events, has_calendar=False, options=("by", "censored")),
+    "skypilot": Importer(read=spot.read_counts, has_calendar=False),
+    "fta": Importer(read=intervals.read_fta, has_calendar=None),
+    "slurm": Importer(read=slurm.read, has_calendar=None, options=("unit", "columns", "censored")),
+    "intervals": Importer(read=intervals.read_intervals, has_calendar=None, options=("unit", "columns", "censored")),
 }
-
 
 _INFINITEHBD = "Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)"
 _LANL = "released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL"
