@@ -52,18 +52,15 @@ class MapSpec(Parameters):
     nodes: str | None = None
     """A regular expression for whole names of nodes; only these are taken."""
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
-    """Ranks of the job; together they have the failures of all nodes."""
+    """Ranks of the job, among which all nodes are dealt in natural order of their names, with their failures."""
     keep_rate: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
     """Ranks of the job; a failure is kept with probability ranks / nodes, so that a rank fails as often as a node."""
     hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS)] | None = None
     """Hosts of the job instead of ranks (docs/HOSTS.md): each is lost by its first failure, with all its ranks."""
     num_nodes: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = None
     """Nodes that were watched, if the log names only those that failed."""
-    map_: Literal["round-robin", "seeded"] = "round-robin"
-    """Node to rank: in natural order of the nodes' names, or in a random order. The next node after the last rank goes
-        to the first one."""
     seed: int = 0
-    """Seed of the random choices of keep_rate, map=seeded and window=random."""
+    """Seed of the random choices of keep_rate and window=random."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -96,7 +93,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     rules = Counter[str]()
     if spec.keep_rate:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
-    ranks = _ranks_of(nodes, num_ranks, spec)
+    ranks = {node: ps_rank(index % num_ranks) for node, index in nodes.items()}
     length_h = last_h - first_h if spec.stretch_h is None else spec.stretch_h
     if not _LEAST_HOURS <= length_h <= MAX_HOURS:
         raise TraceError(
@@ -221,14 +218,6 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
         (~kept).sum()
     )
     return [outage for outage, is_kept in zip(outages, kept, strict=True) if is_kept]
-
-
-def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
-    """The rank of each node, by ``spec.map_``."""
-    order = np.arange(len(nodes))
-    if spec.map_ == "seeded":
-        order = generator(spec.seed, "trace", "nodes").permutation(len(nodes))
-    return {node: ps_rank(int(order[index]) % num_ranks) for node, index in nodes.items()}
 
 
 def _entries(  # noqa: PLR0917

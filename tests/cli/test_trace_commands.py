@@ -113,7 +113,7 @@ def test_a_log_of_an_operator_is_imported_with_what_it_says(capsys: pytest.Captu
     assert len(told) == 2
     assert "reasons that may be no failures: maintenance 1, owner stop 1; censored=REGEX" in told[0]
     assert "the first 9.23 h of 101 have no record" in told[1]
-    clean = ("censored=owner|maintenance", "merge_h=1", "from=9.2333", "licence=ours")
+    clean = ("censored=owner|maintenance", "merge_h=1", "from=9.2333")
     code, said, notes = trace_command(capsys, *words, *clean)
     assert (code, notes) == (0, "")
     assert "2 that are no failures (censored): maintenance 1, owner stop 1" in said
@@ -124,7 +124,7 @@ def test_a_log_of_an_operator_is_imported_with_what_it_says(capsys: pytest.Captu
     ]
     assert [round(entry.repair_h or 0, 2) for entry in trace.entries] == [6.43, 0, 3.97]
     assert trace.header["censored"] == "maintenance 1, owner stop 1"
-    assert (trace.header["licence"], trace.header["records"]) == ("ours", "kept 3 of 6")
+    assert trace.header["records"] == "kept 3 of 6"
 
 
 @pytest.mark.parametrize("words", ["one.yaml busy.csv", "one.yaml one.yml", "busy.csv busy.csv"])
@@ -157,7 +157,8 @@ def test_help_explains_every_word_and_show_tells_of_a_trace(capsys: pytest.Captu
     assert list((tmp_path / "new").glob("*.svg"))
     with pytest.raises(SystemExit):
         command_line.main(["trace", "import", "--help"])
-    assert "  map=  one of round-robin, seeded (default: round-robin)\n        Node to rank:" in capsys.readouterr().out
+    words = "  unit=  one of ms, s, m, h, d (default: s)\n        For `intervals`, `slurm`: unit of start and end"
+    assert words in capsys.readouterr().out
 
 
 EVERY_KEY = (

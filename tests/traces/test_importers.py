@@ -33,8 +33,7 @@ REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
             {findings.SAME: 4, lanl.DIFFERS: 5, findings.DOWN: 11},
         ),
         ("bamboo", "bamboo/p3-trace.csv", {}, 167, 32, 0.065, {}),
-        ("bamboo", "bamboo/p3-trace.csv", {"by": "instance"}, 167, 177, 0.065, {}),
-        ("bamboo", "bamboo/g4dn-trace.csv", {"by": "instance"}, 74, 79, 0.14, {}),
+        ("bamboo", "bamboo/g4dn-trace.csv", {}, 74, 24, 0.14, {}),
     ],
 )
 def test_logs_of_real_clusters(  # noqa: PLR0917
@@ -47,8 +46,7 @@ def test_logs_of_real_clusters(  # noqa: PLR0917
     assert {**log.dropped, **log.changed} == rules
     gaps = [after.start_h - before.start_h for before, after in itertools.pairwise(log.outages)]
     assert statistics.mean(gaps) == pytest.approx(gap_h, rel=0.05)
-    num_open = sum(outage.end_h is None for outage in log.outages)
-    assert num_open >= num_read if options == {"by": "instance"} else num_open < num_read
+    assert sum(outage.end_h is None for outage in log.outages) < num_read
     assert log.began == ("2001-12-20T00:00:00" if format == "lanl" else None)
     assert log.licence != "not stated"
 
@@ -63,8 +61,7 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
     Nodes that never failed are known where the format tells of them: 8 nodes, four of which failed. Hour 0 is the
     midnight before the first record, with its date, where the log has a calendar.
     """
-    options: dict[str, str] = {"by": "instance"} if format == "bamboo" else {}
-    log = read(tmp_path, format, WRITERS[format](MADE), **options)
+    log = read(tmp_path, format, WRITERS[format](MADE))
     assert minutes(log) == sorted(MADE)
     assert not {**log.dropped, **log.changed}
     assert (log.num_read, log.num_kept, log.format, log.source) == (5, 5, format, f"made.{format}")
@@ -291,12 +288,11 @@ def test_reasons_that_may_be_no_failures_are_named(tmp_path: Path) -> None:
 
 
 def test_a_licence_is_that_of_the_file_and_not_of_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not stated, unless the file is a published one byte for byte, or the reader states it."""
+    """Not stated, unless the file is a published one byte for byte."""
     log = read(tmp_path, "bamboo", "0,add,a\n9,remove,a")
     assert log.licence == "not stated"
     monkeypatch.setitem(harness.traces.importers.LICENCES, log.checksum.removeprefix("sha256:"), "MIT")
     assert read(tmp_path, "bamboo", "0,add,a\n9,remove,a").licence == "MIT"
-    assert read(tmp_path, "bamboo", "0,add,a\n9,remove,a", licence="ours").licence == "ours"
 
 
 OPERATOR = """\

@@ -80,14 +80,6 @@ def test_failures_at_one_instant_stay_together(log: FailureLog) -> None:
     assert "1 failures of a node whose rank dies at that instant already" in together.header.values()
 
 
-def test_a_seeded_mapping_is_balanced_and_hangs_on_the_seed() -> None:
-    """Every rank gets as many nodes as any other, give or take one; another seed deals them otherwise."""
-    everyone = make_log(*((float(k), f"n{k}", None) for k in range(1, 13)))
-    dealt = [[line[1] for line in lines(map_log(everyone, MapSpec(ranks=5, map_="seeded", seed=s)))] for s in (0, 0, 1)]
-    assert dealt[0] == dealt[1] != dealt[2]
-    assert {dealt[0].count(f"ps{k}") for k in range(5)} == {2, 3}
-
-
 def test_keep_rate_keeps_the_rate_of_a_node() -> None:
     """4,000 failures of 400 nodes, thinned to 8 ranks: about 80, ten for each rank as for each node."""
     rng = np.random.default_rng(0)

@@ -33,11 +33,11 @@ class Importer:
     options: tuple[str, ...] = ()
 
 
-_OF_ALL = ("format", "merge_h", "licence")  # options
+_OF_ALL = ("format", "merge_h")  # options
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(read=infinitehbd.read, has_calendar=False, options=("censored",)),
     "lanl": Importer(read=lanl.read, has_calendar=True, options=("system", "censored")),
-    "bamboo": Importer(read=spot.read_events, has_calendar=False, options=("by", "censored")),
+    "bamboo": Importer(read=spot.read_events, has_calendar=False, options=("censored",)),
     "skypilot": Importer(read=spot.read_counts, has_calendar=False),
     "fta": Importer(read=intervals.read_fta, has_calendar=None),
     "slurm": Importer(read=slurm.read, has_calendar=None, options=("unit", "columns", "censored")),
@@ -88,7 +88,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     return FailureLog(
         format=how.format,
         source=path.name,
-        licence=how.licence or LICENCES.get(checksum, "not stated"),
+        licence=LICENCES.get(checksum, "not stated"),
         checksum=f"sha256:{checksum}",
         outages=found.outages(zero_s),
         nodes=tuple(sorted(found.nodes)),

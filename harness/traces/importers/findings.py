@@ -101,15 +101,11 @@ class LogFormat(Parameters):
     """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, slurm or intervals."""
     merge_h: Annotated[float, Field(ge=0)] | None = None
     """Reports of a node within so many hours of its last report, or of that one's end, are one failure."""
-    licence: str = ""
-    """Licence of the log, for the header; without it, that of a published file known byte for byte, or "not stated"."""
     censored: str | None = None
     """For `intervals`, `slurm`, `bamboo`, `lanl`, `infinitehbd`: a regular expression found in reasons that are no
     failures, such as `owner|maintenance`, in any case of letters."""
     system: Annotated[int, Field(ge=0)] | None = None
     """For `lanl`: number of the system whose failures are taken; without it, those of all systems."""
-    by: Literal["slot", "instance"] = "slot"
-    """For `bamboo`: whether a node is a slot of the cluster, or an instance by its name."""
     unit: Literal["ms", "s", "m", "h", "d"] = "s"
     """For `intervals`, `slurm`: unit of start and end that are numbers."""
     columns: str | None = None

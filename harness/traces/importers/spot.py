@@ -24,11 +24,11 @@ class Slots:
     """The slots of a cluster that instances occupy; the outages of a slot are the times in which it is empty.
 
     A job sees slots, not instances: a preempted instance is replaced by one of another name. A new instance takes the
-    slot that has been empty for longest, or a new slot. With ``is_named`` every instance has a slot of its own name.
+    slot that has been empty for longest, or a new slot.
     """
 
-    def __init__(self, found: Findings, *, is_named: bool = False) -> None:
-        self._found, self._is_named = found, is_named
+    def __init__(self, found: Findings) -> None:
+        self._found = found
         self._empty: deque[str] = deque()
         self._open: dict[str, Failure] = {}
         self.slot_of: dict[str, str] = {}
@@ -36,9 +36,7 @@ class Slots:
 
     def enter(self, instance: str, time_s: float | None) -> None:
         """Record that ``instance`` arrived at ``time_s``; None: before the log began."""
-        slot = instance
-        if not self._is_named:
-            slot = self._empty.popleft() if self._empty else f"slot{len(self.slot_of)}"
+        slot = self._empty.popleft() if self._empty else f"slot{len(self.slot_of)}"
         self.slot_of[instance] = slot
         self._found.nodes[slot] = None
         if slot in self._open:
@@ -58,13 +56,12 @@ class _Line(Record):
 
 
 def read_events(text: str, found: Findings) -> None:
-    """Read a log of Bamboo: each removal of an instance is a failure.
+    """Read a log of Bamboo: each removal of an instance is a failure of its slot, until another instance takes it.
 
-    With ``by=slot`` a node is a slot of the cluster, down until another instance takes it; with ``by=instance`` it is
-    the instance. An instance that is removed without having been added was there when the log began. A fourth field is
-    the reason of a removal.
+    An instance that is removed without having been added was there when the log began. A fourth field is the reason of
+    a removal.
     """
-    slots = Slots(found, is_named=found.how.by == "instance")
+    slots = Slots(found)
     events = [*found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)])]
     first: dict[str, str] = {}
     for _, _, line in events:
