@@ -160,9 +160,6 @@ def _pack(
     return meta
 
 
-_Sizes = tuple[int, ...] | None
-
-
 def _check(
     sources: Sequence[Path],
     categories: Categories,
@@ -203,7 +200,7 @@ class _Packer:
         columns: Schema | None,
         categories: Categories,
         max_ind_range: int | None,
-        sizes: _Sizes,
+        sizes: tuple[int, ...] | None,
         held_out: HeldOut | None,
     ) -> None:
         self.num_rows = 0

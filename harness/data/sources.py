@@ -1,7 +1,6 @@
 """Reader of click logs, plain or gzip, which hashes a file and cuts it into whole lines; sidecars of synthetic logs."""
 
 import gzip
-import os
 import re
 import shlex
 import zlib
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
+from harness.data.leftovers import replacing
 from harness.data.records import Source, Synthetic
 
 Progress = Callable[[int, int], None]
@@ -202,14 +202,8 @@ def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
     """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError if that or the disk fails."""
     source = SourceReader(content, lambda _: None).whole()
     sidecar = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
-    path = log.with_name(log.name + SUFFIX)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(log.with_name(log.name + SUFFIX), "file") as temporary:  # another process may make the same log
         temporary.write_text(sidecar.model_dump_json(indent=1) + "\n")
-        temporary.replace(path)  # whole at any time: another process may make the same log
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def read_sidecar(log: Path, source: Source) -> Synthetic | None:
