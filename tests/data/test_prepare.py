@@ -413,32 +413,6 @@ def test_a_file_that_is_no_text_is_refused_by_its_kind(tmp_path: Path, rows: lis
     assert _left_over(tmp_path) == [source.name, "good"]
 
 
-COLUMNS: list[tuple[Schema | None, bytes, str]] = [
-    (None, b"1\t" * 38 + b"1\n", "39 columns, expected 40 .*; rows without labels, as in a test file, cannot be"),
-    (None, b"1," * 39 + b"1\n", "1 columns, expected 40 .*; --format csv --schema FILE.yaml reads other columns, sep"),
-    (
-        None,
-        b"label" + b"\tI1" * 39 + b"\n",
-        "label: bad label 'label', expected 0 or 1; --format csv --schema FILE.yaml",
-    ),
-    (AVAZU, b"click," + ",".join(AVAZU.categories).replace("device_ip,", "").encode(), "a header .*; --format csv"),
-    (AVAZU, ",".join(AVAZU.categories).encode(), "a header with the column click, .*; rows without labels"),
-    (Schema(label="y", categories=("a", "b")), b"a,b\n1,2\n", "a header with the column y, .*; rows without labels"),
-    (Schema(label="y", categories=("a", "b")), b"y\ta\tb\n", r".*; is the separator '\\t'\?"),
-    (Schema(label="2", categories=("1",), header=False), b"a;1\n", "1 columns, .*; is the separator ';'"),
-    (Schema(label="2", categories=("1",), header=False), b"a,y\n", r"column 2: bad label .*\(header: true\)\?"),
-]
-
-
-@pytest.mark.parametrize(("columns", "text", "message"), COLUMNS)
-def test_other_columns_are_known_by_the_first_line(
-    tmp_path: Path, columns: Schema | None, text: bytes, message: str
-) -> None:
-    """Law: a log without labels, with other columns, another separator or a header is told what to do."""
-    with pytest.raises(DataError, match=f"^{tmp_path / 'a'}:1: (expected )?{message}"):
-        prepare([_write(tmp_path / "a", text)], tmp_path / "out", columns=columns)
-
-
 def test_a_crash_at_any_call_leaves_whole_data_or_none(tmp_path: Path, rows: list[Row]) -> None:
     """Law: wherever a process or the power ends, the folder is whole or is not there; once it is made, it stays."""
     root, left = tmp_path / "disk", tmp_path / "left"

@@ -412,16 +412,13 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("log", {"format": "fta", "unit": "s"}, "format=fta: expected one of its options (none), got unit"),
         ("log", {"format": "lanl", "system": 2}, "FOLDER/log: system: expected one of '20', got 2"),
-        ("log", {"format": "nagios"}, f"format: expected one of {', '.join(FORMATS)}, got 'nagios'"),
         ("log", {"format": "fta", "censored": "a"}, "format=fta: expected one of its options (none), got censored"),
         ("log", {"format": "lanl", "censored": "("}, "censored: expected a regular expression, got '(': missing"),
         (
             *("log", {"format": "lanl", "censored": "zz"}),
             "FOLDER/log: censored: expected a pattern found in a reason (CPU), got 'zz'",
         ),
-        ("none", {"format": "lanl"}, "FOLDER/none: expected a log of failures, got no such file"),
         ("", {"format": "lanl"}, "FOLDER: expected a log of failures, got a folder or device"),
     ],
 )

@@ -113,14 +113,9 @@ def test_nodes_are_hosts_that_are_lost_once(log: FailureLog) -> None:
     [
         ({"from_": 50.0, "to": 20.0}, "from, to: expected ascending hours from 0 to 100 (made.csv), got 50 to 20"),
         ({"to": "0.001"}, "length_h: expected a trace of 0.01 to 1e+09 hours, got 0.001; stretch_h scales it"),
-        ({"window": "densest"}, "window=densest: expected length_h=HOURS without from and to, got other words"),
-        ({"window": "densest", "length_h": 500}, "length_h: expected 0.001 to 100 hours, the length of made.csv"),
         ({"nodes": "m.*"}, "nodes: expected a pattern that matches a node of made.csv"),
         ({"nodes": "("}, "nodes: expected a regular expression, got '('"),
-        ({"hosts": 3, "ranks": 3}, "hosts: expected neither ranks nor keep_rate"),
-        ({"ranks": 3, "keep_rate": 4}, "keep_rate, ranks: expected one number of ranks, got 4 and 3"),
         ({"keep_rate": 20}, "keep_rate: expected at least 1 node per rank, got 0.6; lower it"),
-        ({"num_nodes": 3}, "num_nodes: expected at least the 12 that the log names, got 3"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(log: FailureLog, words: dict[str, Any], message: str) -> None:
