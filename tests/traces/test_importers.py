@@ -81,18 +81,24 @@ def test_counts_are_read(tmp_path: Path, *, with_prices: bool) -> None:
     assert (log.num_read, round(log.length_h * 60)) == (5, 1599)
 
 
-def test_who_goes_where_nobody_has_a_name(tmp_path: Path) -> None:
-    """The instance that came first goes first, and a newcomer takes the slot that has been empty for the longest."""
-    log = read(tmp_path, "skypilot", '{"metadata": {"gap_seconds": 3600}, "data": [3, 1, 2, 3, 2]}')
-    found = [(outage.start_h, outage.node, outage.end_h) for outage in log.outages]
-    assert found == [(1, "slot0", 2), (1, "slot1", 3), (4, "slot2", None)]
+@pytest.mark.parametrize(
+    ("format", "text", "found"),
+    [
+        (
+            *("skypilot", '{"metadata": {"gap_seconds": 3600}, "data": [3, 1, 2, 3, 2]}'),
+            [(1, "slot0", 2), (1, "slot1", 3), (4, "slot2", None)],
+        ),
+        ("bamboo", "3600000,remove,a\n7200000,remove,b\n10800000,add,c", [(1, "slot0", 3), (2, "slot1", None)]),
+    ],
+)
+def test_instances_take_slots(tmp_path: Path, format: str, text: str, found: list[tuple[float, str, Any]]) -> None:
+    """A newcomer takes the slot that has been empty for the longest; without names, who came first goes first.
 
-
-def test_who_was_there_when_the_log_began_has_a_slot_from_then_on(tmp_path: Path) -> None:
-    """Two instances that are removed without having been added are two slots, and not one that fails twice."""
-    log = read(tmp_path, "bamboo", "3600000,remove,a\n7200000,remove,b\n10800000,add,c")
-    found = [(outage.start_h, outage.node, outage.end_h) for outage in log.outages]
-    assert (found, log.nodes) == ([(1, "slot0", 3), (2, "slot1", None)], ("slot0", "slot1"))
+    Two instances that are removed without having been added are two slots, and not one that fails twice.
+    """
+    log = read(tmp_path, format, text)
+    assert [(outage.start_h, outage.node, outage.end_h) for outage in log.outages] == found
+    assert log.nodes == tuple(dict.fromkeys(slot for _, slot, _ in found))
 
 
 @pytest.mark.parametrize(("unit", "per_minute"), [("ms", 60_000), ("s", 60), ("m", 1), ("h", 1 / 60), ("d", 1 / 1440)])
