@@ -3,21 +3,19 @@
 Printed text may come from a file. Its control characters are escaped, since a terminal would obey them.
 """
 
-import dataclasses
 import io
 import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import TextIO
 
-from rich.box import SIMPLE
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from harness.cli import as_typed
@@ -149,40 +147,3 @@ def print_error(kind: str, message: str) -> None:
 def stderr_console() -> tuple[Console, bool]:
     """A rich console on stderr, and whether stderr is a terminal."""
     return Console(file=sys.stderr, highlight=False, emoji=False), sys.stderr.isatty()
-
-
-def show_values(record: Any) -> None:
-    """Write a dataclass to stdout: a line for each value, a table for each list of dataclasses.
-
-    Fields named ``*_share`` and ``*_frac`` are shown in percent; a field that is itself a dataclass is left out.
-    """
-    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    values = {name: value for name, value in values.items() if not dataclasses.is_dataclass(value)}
-    tables: list[Table] = []
-    for name, value in values.items():
-        if isinstance(value, tuple | list) and value and dataclasses.is_dataclass(value[0]):
-            columns = [field.name for field in dataclasses.fields(value[0])]
-            table = Table(*(Column(column, justify="right") for column in columns), title=name, box=SIMPLE)
-            for row in value:
-                table.add_row(*(_value(column, getattr(row, column)) for column in columns))
-            tables.append(table)
-        else:
-            say(f"{name:<{max(map(len, values))}}  {_value(name, value)}")
-    for table in tables:
-        show(table)
-
-
-def _value(name: str, value: Any) -> str:
-    match value:
-        case None:
-            return "unknown"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.2%}" if name.endswith(("_frac", "_share")) else f"{value:.4f}"
-        case int():
-            return f"{value:,}"
-        case tuple() | list():
-            return " ".join(_value(name, item) for item in value)
-        case _:
-            return str(value)

@@ -71,8 +71,8 @@ def synth(options: argparse.Namespace) -> None:
 
     given = {name: value for name in ("like", "taper") if (value := getattr(options, name)) is not None}
     with amount_progress("synth") as progress:
-        report = synth_data(options.rows, options.out, seed=options.seed, flat=options.flat, progress=progress, **given)
-    console.show_values(report)
+        num = synth_data(options.rows, options.out, seed=options.seed, flat=options.flat, progress=progress, **given)
+    console.say(f"{options.out}: {options.rows:,} samples, {num:,} positive")
 
 
 def info(options: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ import gzip
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
@@ -35,18 +34,6 @@ _MAX_TAPER = 10.0
 _LEAST_ROW_BYTES = 200  # of 240 or so
 
 
-@dataclass(frozen=True, kw_only=True)
-class SynthReport:
-    """Facts about a written log."""
-
-    num_rows: int
-    like: str
-    taper: float
-    flat: bool
-    num_positives: int
-    num_bytes: int
-
-
 def synth(
     rows: int,
     out: Path,
@@ -56,11 +43,11 @@ def synth(
     taper: float = 0.0,
     flat: bool = False,
     progress: Progress | None = None,
-) -> SynthReport:
+) -> int:
     """Write ``rows`` rows to the new file ``out``, gzipped if its name ends in ``.gz``, and its sidecar beside it.
 
-    The bytes (before gzip) are a function of (rows, seed, law, taper, flat). Memory: a chunk of rows, and about 300 kB
-    a table.
+    Returns the number of positive rows. The bytes (before gzip) are a function of (rows, seed, law, taper, flat).
+    Memory: a chunk of rows, and about 300 kB a table.
 
     Args:
         like: the name of a law, or the path of its file.
@@ -95,14 +82,7 @@ def synth(
                 if progress is not None:
                     progress(start + len(labels_M), rows)
         write_sidecar(temporary, out, made)  # before the log has its name: the same command can be given again
-    return SynthReport(
-        num_rows=rows,
-        like=like,
-        taper=taper,
-        flat=flat,
-        num_positives=num_positives,
-        num_bytes=out.stat().st_size,
-    )
+    return num_positives
 
 
 def _labelled(world: World, rows: int, sample: Samples, law: Law) -> Iterator[tuple[int, Samples, NDArray[np.bool_]]]:
