@@ -11,26 +11,26 @@ from harness.traces.draw import draw
 from harness.traces.importers import doubts as log_doubts
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat, counted
-from harness.traces.importers.words import Parameters, explained, read_words
+from harness.traces.importers.words import explained, read_words
 from harness.traces.learn import doubts
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.trace import Trace, read_trace, to_text
 
-_WORDS: tuple[type[Parameters], ...] = (LogFormat, MapSpec)
+
+class _Import(MapSpec, LogFormat):
+    """The words of `trace import`."""
 
 
 def words_of_import() -> str:
     """The help text about the ``key=value`` words of `trace import`."""
-    return "\n".join(line for model in _WORDS for line in explained(model))
+    return "\n".join(explained(_Import))
 
 
 def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
-    how, spec = read_words(_WORDS, options.words)
-    assert isinstance(how, LogFormat)
-    assert isinstance(spec, MapSpec)
-    log = read_log(options.file, how)
+    spec = read_words(_Import, options.words)
+    log = read_log(options.file, spec)
     trace = map_log(log, spec)
     _show_import(log, trace)
     for doubt in log_doubts(log, is_from_start=spec.from_ is None and spec.window is None):

@@ -281,10 +281,6 @@ class Numbering:
         self.num_ids = 0
         self._words_S, self._ids_S = np.zeros(_FIRST_CAPACITY, np.uint64), np.zeros(_FIRST_CAPACITY, np.int32)
 
-    @property
-    def num_bytes(self) -> int:
-        return self._words_S.nbytes + self._ids_S.nbytes
-
     def ids(self, words_N: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The ids of ``words_N``; new words are numbered in this order. At most 2**31 - 1 distinct words."""
         words, ids_N, done = np.ascontiguousarray(words_N), np.empty(len(words_N), np.int32), 0

@@ -72,7 +72,7 @@ def read_log(path: Path, how: LogFormat) -> FailureLog:
     importer = FORMATS.get(how.format)
     if importer is None:
         raise TraceError(f"format: expected one of {', '.join(FORMATS)}, got {how.format!r}")
-    if others := how.model_fields_set - {*_OF_ALL, *importer.options}:
+    if others := how.model_fields_set & LogFormat.model_fields.keys() - {*_OF_ALL, *importer.options}:
         accepted = ", ".join(importer.options) or "none"
         raise TraceError(f"format={how.format}: expected one of its options ({accepted}), got {min(others)}")
     text, content = read_utf8(path, "a log of failures")

@@ -6,11 +6,14 @@ key, what was expected, and what was given.
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from harness.config.words import STRICT, Schema, describe, show, suggest
 from harness.core.errors import TraceError
+
+P = TypeVar("P", bound="Parameters")
 
 
 class Parameters(BaseModel):
@@ -19,14 +22,14 @@ class Parameters(BaseModel):
     model_config = STRICT
 
 
-def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list[Parameters]:
-    """The parameters of each of ``models``, whose keys are distinct, by the ``key=value`` words.
+def read_words(model: type[P], words: Sequence[str]) -> P:
+    """The parameters by the ``key=value`` words.
 
     Raises:
         TraceError: one line for each word without ``=``, unknown key, repeated key, or invalid value; or as a validator
             of several parameters.
     """
-    known = {key: name for model in models for key, name in _keys_of(model).items()}
+    known = _keys_of(model)
     given: dict[str, str] = {}
     mistakes: list[str] = []
     for word in words:
@@ -40,15 +43,13 @@ def read_words(models: Sequence[type[Parameters]], words: Sequence[str]) -> list
             mistakes.append(f"{key}: expected one value, got {show(given[known[key]])} and {show(text)}")
         else:
             given[known[key]] = text
-    found: list[Parameters] = []
-    for model in models:
-        values = {name: text for name, text in given.items() if name in model.model_fields}
-        try:
-            found.append(model.model_validate(values))
-        except ValidationError as error:
-            names = dict.fromkeys(str(one["loc"][0]) for one in error.errors())
-            specs = model.model_json_schema()["properties"]
-            mistakes += [f"{_key(name)}: expected {_expected(specs[name])}, got {show(given[name])}" for name in names]
+    try:
+        found = model.model_validate(given)
+    except ValidationError as error:
+        names = dict.fromkeys(str(one["loc"][0]) for one in error.errors())
+        specs = model.model_json_schema()["properties"]
+        mistakes += [f"{_key(name)}: expected {_expected(specs[name])}, got {show(given[name])}" for name in names]
+        raise TraceError("\n".join(mistakes)) from None
     if mistakes:
         raise TraceError("\n".join(mistakes))
     return found
