@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from harness import sources
 from harness.core.errors import ConfigError
@@ -85,23 +85,33 @@ def load(names: Sequence[str]) -> None:
 
     Raises ConfigError for a module that cannot be imported, or if the configuration's models are imported already.
     """
-    from harness.core.choices import CHOICES
-    from harness.core.strategies import OPTIONS, STRATEGIES, name_options
+    from harness.core.strategies import name_options
 
     for name in map(expanded, names):
         if name in LOADED:
             continue
         if _MODELS in sys.modules:
             raise ConfigError(f"plugins: {name}: expected before any configuration is made, got it afterwards")
-        models = {*CHOICES["model"]}
         module = imported(name, "plugins")
-        if _MODELS in sys.modules and (OPTIONS.keys() != STRATEGIES.keys() or CHOICES["model"].keys() != models):
-            what = "strategy" if OPTIONS.keys() != STRATEGIES.keys() else "model"
+        if what := _added_too_late():
             raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a {what}; expected it afterwards")
         LOADED[name] = module
     name_options()
     if LOADED:
         _note_code()
+
+
+def _added_too_late() -> str | None:
+    """What was added after the configuration's models were built, if anything: ``strategy`` or ``model``."""
+    from harness.core.choices import CHOICES
+    from harness.core.strategies import OPTIONS, STRATEGIES
+
+    if (config := sys.modules.get(_MODELS)) is None:
+        return None
+    if OPTIONS.keys() != STRATEGIES.keys():
+        return "strategy"
+    known = get_args(get_args(config.ModelChoice)[0])
+    return "model" if {*CHOICES["model"].values()} != {*known} else None
 
 
 def _note_code() -> None:

@@ -12,7 +12,7 @@ from harness.core.strategies import Partial
 from harness.recovery.recoveries import check_declared
 from tests import started
 from tests.analysis.shown import shown
-from tests.extended import examples, imports
+from tests.extended import PLUGINS
 from tests.forked import ran
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ store: {{fsync: false}}
 @pytest.fixture
 def folder(tmp_path: Path, click_data: Path) -> Path:
     """A folder with the plugin, a run and a grid."""
-    (tmp_path / "mine.py").write_text(imports() + examples()["kind of save"])
+    (tmp_path / "mine.py").write_text((PLUGINS / "incremental.py").read_text())
     config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "two_in_56h.csv")
     (tmp_path / "one.yaml").write_text(config)
     (tmp_path / "grid.yaml").write_text(config + "grids:\n- {strategy.name: [none, incremental]}\n")
@@ -70,7 +70,7 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
 @pytest.mark.slow
 def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> None:
     """The file on the command line adds a strategy: a line of the table, beside those of the package."""
-    (folder / "last_hour.py").write_text(imports() + examples()["rows of the last hour"])
+    (folder / "last_hour.py").write_text((PLUGINS / "last_hour.py").read_text())
     asked = ("plugins=[last_hour.py]", "strategy.name=[none,partial,last_hour]")
     code, out, errors = command(folder, "grid", "grid.yaml", *asked)
     assert (code, errors.count("3 cells: 3 run")) == (0, 1), errors
@@ -79,7 +79,7 @@ def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> No
 
 def test_the_schema_has_the_options_of_a_plugin(folder: Path) -> None:
     """As text of a key, and in the JSON schema."""
-    (folder / "last_hour.py").write_text(imports() + examples()["rows of the last hour"])
+    (folder / "last_hour.py").write_text((PLUGINS / "last_hour.py").read_text())
     code, out, _ = command(folder, "schema", "plugins=[last_hour.py]", "strategy.hours")
     assert (code, out.splitlines()[0]) == (0, "strategy.hours of last_hour: a number > 0 (default: 1.0)")
     assert '"hours": {' in command(folder, "schema", "plugins=[last_hour.py]")[1]
@@ -213,6 +213,15 @@ def test_a_plugin_that_does_not_do_as_it_says_is_refused(folder: Path, text: str
     found, _, errors = command(folder, "train", "one.yaml", "strategy.name=odd", "trace.path=one.csv")
     assert found == code
     assert message in errors.splitlines()[-1]
+
+
+def test_a_plugin_with_a_client_may_add_a_model_before_it(folder: Path) -> None:
+    """A client's file imports the configuration, which knows a model that was added before; after it, it is refused."""
+    client, model = ((PLUGINS / name).read_text() for name in ("blocking.py", "logistic.py"))
+    for text, code in ((client, 0), (model + client, 0), (client + model, 2)):
+        (folder / "mine.py").write_text(text)
+        found, out, errors = command(folder, "schema", "cache.mode", "plugins=[mine.py]")
+        assert (found, "blocking" in out, "before it adds a model" in errors) == (code, code == 0, code == 2), errors
 
 
 def test_an_error_in_a_plugin_names_the_line(folder: Path) -> None:
