@@ -1,36 +1,21 @@
 """Runs the examples of docs/EXTENDING.md in a process of its own, whose tables they are entered in.
 
-``check_all`` is the body of tests/test_extending.py. Each ``check_…`` asserts what the page says of an example; runs
+``check_all`` is the body of tests/test_extending.py. Each ``check_…`` asserts what must hold of an example; runs
 go below its folder.
 """
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "EXTENDING.md"
-
-
-def _blocks() -> dict[str, str]:
-    """The code of the page by its first comment."""
-    blocks = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return dict(blocks)
-
-
-def examples() -> dict[str, str]:
-    """The examples of the page by their first comment."""
-    return {title: code for title, code in _blocks().items() if not title.startswith("imports") and ".py" not in title}
-
-
-def imports(*, of_client: bool = False) -> str:
-    """What a file with any of the examples but the client imports, or what one with the client does besides."""
-    return _blocks()["imports"] + (_blocks()["imports of a client"] if of_client else "")
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "experiments" / "plugins"
+"""The examples of docs/EXTENDING.md."""
 
 
 def load_strategies() -> None:
@@ -38,12 +23,8 @@ def load_strategies() -> None:
     from harness.core import strategies
 
     known = set(strategies.STRATEGIES)
-    for title in (
-        *("strategy", "rows of the last hour", "kind of save", "kind of recovery", "model"),
-        "store",  # whose class ranks import by its name
-    ):
-        module = sys.modules[title] = ModuleType(title)  # ranks import functions of requests by its name
-        exec(imports() + examples()[title], vars(module))
+    for name in ("last_hour", "incremental", "from_means", "logistic", "bucket"):
+        import_module(name)  # ranks import functions of requests, and the store's class, by its name
     assert "harness.config.model" not in sys.modules
     assert strategies.STRATEGIES.keys() - known
     strategies.name_options()
@@ -56,9 +37,10 @@ def facts(events: list[Any]) -> list[dict[str, Any]]:
 
 def load_examples() -> None:
     """Run all examples, then start the fork server, so that processes of ranks have the tables as they are now."""
+    sys.path.insert(0, str(PLUGINS))
     load_strategies()
-    titles = ("fault", "optimizer", "embedding client", "importer")
-    exec(imports(of_client=True) + "".join(examples()[title] for title in titles), {})
+    for name in ("torn", "clipped_sgd", "blocking", "semicolons"):
+        import_module(name)
     from harness.processes.spawn import fork_own_server
     from harness.run import assemble
 
@@ -106,21 +88,6 @@ def refusal(kind: type[Exception], act: Callable[[], object]) -> str:
     except kind as error:
         return str(error)
     raise AssertionError(f"no {kind.__name__}")
-
-
-def check_strategy(runs: Runs, digests: dict[str, str]) -> None:
-    """Saves lie two of 56 hours apart, full recovery ends bit-equal to no failure, and a wrong option is refused."""
-    from harness.core.events import Saved
-
-    events = runs.run("hours", {"name": "every_hours", "hours": 2})
-    period = round(1024 * 2 / 56)
-    expected = [-(-k * period // 4) * 4 for k in range(1, 1024) if -(-k * period // 4) * 4 < 1024]
-    assert sorted({event.samples for event in events if isinstance(event, Saved) and event.charged}) == expected
-    assert events[-1].digests == digests
-    given = runs.run("given", {"name": "every_hours", "interval_samples": 100})
-    saved = [event.samples for event in given if isinstance(event, Saved) and event.charged]
-    assert saved[:2] == [100, 200], "an option that is inherited counts"
-    assert "hours" in refusal(ValueError, lambda: runs.config(strategy={"name": "every_hours", "hours": 0}))
 
 
 def check_rows_of_the_last_hour(runs: Runs) -> None:
@@ -256,7 +223,7 @@ def check_kind_of_recovery(runs: Runs) -> None:
         assert math.isclose(getattr(finished, name), getattr(outcome, name), rel_tol=1e-6), name
     del RECOVERIES["means"]  # a record needs no plug-in
     assert analysis.check(local, read_config(runs.out / "means-local")) == []
-    module = sys.modules["kind of recovery"]
+    module = sys.modules["from_means"]
     shards = [Shard(Placement("row", (30, 2), 3), k, dim=4, seed=1, counts_updates=True) for k in range(3)]
     for shard in shards:
         shard.initialise(applied_step=0)
@@ -281,12 +248,11 @@ def check_importer(runs: Runs) -> None:
 
 
 def check_all(config_text: str, out: Path) -> None:
-    """Every example does what the page says, in a run of the configuration ``config_text`` (JSON) or without one."""
+    """Every example does what it should, in a run of the configuration ``config_text`` (JSON) or without one."""
     load_examples()
     runs = Runs(json.loads(config_text), out)
     digests = runs.run("none", {"name": "none"})[-1].digests
     partial_run = runs.run("partial", {"name": "partial", "interval_samples": 100})
-    check_strategy(runs, digests)
     check_rows_of_the_last_hour(runs)
     check_kind_of_save(runs, partial_run)
     check_store(runs)

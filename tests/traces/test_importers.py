@@ -39,7 +39,7 @@ REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 def test_logs_of_real_clusters(  # noqa: PLR0917
     format: str, name: str, options: dict[str, Any], num_read: int, num_nodes: int, gap_h: float, rules: dict[str, int]
 ) -> None:
-    """Records, nodes, hours between failures and the records of each rule are those of docs/TRACES.md."""
+    """Records, nodes, hours between failures and the records of each rule, of the logs as they are published."""
     log = read_log(REAL / name, LogFormat(format=format, **options))
     assert (log.num_read, len(log.nodes)) == (num_read, num_nodes)
     assert log.num_kept == len(log.outages) == num_read - rules.get(findings.SAME, 0)
