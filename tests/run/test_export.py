@@ -2,6 +2,7 @@
 
 import csv
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -61,19 +62,12 @@ def test_predictions_have_the_auc_of_the_record(config: Config, tmp_path: Path, 
     assert {np.load(folder / name).shape[1] for name in about["tables"]} == {width}
 
 
-def test_the_forward_pass_of_the_guide_gives_the_predictions(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: the code as it stands on the page, with plain torch, equals predictions.csv but for rounding."""
+def test_the_forward_pass_of_the_guide_gives_the_predictions(config: Config, tmp_path: Path) -> None:
+    """Law: docs/forward.py, with plain torch, equals predictions.csv but for rounding."""
     folder, _ = exported(config, tmp_path)
-    (tmp_path / "runs").mkdir()
-    folder.rename(tmp_path / "runs/one-export")
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/GUIDE.md").read_text(encoding="utf-8")
-    names: dict[str, torch.Tensor] = {}
-    exec(page.partition("### The trained model")[2].partition("```python\n")[2].partition("```")[0], names)
-    _, expected = predictions(tmp_path / "runs/one-export")
-    torch.testing.assert_close(names["probabilities"].double(), expected, rtol=1e-5, atol=1e-7)
+    _, expected = predictions(folder)
+    probabilities = runpy.run_path(str(ROOT / "docs" / "forward.py"))["probabilities"](folder)
+    torch.testing.assert_close(probabilities.double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_a_model_of_another_run_is_refused(config: Config, tmp_path: Path) -> None:
