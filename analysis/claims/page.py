@@ -52,6 +52,12 @@ _SAID = (
     Heading("here, or why it is not judged", is_text=True),
 )
 
+_CONTENT = (
+    Heading("part", is_text=True),
+    Heading("claim", is_text=True),
+    Heading("verdict", is_text=True),
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -149,25 +155,24 @@ def markdown(found: Sequence[Finding], machine: str, folder: str) -> str:
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", _filled(written), ""]
     if rows := said(found):
         lines += [markdown_table(_SAID, rows)]
-    for heading, own in _parts(found):
-        lines += [f"* {heading}"]
-        for each in own:
-            entry = f"    * [{each.claim.section.title}](#{each.claim.name}): {_summary(each)}"
-            lines += textwrap.wrap(
-                entry, 120, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
-            )
+    content = [(part, _link(each), _summary(each)) for part, own in _parts(found) for each in own]
+    lines += [markdown_table(_CONTENT, content).rstrip()]
     for each in found:
         name, section = each.claim.name, each.claim.section
         lines += ["", f'## <a id="{name}"></a>{section.title}', ""]
         head = f"Claim `{name}`: {each.verdict}. `{each.claim.command}`. Source: {section.source}. {section.note}"
-        lines += [_filled(head.strip()), ""]
-        lines += [f"Measured: {each.machine}.", ""] if each.machine else []
+        measured = f" Measured: {each.machine}." if each.machine else ""
+        lines += [_filled(head.strip() + measured), ""]
         headings = _headings(each.rows)
         rows = (_cells(row)[: len(headings)] for row in each.rows)
         lines += [markdown_table(headings, rows).rstrip()] if each.rows else ["Not run here."]
         if each.figure is not None:
             lines += ["", f"![{section.title}]({folder}/{name}.svg)", "", _filled(f"*{each.caption}*")]
     return "\n".join(lines) + "\n"
+
+
+def _link(found: Finding) -> str:
+    return f"[{found.claim.section.title}](#{found.claim.name})"
 
 
 def _filled(text: str) -> str:

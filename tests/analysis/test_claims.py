@@ -235,7 +235,7 @@ def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     found = [Finding(find(name), rows.get(name, [])) for name in names()]
     text, page = markdown(found, "a machine", "figures"), html(found, "a machine")
     for part in PARTS:
-        assert f"* {part}\n" in text
+        assert f"\n| {part} | [" in text
     for each in found:
         assert f"</a>{each.claim.section.title}\n" in text
         assert f"run.py reproduce {each.claim.name}" in text
