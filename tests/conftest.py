@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import harness  # noqa: F401 - bounds how long threads of OpenMP spin, before a test imports torch
+
+settings.register_profile(
+    "test", derandomize=True, max_examples=20, deadline=None, database=None, suppress_health_check=[*HealthCheck]
+)
+settings.register_profile("soak", settings.get_profile("test"), derandomize=False, max_examples=3000)
+settings.load_profile("test")  # `pytest --hypothesis-profile=soak` takes the other
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin for 0.1 s after each product of numpy
 
@@ -32,7 +39,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 _FIRST = {
-    *("test_extending.py", "test_plugins.py", "test_verify.py", "test_worlds.py"),
+    *("test_equivalence.py", "test_plugins.py", "test_trainers.py", "test_verify.py", "test_worlds.py"),
     *("test_faults.py", "test_hosts.py"),  # which wait for deadlines
 }
 

@@ -1,16 +1,15 @@
-"""Damages of the bytes of a file, for fuzzers: what disks, editors and hands do to them."""
+"""Damages of the bytes of a file: what disks, editors and hands do to them."""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
-import numpy as np
+from hypothesis import strategies as st
 
-Rng = np.random.Generator
-Mutation = Callable[[bytes, Rng], bytes]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-_NUMBER = re.compile(rb"[0-9]+(\.[0-9]+)?")
 TOKENS = (
     b"", b"-1", b"0", b"1", b"1e999", b"1e308", b"-1e308", b"9" * 20, b"9" * 400, b"9" * 5000, b"NaN", b"Infinity",
     b"nan", b"null", b"true", b'"x"', b"1_0", b"0x10", b"\xd9\xa1", b"13/32/2001 25:61", b"1/1/9999 1:00",
@@ -19,96 +18,81 @@ TOKENS = (
     b"!!float x", b"!!bool maybe", b"!!timestamp x", b"!!binary x", b"!!set {x}", b"!x y", b"&a [*a]", b"{a: 1}",
     b"<<: *x", b"[1, 2]", b"- 1", b"|", b">", b"?", b"#", b"~",
 )  # fmt: skip
+"""What may stand in place of a number."""
+
+OTHERS = (b"", b"\n", b"[]", b"{}", b"null", b"3", b'"', b"[" * 99_999)
+"""Files that are not this file at all."""
+
+RECODED: tuple[Callable[[str], bytes], ...] = (
+    *(lambda text, name=name: text.encode(name) for name in ("utf-16", "utf-32", "utf-8-sig", "utf-7")),
+    lambda text: text.replace("\n", "\r\n").encode(),
+    lambda text: text.replace("\n", "\r").encode(),
+    lambda text: text.replace("n", "é").encode("latin-1", "replace"),
+)
+"""Other encodings, other line ends."""
 
 
-def flip_bytes(content: bytes, rng: Rng) -> bytes:
-    """A few bits."""
+def _flip_bits(draw: Draw, content: bytes) -> bytes:
     damaged = bytearray(content)
-    for _ in range(rng.integers(1, 6)):
-        damaged[rng.integers(len(damaged))] ^= 1 << int(rng.integers(8))
+    for place in draw(st.lists(st.integers(0, 8 * len(content) - 1), min_size=1, max_size=5)):
+        damaged[place // 8] ^= 1 << place % 8
     return bytes(damaged)
 
 
-def cut(content: bytes, rng: Rng) -> bytes:
+def _cut(draw: Draw, content: bytes) -> bytes:
     """The file ends, or begins, somewhere in the middle."""
-    where = int(rng.integers(len(content)))
-    return content[:where] if rng.random() < 0.7 else content[where:]
+    where = draw(st.integers(0, len(content) - 1))
+    return content[:where] if draw(st.booleans()) else content[where:]
 
 
-def cut_lines(content: bytes, rng: Rng) -> bytes:
-    """Some lines are missing."""
-    lines = content.splitlines(keepends=True)
-    return b"".join(line for line in lines if rng.random() > 0.2)
-
-
-def mix_lines(content: bytes, rng: Rng) -> bytes:
-    """Lines or records out of order, some twice."""
-    with suppress(ValueError, RecursionError):
-        log = json.loads(content)
-        if isinstance(log, list) and log:
-            return json.dumps([log[number] for number in rng.integers(len(log), size=len(log))]).encode()
-    lines = content.splitlines(keepends=True)
-    return b"".join(lines[number] for number in rng.integers(len(lines), size=len(lines)))
-
-
-def swap_columns(content: bytes, rng: Rng) -> bytes:
-    """Of one line or of all."""
-    separator = b"\t" if b"\t" in content else b","
-    lines = content.split(b"\n")
-    one = int(rng.integers(len(lines))) if rng.random() < 0.5 else None
-    for number, line in enumerate(lines):
-        fields = line.split(separator)
-        if len(fields) > 1 and one in (None, number):
-            first, second = rng.choice(len(fields), 2, replace=False)
-            fields[first], fields[second] = fields[second], fields[first]
-            lines[number] = separator.join(fields)
-    return b"\n".join(lines)
-
-
-def put_token(content: bytes, rng: Rng) -> bytes:
-    """In place of a number."""
-    found = list(_NUMBER.finditer(content))
-    if not found:
+def _put_number(draw: Draw, content: bytes) -> bytes:
+    """Another number, or something else, in place of a number."""
+    if not (found := [*re.finditer(rb"[0-9]+(\.[0-9]+)?", content)]):
         return content
-    match = found[rng.integers(len(found))]
-    return content[: match.start()] + TOKENS[rng.integers(len(TOKENS))] + content[match.end() :]
+    match = found[draw(st.integers(0, len(found) - 1))]
+    new = draw(st.sampled_from(TOKENS) | st.integers(0, 10 ** min(len(match[0]), 15)).map(lambda n: b"%d" % n))
+    return content[: match.start()] + new + content[match.end() :]
 
 
-def change_digits(content: bytes, rng: Rng) -> bytes:
-    """Numbers that are numbers still."""
-    damaged = bytearray(content)
-    digits = [place for place, byte in enumerate(content) if 48 <= byte < 58]
-    for place in rng.choice(digits, min(len(digits), 4)) if digits else ():
-        damaged[place] = 48 + int(rng.integers(10))
-    return bytes(damaged)
+def _move_lines(draw: Draw, content: bytes) -> bytes:
+    """Some lines, or items of a JSON list, are missing, doubled or at another place."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(items := json.loads(content), list):
+            return json.dumps(_moved(draw, items)).encode()
+    return b"".join(_moved(draw, content.splitlines(keepends=True)))
 
 
-def recode(content: bytes, rng: Rng) -> bytes:
-    """Another encoding or other line ends."""
-    text = content.decode("utf-8", "replace")
-    encodings = ("utf-16", "utf-32", "utf-8-sig", "utf-7")
-    choice = int(rng.integers(len(encodings) + 3))
-    if choice < len(encodings):
-        return text.encode(encodings[choice])
-    ends = text.replace("\n", "\r\n"), text.replace("\n", "\r"), text.replace("n", "é")
-    return ends[choice - len(encodings)].encode("latin-1", "replace")
+def _moved(draw: Draw, items: Sequence[Any]) -> list[Any]:
+    begin, end, to = (draw(st.integers(0, len(items))) for _ in range(3))
+    rest = [*items] if draw(st.booleans()) else [*items[:begin], *items[end:]]
+    return [*rest[:to], *items[begin:end], *rest[to:]] if draw(st.booleans()) else rest
 
 
-def replace_all(content: bytes, rng: Rng) -> bytes:
-    """Not this file at all."""
-    others = b"", b"\n", b"[]", b"{}", b"null", b"3", b'"', b"[" * 99_999, rng.bytes(200)
-    return others[rng.integers(len(others))]
+def _swap_columns(draw: Draw, content: bytes) -> bytes:
+    """Of one line, or of all."""
+    separator = b"\t" if b"\t" in content else b","
+    lines = [line.split(separator) for line in content.split(b"\n")]
+    for fields in lines if draw(st.booleans()) else [lines[draw(st.integers(0, len(lines) - 1))]]:
+        one, other = (draw(st.integers(0, len(fields) - 1)) for _ in range(2))
+        fields[one], fields[other] = fields[other], fields[one]
+    return b"\n".join(map(separator.join, lines))
 
 
-MUTATIONS: tuple[Mutation, ...] = (
-    flip_bytes, cut, cut_lines, mix_lines, swap_columns, put_token, put_token, change_digits, change_digits, recode,
-    replace_all,
-)  # fmt: skip
+def _recode(draw: Draw, content: bytes) -> bytes:
+    return draw(st.sampled_from(RECODED))(content.decode("utf-8", "replace"))
 
 
-def mutate(content: bytes, rng: Rng) -> bytes:
-    """One damage, or two or three."""
-    for _ in range(max(1, int(rng.integers(-2, 4)))):
-        if content:
-            content = MUTATIONS[rng.integers(len(MUTATIONS))](content, rng)
+def _replace(draw: Draw, _: bytes) -> bytes:
+    return draw(st.sampled_from(OTHERS) | st.binary(max_size=200))
+
+
+_DAMAGES = (_put_number, _flip_bits, _move_lines, _swap_columns, _cut, _recode, _replace)
+
+
+@st.composite
+def damaged(draw: Draw, sound: st.SearchStrategy[bytes]) -> bytes:
+    """A sound input after one damage, or two or three."""
+    content = draw(sound)
+    for damage in draw(st.lists(st.sampled_from(_DAMAGES), min_size=1, max_size=3)):
+        content = damage(draw, content) if content else content
     return content

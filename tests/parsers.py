@@ -1,4 +1,4 @@
-"""Every parser of the harness, with sound inputs and what it promises, for fuzzers.
+"""Every parser of the harness, with sound inputs and what it promises.
 
 A parser reads the file at ``path``. What it accepts it can write, and reads what it wrote as the same value.
 """
@@ -6,8 +6,6 @@ A parser reads the file at ``path``. What it accepts it can write, and reads wha
 import json
 import math
 import shutil
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 import analysis
 from analysis.claims.claim import Benchmark
@@ -27,12 +27,12 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import UserError
 from harness.core.resumable import EventsPosition
+from harness.core.seeds import generator
 from harness.data.dataset import Dataset
 from harness.data.delimited import read_schema
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, read_meta, write_meta
 from harness.data.sources import SUFFIX, read_sidecar
-from harness.record.code import current_code
 from harness.record.event_log import EventLog
 from harness.record.recorder import to_line
 from harness.record.rundir import RunDir, read_config, verify
@@ -43,21 +43,21 @@ from harness.traces.importers.findings import LogFormat
 from harness.traces.trace import Trace, read_trace, to_text
 from harness.wandb.facts import facts_of, mark_sent, read_facts, sent_marker
 from harness.wandb.history import History
-from tests.damage import Rng
 from tests.data import logs
-from tests.made_runs import made_config, made_events, write_run
+from tests.made_runs import made_config, write_run
 from tests.store.helpers import rows_of, write_files
 from tests.traces.made_logs import WRITERS, check_clean, made
-
-Read = Callable[[Path], Any]
 
 
 @dataclass(frozen=True)
 class Parser:
-    """``sound``: an input that is accepted. ``read``: reads the file and checks what it promises; raises UserError."""
+    """``sound``: inputs that are accepted. ``read``: reads the file and checks what it promises; raises UserError."""
 
-    sound: Callable[[Rng], bytes]
-    read: Read
+    sound: SearchStrategy[bytes]
+    read: Callable[[Path], Any]
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def same(one: Any, other: Any) -> None:
@@ -81,6 +81,11 @@ def placed(path: Path, name: str, files: Mapping[str, bytes] = MappingProxyType(
     return folder
 
 
+def _contents(pattern: str, *, below: int) -> list[bytes]:
+    """Of the files of the repository that are smaller than ``below`` bytes."""
+    return [path.read_bytes() for path in sorted(ROOT.glob(pattern)) if path.stat().st_size < below]
+
+
 def _made(write: Callable[[Path], object]) -> dict[str, bytes]:
     """The files that ``write`` makes in a folder, by path."""
     with TemporaryDirectory() as name:
@@ -93,28 +98,12 @@ def _made(write: Callable[[Path], object]) -> dict[str, bytes]:
 # --- a run that failed, whose files are not sealed --------------------------------------------------------------------
 
 
-def drawn_config(rng: Rng) -> bytes:
-    """The resolved config of a run."""
-    names = ("none", "full", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_mirror", "buddy")
-    config = made_config(names[rng.integers(len(names))], seed=int(rng.integers(100)))
-    return to_yaml(config.model_dump(mode="json")).encode()
-
-
-@cache
-def _events(seed: int) -> bytes:
-    return "".join(map(to_line, made_events(made_config(seed=seed)))).encode()
-
-
-def _environment(rng: Rng) -> bytes:
-    values: dict[str, Any] = {
-        "num_threads": int(rng.integers(100)),
-        "code": current_code().to_json(),
-        "git": {"commit": "0" * 40, "dirty": False},
-        "data": {"digest": "0" * 16, "num_samples": 14, "synthetic": None},
-        "trace": {"digest": "1" * 16},
-        "load_average": [0.5, 0.25, 0.125],
-    }
-    return json.dumps(values, indent=1).encode()
+_CONFIGS = st.builds(
+    lambda name, seed: to_yaml(made_config(name, seed=seed).model_dump(mode="json")).encode(),
+    st.sampled_from(["none", "full", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_mirror", "buddy"]),
+    st.integers(0, 99),
+)
+"""Resolved configs of runs."""
 
 
 @cache
@@ -169,17 +158,16 @@ def _read_seal(path: Path) -> None:
 # --- resume points ----------------------------------------------------------------------------------------------------
 
 
-def _point(rng: Rng) -> bytes:
-    record = _state()[0]
+def _point() -> bytes:
     point = ResumePoint(
         number=3,
-        step=int(rng.integers(100)),
+        step=30,
         config_hash="0" * 16,
         code="1" * 16,
         store="files",
         events=EventsPosition(num_bytes=100, num_events=3, digest="2" * 32),
         checkpoint=1,
-        files={"ps0": record},
+        files={"ps0": _state()[0]},
         supervisor={"carried_out": [0], "generation": 1},
     )
     return point.to_text().encode()
@@ -241,11 +229,9 @@ def _read_results(path: Path) -> None:
     assert run.machine()
 
 
-ROOT = Path(__file__).resolve().parents[1]
-
 # --- configurations ---------------------------------------------------------------------------------------------------
 
-_EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.stat().st_size < 2000)
+_EXPERIMENTS = _contents("experiments/**/*.yaml", below=2000)
 _OVERRIDES = (
     "strategy.name=cpr_mfu", "strategy.r=0.125", "trainer.batch_size=64", "seed=3", "cluster.num_ps=4", "out=runs/x",
     "trace.law={model: at, hours: [7, 14]}", "cluster.spares=1", "wandb.mode=offline",
@@ -278,18 +264,15 @@ def _base_config() -> bytes:
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
-_TRACES = sorted(path for path in (ROOT / "failure_traces").glob("*.csv") if path.stat().st_size < 4000)
+_TRACES = [
+    b"hour,rank,phase,fault\n1.5,host1,,\n2.5,ps0,save,kill\n3.5,host2,boundary,kill\n4,2,,hang\n",
+    *_contents("failure_traces/*.csv", below=4000),
+]
 _LAWS = (
     *("exponential", "llama3", "{base: spot_p3, mtbf_h: 3}", "{model: fixed, number: 5, within_h: 7.5}"),
     *("{model: at, hours: [7, 14]}", "{model: fit, trace: failure_traces/busy.csv}"),
     "{model: weibull, shape: 0.7, group_probability: 0.5, group_sizes: [[2, 3], [4, 1]]}",
 )
-
-
-def _trace(rng: Rng) -> bytes:
-    if rng.random() < 0.1:
-        return b"hour,rank,phase,fault\n1.5,host1,,\n2.5,ps0,save,kill\n3.5,host2,boundary,kill\n4,2,,hang\n"
-    return _TRACES[rng.integers(len(_TRACES))].read_bytes()
 
 
 def _read_trace(path: Path) -> None:
@@ -328,10 +311,6 @@ _NUM_ROWS = 14
 _LOG = Source(name="log.tsv", num_bytes=14, xxh3="0123456789abcdef")
 
 
-def _rows(rng: Rng) -> bytes:
-    return logs.to_text(logs.random_rows(_NUM_ROWS, int(rng.integers(1000))))
-
-
 def _read_rows(path: Path) -> None:
     out = path.with_name("prepared")
     shutil.rmtree(out, ignore_errors=True)
@@ -357,8 +336,8 @@ def _read_records(path: Path) -> None:
     same(path.read_bytes(), _data()[RECORDS_NAME])
 
 
-def _sidecar(rng: Rng) -> bytes:
-    made_by = Synthetic(rows=14, seed=int(rng.integers(100)), like="kaggle", law="0", taper=0.5, flat=False)
+def _sidecar() -> bytes:
+    made_by = Synthetic(rows=14, seed=3, like="kaggle", law="0", taper=0.5, flat=False)
     values = {"num_bytes": _LOG.num_bytes, "xxh3": _LOG.xxh3, "synthetic": made_by.model_dump()}
     return json.dumps(values, indent=1).encode() + b"\n"
 
@@ -409,76 +388,37 @@ def _read_content(rank: str, path: Path) -> None:
     same(path.read_bytes(), _content(rank))
 
 
+def _log(format: str, seed: int) -> bytes:
+    return WRITERS[format](made(generator(seed, format))).encode()
+
+
+_SEEDS = st.integers(0, 999)
+
 PARSERS: Mapping[str, Parser] = {
-    "configuration": Parser(drawn_config, _read_config),
-    "experiment": Parser(lambda rng: rng.choice(np.array(_EXPERIMENTS)).read_bytes(), _read_experiment),
-    "override": Parser(lambda rng: str(rng.choice(_OVERRIDES)).encode(), _read_override),
-    "trace": Parser(_trace, _read_trace),
-    "law": Parser(lambda rng: str(rng.choice(_LAWS)).encode(), _read_law),
+    "configuration": Parser(_CONFIGS, _read_config),
+    "experiment": Parser(st.sampled_from(_EXPERIMENTS), _read_experiment),
+    "override": Parser(st.sampled_from(_OVERRIDES).map(str.encode), _read_override),
+    "trace": Parser(st.sampled_from(_TRACES), _read_trace),
+    "law": Parser(st.sampled_from(_LAWS).map(str.encode), _read_law),
     **{
-        f"log {format}": Parser(
-            partial(lambda format, rng: WRITERS[format](made(rng)).encode(), format), partial(_read_log, format)
-        )
+        f"log {format}": Parser(st.builds(_log, st.just(format), _SEEDS), partial(_read_log, format))
         for format in FORMATS
     },
-    "rows": Parser(_rows, _read_rows),
-    "meta": Parser(lambda _: _data()[META_NAME], _read_meta),
-    "records": Parser(lambda _: _data()[RECORDS_NAME], _read_records),
-    "schema": Parser(lambda _: _SCHEMA, _read_schema),
-    "sidecar": Parser(_sidecar, _read_sidecar),
-    "manifest": Parser(lambda _: _checkpoint()[0].to_text().encode(), _read_manifest),
-    "shard": Parser(lambda _: _content("ps0"), partial(_read_content, "ps0")),
-    "dense": Parser(lambda _: _content("trainer0"), partial(_read_content, "trainer0")),
-    "events": Parser(lambda rng: _events(int(rng.integers(3))), _read_events),
-    "configuration of a run": Parser(drawn_config, _read_run_config),
-    "environment of a run": Parser(_environment, partial(_read_failed, "env.json")),
-    "seal": Parser(lambda _: _finished()["DONE"], _read_seal),
-    "resume point": Parser(_point, _read_point),
-    "state": Parser(lambda _: _state()[1], _read_state),
-    "sent marker": Parser(lambda _: _marker(), _read_marker),
-    "results of a benchmark": Parser(lambda _: _results(), _read_results),
+    "rows": Parser(st.builds(lambda seed: logs.to_text(logs.random_rows(_NUM_ROWS, seed)), _SEEDS), _read_rows),
+    "meta": Parser(st.builds(lambda: _data()[META_NAME]), _read_meta),
+    "records": Parser(st.builds(lambda: _data()[RECORDS_NAME]), _read_records),
+    "schema": Parser(st.just(_SCHEMA), _read_schema),
+    "sidecar": Parser(st.builds(_sidecar), _read_sidecar),
+    "manifest": Parser(st.builds(lambda: _checkpoint()[0].to_text().encode()), _read_manifest),
+    "shard": Parser(st.builds(_content, st.just("ps0")), partial(_read_content, "ps0")),
+    "dense": Parser(st.builds(_content, st.just("trainer0")), partial(_read_content, "trainer0")),
+    "events": Parser(st.builds(lambda: _finished()["events.jsonl"]), _read_events),
+    "configuration of a run": Parser(_CONFIGS, _read_run_config),
+    "environment of a run": Parser(st.builds(lambda: _finished()["env.json"]), partial(_read_failed, "env.json")),
+    "seal": Parser(st.builds(lambda: _finished()["DONE"]), _read_seal),
+    "resume point": Parser(st.builds(_point), _read_point),
+    "state": Parser(st.builds(lambda: _state()[1]), _read_state),
+    "sent marker": Parser(st.builds(_marker), _read_marker),
+    "results of a benchmark": Parser(st.builds(_results), _read_results),
 }
 """By name."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one input: whether it was accepted, what was wrong, and the CPU seconds that it took."""
-
-    accepted: bool
-    wrong: str | None
-    seconds: float
-
-
-def judge(name: str, folder: Path, content: bytes) -> Verdict:
-    """Have the parser read ``content``. Wrong is an exception that is no UserError, and a message that misleads."""
-    path = folder / "input"
-    path.write_bytes(content)
-    began_s = time.process_time()
-    accepted, wrong = False, None
-    try:
-        PARSERS[name].read(path)
-        accepted = True
-    except UserError as error:
-        wrong = _complaint(str(error))
-    except Exception as error:  # noqa: BLE001 - the finding
-        wrong = "".join(traceback.format_exception_only(error)).strip() + _place(error)
-    return Verdict(accepted, wrong, time.process_time() - began_s)
-
-
-def _complaint(message: str) -> str | None:
-    """What is wrong with an error message: each mistake is one printable line of moderate length."""
-    for line in message.split("\n"):
-        if not line.isprintable() or not line.strip():
-            return f"a message that is not printable: {line!r:.200}"
-        if len(line) > _MOST_CHARACTERS:
-            return f"a message of {len(line)} characters: {line:.200}"
-    return None
-
-
-def _place(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f" ({frame.filename}:{frame.lineno})"
-
-
-_MOST_CHARACTERS = 700

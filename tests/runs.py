@@ -11,6 +11,7 @@ from harness.core.events import Event, Finished, Trained
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
+from harness.run.verify import compare_records
 
 PRIORITY_R = 0.25  # half as many priority saves of twice the rows
 BACKEND = os.environ.get("TEST_BACKEND", "auto")
@@ -70,6 +71,20 @@ def run(config: Config, run_dir: Path, parts: assemble.Parts = assemble.DEFAULT)
     events = read_events(run_dir / "events.jsonl")
     assert analysis.check(events, read_config(run_dir)) == []
     return finished, events
+
+
+def under(config: Config, folder: Path, trace: str, **dotted: Any) -> Config:
+    """``config`` with the failures of a trace, whose text is written into ``folder``, and with keys set."""
+    (folder / "trace.csv").write_text(trace)
+    return changed(config, trace__path=str(folder / "trace.csv"), **dotted)
+
+
+def run_on_both(config: Config, folder: Path) -> tuple[Finished, list[Event]]:
+    """Carry out runs on both engines, whose records must be equal; the last event and all of that of processes."""
+    run(changed(config, engine="local"), folder / "local")
+    found = run(changed(config, engine="rpc"), folder / "rpc")
+    assert compare_records(folder / "local", folder / "rpc") == []
+    return found
 
 
 def facts(events: list[Event]) -> list[dict[str, Any]]:

@@ -3,40 +3,13 @@
 import importlib
 import os
 import runpy
-import signal
 import sys
 from pathlib import Path
 
 from harness.cluster import wire
-from tests.forked import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 _PROJECT = {"analysis", "benchmarks", "harness", "run", "tests"}
-
-
-def left_by_a_stray() -> None:
-    """Print the number of a process that left its session and lost its parent, and what chaos finds left."""
-    from tests.soak.attempt import adopt_orphans, descendants
-
-    adopt_orphans()
-    others = {*descendants()}
-    reader, writer = os.pipe()
-    if (child := os.fork()) == 0:
-        os.setsid()
-        if (stray := os.fork()) == 0:
-            signal.alarm(PATIENCE_S)  # its end, if what looks for it fails
-            os.setsid()
-            signal.pause()
-        os.write(writer, str(stray).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    sys.stdout.write(f"{os.read(reader, 20).decode()}\n")
-    for pid in descendants():
-        if pid not in others:
-            sys.stdout.write(f"process:{pid}\n")
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-    assert {*descendants()} == others
 
 
 def command(*words: str) -> None:

@@ -17,7 +17,6 @@ from harness.client.embedding_client import ClientSpec, make_pushes
 from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Exchange, Push
 from harness.config.model import CacheConfig, Config
-from harness.core.events import Saved
 from harness.core.lookup import plan_batch
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
@@ -285,23 +284,3 @@ def test_the_more_staleness_the_fewer_bytes(config: Config, tmp_path: Path) -> N
     assert moved == sorted(moved, reverse=True)
     assert [summary["max_staleness"] for summary in summaries] == [0, 2, 20]
     assert all(0 <= summary["mean_staleness"] <= summary["max_staleness"] for summary in summaries)
-
-
-def test_a_save_finds_every_update(config: Config, tmp_path: Path) -> None:
-    """Rows may be as old as they like: what saves capture is what was trained until then, evictions or not."""
-    config = stale(config, 1000, strategy__name="partial", strategy__interval_samples=200, trace__path=None)
-    config = changed(config, data__max_train_samples=480)
-    for max_rows in (None, 300):
-        finished, events = run(changed(config, cache__max_rows=max_rows), tmp_path / f"{max_rows}")
-        saves = [event for event in events if isinstance(event, Saved) and event.charged]
-        assert [event.persisted_updates for event in saves] == [200 * 26, 200 * 26]
-        assert finished.applied_updates == 480 * 26
-
-
-def test_lost_updates_are_all_accounted_for(config: Config, tmp_path: Path) -> None:
-    """What failures cost in PLS does not depend on staleness: what was pending for a dead shard is lost with it."""
-    config = changed(config, strategy__name="cpr_mfu", strategy__interval_samples=200, data__max_train_samples=512)
-    exact, _ = run(config, tmp_path / "exact")
-    late, _ = run(stale(config, 5), tmp_path / "late")
-    assert exact.lost_updates
-    assert (late.pls, late.lost_updates, late.lost_tracked) == (exact.pls, exact.lost_updates, exact.lost_tracked)

@@ -18,7 +18,7 @@ from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.group import Formation
 from harness.cluster.protocol import Exchange
-from harness.cluster.rpc import RpcCluster, words_of
+from harness.cluster.rpc import RpcCluster
 from harness.cluster.trainer_watch import TrainerProgress, TrainerWatch
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
@@ -40,10 +40,6 @@ def short(config: Config, **more: Any) -> Config:
 
 def facts_of(events: list[Any], kind: type[Lost | Regrouped]) -> list[dict[str, Any]]:
     return [event.machine for event in events if isinstance(event, kind)]
-
-
-def test_an_error_of_the_transport_may_have_no_text() -> None:
-    assert [words_of(RuntimeError(text)) for text in ("", "\n", "end of file\nat 0x0")] == ["", "", "end of file"]
 
 
 def test_a_lost_host_is_one_loss() -> None:
@@ -86,8 +82,7 @@ def test_a_kill_is_sigkill_and_a_rank_that_hangs_is_killed_at_its_deadline(confi
 def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_path: Path) -> None:
     """Law: no generation is formed for deaths with a spare each; without enough spares a new one is, as without any.
 
-    New spares are admitted by a generation of their own, which a suspended spare delays by its deadline; it is killed,
-    and left out. Nobody waits for a spare that died.
+    New spares are admitted by a generation of their own. Nobody waits for a spare that died.
     """
     config = changed(config, cluster__spares=2, cluster__join_timeout_s=JOIN_S)
     events = worlds.run_job(config, tmp_path, worlds.lose_to_spares, worlds.SPARE_LOSSES)
@@ -95,8 +90,8 @@ def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_
     pids = [pids for _, pids in notes]
     news = [{rank for rank in new if new[rank] != old[rank]} for old, new in pairwise(pids)]
     taken = [{*machine["spares"]} for machine in facts_of(events, Regrouped)]
-    assert [generation for generation, _ in notes] == [0, 0, 1, 2, 4, 5, 7]
-    assert news == [{"ps1"}, {"ps0", "ps2"}, {"ps3"}, {"ps0", "ps1"}, {"ps3"}, set()]
+    assert [generation for generation, _ in notes] == [0, 0, 1, 2, 4, 5]
+    assert news == [{"ps1"}, {"ps0", "ps2"}, {"ps3"}, {"ps0", "ps1"}, {"ps3"}]
     assert taken == [{"ps1"}, {"ps0", "ps2"}, set(), {"ps0"}, {"ps3"}]
     assert not any(alive(pid) for each in pids for pid in each.values())
 
@@ -185,6 +180,7 @@ def test_a_rank_whose_supervisor_has_ended_ends_with_it() -> None:
 # --- the mute ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, tmp_path: Path) -> None:
     """Law: wherever it stops on its way into the world; so is a survivor. The record says who, when, what was done."""
     main = partial(worlds.newborn, tmp_path / "note")
@@ -234,6 +230,7 @@ def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
     assert not alive(int((tmp_path / "note").read_text()))
 
 
+@pytest.mark.slow
 def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
     """Law: who computes is not mute, and batches of an evaluation are progress.
 
@@ -241,15 +238,6 @@ def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
     """
     config = short(config, trainer__progress_timeout_s=2 * DEADLINE_S)
     assert said_by(worlds.run_and_say, config, tmp_path) == "[True]"
-
-
-def test_who_replaces_a_trainer_that_stood_still_in_a_message_has_its_own_deadline() -> None:
-    """Law: its predecessor's half a message is none of its own."""
-    connections = Mock(stuck={"trainer0"}, __contains__=lambda *_: False)
-    watch = TrainerWatch(ClusterConfig(), Mock(), connections, ListeningClock(1.0), progress_timeout_s=None)
-    assert "no sign of life" in str(watch.problem)
-    watch.trainer_started()
-    assert watch.problem is None
 
 
 def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
@@ -291,10 +279,3 @@ def test_a_fork_server_that_is_lost_is_a_lost_host(config: Config, tmp_path: Pat
     words = rf"trainer0 ended: its host \S+ was lost: its fork server \(pid \d+\) {LOST[number]}"
     assert re.fullmatch(words, said)
     assert all(map(ends, map(int, (tmp_path / "note").read_text().split())))
-
-
-@pytest.mark.parametrize("number", LOST)
-def test_a_fork_server_that_is_lost_before_a_rank_starts_is_named(number: signal.Signals) -> None:
-    """Law: at its deadline; the line does not guess at memory."""
-    words = rf"ps0 could not be started: all hosts were lost \(\S+: its fork server \(pid \d+\) {LOST[number]}\)"
-    assert re.fullmatch(words, said_by(worlds.start_by_a_lost_server, number))

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import rpc
 
 from harness.cluster import group, rank_process
-from harness.cluster.launcher import Launcher, RankContext
+from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
@@ -24,7 +24,7 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
 from harness.core.faults import Hang, PlannedFault, Strike
 from harness.processes import network, spawn
-from harness.processes.spawn import fork_own_server, fork_server
+from harness.processes.spawn import fork_own_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import Parts, make_world
 from harness.run.spec import RunSpec
@@ -132,7 +132,7 @@ SPARE_LOSSES = (kill(5, "ps1"), kill(7, "ps0", "ps2"), kill(9, "ps3"), kill(11, 
 
 
 def lose_to_spares(cluster: Cluster, supervisor: SupervisorClient) -> None:
-    """Deaths with enough spares, none and too few; one spare has died, and one is suspended before new ones come."""
+    """Deaths with enough spares, none and too few; one spare has died before."""
     assert isinstance(cluster, RpcCluster)
 
     def note() -> None:
@@ -169,11 +169,6 @@ def lose_to_spares(cluster: Cluster, supervisor: SupervisorClient) -> None:
     lose(3)
     admit(12)
     lose(4)
-    suspended = pid_of("spare6")
-    stop(suspended)
-    admit(14)
-    note()
-    assert not alive(suspended)
 
 
 ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)})
@@ -334,25 +329,3 @@ def lonely(pid: int) -> RankContext:
         options=ClusterConfig(rpc_timeout_s=0.5, join_timeout_s=0.5),
         entrance=network.Entrance((f"/proc/{pid}/fd/3",)),
     )
-
-
-def end_at_once(context: RankContext) -> None:
-    """Main function of a rank."""
-
-
-def start_by_a_lost_server(number: int) -> None:
-    """Body: a rank starts well; then the server gets a signal."""
-    spawn.ANSWER_S = TELL_S
-    assert fork_own_server()
-    server = fork_server()
-    ranks = Launcher([server])
-    ranks.spawn(lonely(os.getpid()), end_at_once).join(60.0)
-    if number == signal.SIGSTOP:
-        stop(server.pid)
-    else:
-        os.kill(server.pid, number)
-    try:
-        ranks.spawn(lonely(os.getpid()), end_at_once)
-    except RunFailed as error:
-        sys.stdout.write(str(error))
-    assert not alive(server.pid)

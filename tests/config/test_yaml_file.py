@@ -20,7 +20,7 @@ def test_a_text_at_the_end_of_a_long_line_is_read_as_it_was_written(text: str) -
         assert Document(to_yaml(value).encode(), "written").value == value
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=10 * settings().max_examples)
 @given(_ANY, st.integers(0, 120))
 def test_any_text_is_read_as_it_was_written(text: str, length: int) -> None:
     """Law: as a value, in a list, as a key."""

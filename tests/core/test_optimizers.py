@@ -115,18 +115,3 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
     shard.reset_states()
     assert torch.equal(shard.rows_MD[rows_N, :dim], before_ND[:, :dim]), "a reset of states leaves the values"
     assert torch.equal(shard.rows_MD[:, dim:], fresh.rows_MD[:, dim:])
-
-
-@pytest.mark.parametrize(("num_updates", "counted"), [(17_400, 17_401), (2**24, 2**24)])
-def test_adam_has_no_bias_corrections_after_many_updates_of_a_row(num_updates: int, counted: int) -> None:
-    """Law: float32 rounds both to 1 long before it cannot count on."""
-    rng = np.random.default_rng(0)
-    rows_NX, grads_ND = rng.random((50, 3 * DIM + 1), np.float32), rng.standard_normal((50, DIM), np.float32)
-    rows_NX[:, -1] = num_updates
-    values_ND, first_ND, second_ND, _ = np.split(rows_NX, [DIM, 2 * DIM, 3 * DIM], axis=1)
-    first_ND = np.float32(0.9) * first_ND + np.float32(0.1) * grads_ND
-    second_ND = np.float32(0.999) * second_ND + np.float32(0.001) * (grads_ND * grads_ND)
-    values_ND = values_ND - np.float32(RATE) * first_ND / (np.sqrt(second_ND) + np.float32(1e-8))
-    counts_N1 = np.full((50, 1), counted, np.float32)
-    actual_NX = OPTIMIZERS["adam"].stepped(torch.from_numpy(rows_NX), torch.from_numpy(grads_ND), RATE).numpy()
-    np.testing.assert_array_equal(actual_NX, np.hstack([values_ND, first_ND, second_ND, counts_N1]))

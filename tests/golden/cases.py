@@ -3,27 +3,21 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 
 import analysis
 from harness.config.model import Config
-from harness.core.errors import RunStopped
-from harness.core.events import Dropped
-from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import BUILT_IN
 from harness.data.prepare import prepare
-from harness.processes.stop import StopRequest
 from harness.record.event_log import read_events
-from harness.record.rundir import read_config
 from harness.run import assemble
 from tests.data.logs import random_rows, to_text
-from tests.golden.translation import as_before, hash_as_before
-from tests.runs import BUSY, changed, saving_every, small_config
+from tests.run.stops import stopped
+from tests.runs import BUSY, changed, facts, saving_every, small_config
 
 CLIENTS = ("none", "lookahead", "stale")
 MODES = ("sync", "async")
@@ -39,25 +33,22 @@ HOSTS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
 class Case:
     """One golden run, of 60 steps with a save every 9, under ``trace`` (None: no failures).
 
-    ``stops``: it is interrupted at these steps, counted from each start, and goes on from its resume point.
-    ``by_hand``: ``python -m tests.golden`` alone carries it out. Of each strategy with each client the suite has one
-    save mode; that the other one gives the same is in ``tests/run/test_equivalence.py``.
+    ``stops``: it is interrupted at these steps, counted from each start, and goes on from its resume point. Each
+    strategy with each client has one save mode; that the other one and engine ``rpc`` give the same is in
+    ``tests/run/test_equivalence.py``.
     """
 
     settings: Mapping[str, Any]
     trace: str | None = DEATHS
     stops: tuple[int, ...] = ()
-    engines: tuple[str, ...] = ("local",)
-    by_hand: bool = False
 
-    def config(self, data: Path, folder: Path, engine: str) -> Config:
+    def config(self, data: Path, folder: Path) -> Config:
         """The run's config; its trace is written into ``folder``."""
         path = folder / "trace.csv"
         if self.trace is not None:
             path.write_text(self.trace)
         config = changed(
             small_config(data),
-            engine=engine,
             name="golden",
             trace__path=None if self.trace is None else str(path),
             trainer__backend="compiled",
@@ -76,33 +67,29 @@ class Case:
 def _cases() -> Iterator[tuple[str, Case]]:
     for number, strategy in enumerate(BUILT_IN):
         for place, client in enumerate(CLIENTS):
-            for mode in MODES:
-                if (strategy, client) == ("cpr_mirror", "stale"):
-                    continue
-                settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
-                in_suite, is_special = MODES[(number + place) % 2] == mode, place == number % 3
-                stops = (11, 17) if is_special and strategy != "none" else ()
-                engines = ("local", "rpc") if is_special and in_suite else ("local",)
-                yield f"{strategy}-{client}-{mode}", Case(settings, stops=stops, engines=engines, by_hand=not in_suite)
-    both = ("local", "rpc")
+            if client == "lookahead" or (strategy, client) == ("cpr_mirror", "stale"):
+                continue  # the cache that looks ahead changes no bit
+            mode = MODES[(number + place) % 2]
+            settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
+            stops = (11, 17) if mode == "sync" and strategy != "none" else ()
+            yield f"{strategy}-{client}-{mode}", Case(settings, stops=stops)
     for strategy, client, mode in (
         ("partial", "lookahead", "async"), ("partial", "stale", "sync"), ("full", "none", "async"),
         ("full", "lookahead", "sync"), ("cpr_mfu", "none", "sync"), ("cpr_mirror", "none", "async"),
         ("buddy", "lookahead", "async"), ("differential", "none", "async"), ("cpr_scar", "stale", "sync"),
     ):  # fmt: skip
         settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
-        on_rpc = both if strategy in ("buddy", "cpr_mirror") else ("local",)
-        yield f"phases-{strategy}-{client}", Case(settings, PHASES, engines=on_rpc)
+        yield f"phases-{strategy}-{client}", Case(settings, PHASES)
         yield f"disks-{strategy}-{client}", Case(settings, DISKS)
     deadlines = {"cluster__rpc_timeout_s": 1.6, "cluster__join_timeout_s": 2.6}
     for strategy in ("partial", "full"):
-        yield f"hangs-{strategy}", Case({"strategy__name": strategy, **deadlines}, HANGS, engines=both)
+        yield f"hangs-{strategy}", Case({"strategy__name": strategy, **deadlines}, HANGS)
     flip = DEATHS.replace("hour,rank,repair_h", "hour,rank,fault").replace(",4\n", ",\n") + "53,ps2,bitflip\n"
     yield "flip", Case({"strategy__name": "partial"}, flip)
     hosts = {"cluster__num_ps": 6, "cluster__hosts": ("a", "b", "c")}
     for strategy in ("full", "cpr_ssu"):
-        yield f"hosts-{strategy}", Case({"strategy__name": strategy, **hosts}, HOSTS, engines=both)
-    yield "spares", Case({"strategy__name": "cpr_mfu", "cluster__spares": 2}, DEATHS, engines=both)
+        yield f"hosts-{strategy}", Case({"strategy__name": strategy, **hosts}, HOSTS)
+    yield "spares", Case({"strategy__name": "cpr_mfu", "cluster__spares": 2}, DEATHS)
     wall = {"trace__clock": "wall", "cluster__spares": 1}
     for strategy in ("full", "partial", "cpr_scar"):
         yield f"wall-{strategy}", Case({"strategy__name": strategy, **wall})
@@ -116,7 +103,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "buddy-with-saves", Case({"strategy__name": "buddy", "strategy__interval_samples": 36}, stops=(25,))
     yield "fallback", Case({"strategy__name": "cpr_mfu", "strategy__pls_target": 0.001})
     yield "priced", Case({"strategy__name": "partial", "profile": "cpr56_priced", "save__mode": "async"})
-    yield "by-table", Case({"strategy__name": "cpr_mfu", "cluster__placement": "table"}, engines=both)
+    yield "by-table", Case({"strategy__name": "cpr_mfu", "cluster__placement": "table"})
     yield "no-failure", Case({"strategy__name": "full"}, None)
 
 
@@ -131,19 +118,6 @@ COLUMNS = (
 """Of a row of the table: all that is no time of this machine and no name of a file."""
 
 
-class _Countdown:
-    """A stop request that is set when it has been asked for the ``num_asked``-th time: once a boundary."""
-
-    def __init__(self, num_asked: int) -> None:
-        self._left = num_asked
-
-    @property
-    def is_set(self) -> bool:
-        """Whether to stop now."""
-        self._left -= 1
-        return self._left <= 0
-
-
 def golden_clicks(folder: Path) -> Path:
     """400 prepared samples in ``folder``: 343 to train on."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,32 +126,23 @@ def golden_clicks(folder: Path) -> Path:
     return folder / "data"
 
 
-def carry_out(case: Case, engine: str, data: Path, folder: Path, *, num_trainers: int = 1) -> Path:
-    """Carry out a case on ``engine``, on ``local`` with its interruptions; the run's folder."""
+def carry_out(case: Case, data: Path, folder: Path) -> Path:
+    """Carry out a case with its interruptions; the run's folder."""
     folder.mkdir(parents=True)
-    config = changed(case.config(data, folder, engine), cluster__num_trainers=num_trainers)
+    config = case.config(data, folder)
     run_dir = folder / "run"
-    resumes = False
-    for at in case.stops if engine == "local" else ():
-        with suppress(RunStopped):
-            assemble.run(config, run_dir, stop=cast(StopRequest, _Countdown(at)), resumes=resumes)
-        resumes = True
-        if (run_dir / "DONE").exists():
-            return run_dir
-    assemble.run(config, run_dir, resumes=resumes)
+    for number, at in enumerate(case.stops):
+        assert stopped(config, run_dir, at, resumes=number > 0) is not None
+    assemble.run(config, run_dir, resumes=bool(case.stops))
     return run_dir
 
 
 def record_of(run_dir: Path) -> str:
-    """Its events in the form that they had at first, without the machine part, and its row of the analysis' table.
+    """Its events without the machine part and the hash of its config, and its row of the analysis' table.
 
     One JSON object a line. The row says too whether the record adds up.
     """
-    config_hash = hash_as_before(Config.model_validate(read_config(run_dir)))
-    events = [event for event in read_events(run_dir / "events.jsonl") if not isinstance(event, Dropped)]
-    events = [as_before(event.to_json(), config_hash) for event in events]
-    for rank in [rank for rank in events[-1].get("digests", ()) if is_trainer(rank) and rank != CHIEF]:
-        del events[-1]["digests"][rank]  # how many trainers there were is no result
+    events = facts(read_events(run_dir / "events.jsonl"))
     (row,) = analysis.load(run_dir.parent).to_dict("records")
     shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))

@@ -48,20 +48,12 @@ class Emulation:
         """``config`` with ranks on the hosts, and keys of ``cluster``."""
         given = {
             "hosts": self.hosts,
-            "start_agent": self._forked_by("{host}"),
+            "start_agent": f"{sys.executable} -I -S {warm_host.__file__} {self.folder}/{{host}} # {{command}}",
             "host": SUPERVISOR,
             "network": "open",
             "launcher": "hosts",
         }
         return changed(config, engine="rpc", **{f"cluster__{key}": value for key, value in (given | cluster).items()})
-
-    def near(self, config: Config) -> Config:
-        """``config`` with ranks of three fork servers in the supervisor's network, which reach it by loopback."""
-        names, start = ("a", "b", "c"), self._forked_by("bridge")
-        return self.config(config, hosts=names, start_agent=start, host="127.0.0.1")
-
-    def _forked_by(self, holder: str) -> str:
-        return f"{sys.executable} -I -S {warm_host.__file__} {self.folder}/{holder} # {{command}}"
 
     def enter(self) -> None:
         """Make this thread, and those that it starts, the supervisor's."""

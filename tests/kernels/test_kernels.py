@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import numba
 import numpy as np
@@ -57,17 +56,6 @@ def test_records_are_gathered_from_a_map_until_it_ends(tmp_path: Path) -> None:
         first_gone = int(np.argmax(items_B * 28 + 28 > 8_192))
         assert gather(map_N.ctypes.data, scratch.fileno(), items_B, found_BC) == first_gone
         assert gather(map_N.ctypes.data, scratch.fileno(), np.arange(3_000), found_BC) == 8_192 // 28
-
-
-def test_machine_code_stays_where_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of one process's memory is no damage of the cache, which other processes use."""
-    kept = tmp_path / "loop.nbc"
-    kept.touch()
-    monkeypatch.setattr(compiler, "CACHE_FOLDER", tmp_path)
-    monkeypatch.setattr(compiler, "_compile", Mock(side_effect=MemoryError))
-    with pytest.raises(MemoryError):
-        compiler.compiled_for(numba.int64(numba.int64))(lambda number: number)
-    assert kept.exists()
 
 
 LOOP = """

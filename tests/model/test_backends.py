@@ -1,9 +1,6 @@
 """Laws of both backends of DLRM's dense network: which one runs, who takes a step and when, threads, processes."""
 
-import gc
-import math
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -156,34 +153,6 @@ def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.Monke
     monkeypatch.setattr(products, "AVAILABLE", False)
     assert backends.choose_backend(TrainerConfig()) == "torch"
     check(r"it needs fused multiply-adds and POSIX semaphores, .*; set trainer\.backend=")
-
-
-@needs_compiled
-def test_helpers_end_with_their_network() -> None:
-    """Threads of a network that nobody needs any more are gone, though an update was still to be made."""
-    torch.set_num_threads(3)
-    before = {*threading.enumerate()}
-    network = tiny(backend="compiled", is_eager=True)
-    network.train(*batch_of(16, seed=0))
-    helpers = {*threading.enumerate()} - before  # threads of other tests may still end
-    assert len(helpers) == 2
-    del network
-    gc.collect()
-    for helper in helpers:
-        helper.join(20)
-    assert not any(helper.is_alive() for helper in helpers)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_not_a_number_is_not_hidden(backend: str) -> None:
-    """With NaN in one feature, or in one value of a row, the loss is NaN, and so are gradients of rows."""
-    network = tiny(backend=backend)
-    for broken in (0, 1):
-        batch = batch_of(16, seed=3)
-        batch[:2][broken][0, 0] = math.nan
-        loss, grads_ND = network.train(*batch)
-        assert math.isnan(loss)
-        assert grads_ND.isnan().any()
 
 
 def digest(backend: str, num_threads: int = 2, optimizer: str = "sgd") -> str:

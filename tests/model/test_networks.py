@@ -217,10 +217,11 @@ def test_five_steps_of_a_backend_are_those_of_the_equations(
     check_steps(network, {"name": "dlrm"}, shape, size.embedding_dim, optimizer)
 
 
-RUNS: list[tuple[str, dict[str, Any]]] = [
+RUNS: list[Any] = [
     ("dlrm", {"trainer__backend": BACKENDS[0], "cluster__placement": "row"}),
     ("dlrm", {"trainer__backend": "torch", "cluster__placement": "table"}),
-    *((variant, {}) for variant in VARIANTS if variant not in ("dlrm", "dcn-bare")),
+    *((name, {}) for name in VARIANTS if "-" not in name and name != "dlrm"),
+    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in VARIANTS if "-" in name and name != "dcn-bare"),
 ]
 
 

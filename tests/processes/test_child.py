@@ -1,6 +1,5 @@
 """Child processes that run another program: lines both ways, and an end in time."""
 
-import errno
 import os
 import signal
 import sys
@@ -73,25 +72,6 @@ def test_a_command_is_ended_while_its_threads_end(monkeypatch: pytest.MonkeyPatc
     assert (child.wait(), ends(other)) == (-signal.SIGKILL, True)
 
 
-def test_a_command_is_ended_though_one_of_its_children_is_another_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: it is reaped, and its other children are killed."""
-    kill, refused = os.kill, list[int]()
-
-    def refuse_first(pid: int, number: int) -> None:
-        if not refused:
-            refused.append(pid)
-            raise PermissionError
-        kill(pid, number)
-
-    monkeypatch.setattr(os, "kill", refuse_first)
-    start = "subprocess.Popen(['sleep', '600']).pid"
-    child = Child(python(f"print(json.dumps([{start}, {start}]), flush=True); time.sleep(600)"))
-    others = child.answer(PATIENCE_S)
-    assert child.close() == -signal.SIGKILL
-    kill(refused[0], signal.SIGKILL)
-    assert all(map(ends, others))
-
-
 def test_it_ends_with_the_process_that_started_it() -> None:
     """Law: at once, also by SIGKILL, whatever it does by then."""
     reading, writing = os.pipe()
@@ -108,25 +88,6 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     assert ends(pid)
     os.close(reading)
     os.close(writing)
-
-
-def test_a_command_that_cannot_be_watched_is_not_left_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Law: an error of its start means that it does not run, and no pipe stays open."""
-    opened: list[int] = []
-
-    def refuse(pid: int) -> int:
-        opened.append(pid)
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-    before = os.listdir("/proc/self/fd")
-    for log in (None, tmp_path / "log"):
-        with pytest.raises(OSError, match=r"Too many open files"):
-            Child(python("time.sleep(600)"), log=log)
-    assert os.listdir("/proc/self/fd") == before
-    for pid in opened:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_what_a_command_says_is_its_output_if_it_ends_well() -> None:

@@ -5,9 +5,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, deliver_challenge, wait
+from multiprocessing.connection import Connection, wait
 from threading import Thread
 from unittest.mock import Mock
 
@@ -98,26 +98,6 @@ def test_a_rank_that_was_hung_up_on_knocks_again(listener: socket.socket) -> Non
                 handshakes.begin(listener)
     right.join()
     assert said == ["AuthenticationError"]
-
-
-def test_who_has_another_key_hangs_up_at_once(listener: socket.socket) -> None:
-    """Law: however long the error is kept."""
-    hears_the_end: list[bool] = []
-
-    def serve() -> None:
-        wait([listener])
-        with Connection(listener.accept()[0].detach()) as peer:
-            with suppress(AuthenticationError):
-                deliver_challenge(peer, b"x" * 32)
-            hears_the_end.append(peer.poll(2.0))
-
-    server = Thread(target=serve, daemon=True)
-    server.start()
-    host, port = listener.getsockname()
-    with pytest.raises(AuthenticationError) as kept:
-        control.connect(host, port, KEY, PATIENCE_S)
-    server.join()
-    assert hears_the_end == [True], kept
 
 
 def test_a_handshake_without_a_descriptor_is_one_that_failed(

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 import analysis
-from harness.cluster.local import LocalRanks
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Recovered, Saved
-from harness.core.faults import BitFlip, PlannedFault, Strike
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from harness.store import FailingSource, FileStore, RowSource
@@ -120,16 +117,3 @@ def test_a_flip_needs_a_shard_with_rows(config: Config, tmp_path: Path) -> None:
     config = under(config, tmp_path, "hour,rank,fault\n20,ps29,bitflip\n", strategy__name="full", cluster__num_ps=30)
     with pytest.raises(RunFailed, match=r"^line 2 of the trace: expected a checkpoint of ps29 at step "):
         run(changed(config, cluster__placement="table"), tmp_path / "run")
-
-
-def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
-    """Where nothing was saved there is no file to damage: one line says so."""
-    supervisor = Supervisor(
-        ranks=LocalRanks(0, pytest.fail),
-        sink=lambda _: None,
-        store=FileStore(tmp_path, keep=1, fsync=False),
-        planned_faults=[PlannedFault(step=5, strikes={"ps1": Strike(2.0, 3, BitFlip(name="bitflip", number=17))})],
-        on_status=lambda **_: None,
-    )
-    with pytest.raises(RunFailed, match=r"line 3 of the trace: expected a checkpoint of ps1 at step 5"):
-        supervisor.inject(5, 20, (0,))

@@ -1,9 +1,5 @@
 """Deaths that no trace planned, at any moment: in the middle of a step, of a save, of another rank's recovery."""
 
-import json
-import os
-import random
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,6 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
 from harness.record.event_log import read_events
-from harness.run import assemble
 from harness.run.assemble import Parts
 from harness.store import newest_checkpoint
 from tests.covering import Row, covering
@@ -233,26 +228,3 @@ def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(config: Co
     begun, waited = (run_mortal(changed(config, save__mode=mode), tmp_path / mode, doom) for mode in ("async", "sync"))
     assert begun.pls > waited.pls > 0
     assert (begun.lost_updates or 0) > (waited.lost_updates or 0) > 0
-
-
-def test_real_ranks_that_die_at_random_moments_leave_no_trace(config: Config, tmp_path: Path) -> None:
-    """One or two processes at a time, while the trainer goes on: full recovery ends bit-equal to no failure."""
-    config = changed(config, trace__path=None, trace__allow_unplanned=True, eval__every_steps=40, save__mode="async")
-    # More replacements than kills: on a busy machine all of them may fall into one recovery.
-    config = changed(config, data__max_train_samples=320, cluster__max_replacements_in_a_row=20)
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    chance, moments = random.Random(7), [1, 20, 40]
-
-    def kill(status: assemble.RunStatus) -> None:
-        if status.phase == "train" and moments and status.step >= moments[0]:
-            del moments[0]
-            lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
-            events = [json.loads(line) for line in lines if line.endswith("}")]
-            *_, pids = (event["machine"]["pids"] for event in events if event["event"] in ("started", "regroup"))
-            for rank in chance.sample(["ps0", "ps1", "ps2", "ps3"], chance.choice([1, 1, 2])):
-                with suppress(ProcessLookupError):
-                    os.kill(pids[rank], 9)
-
-    finished = assemble.run(changed(config, engine="rpc", strategy__name="full"), tmp_path / "run", on_status=kill)
-    assert finished.num_unplanned > 0
-    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)

@@ -223,7 +223,14 @@ def calm_run(data: Path, optimizer: str, placement: str, model: str) -> tuple[Fi
         return run(config_of(row, data, Path(folder)), Path(folder) / "run")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=named)
+@pytest.mark.parametrize(
+    "row",
+    [  # of runs of processes `make test` has every second one
+        pytest.param(row, marks=pytest.mark.slow) if row["ranks"] != "local" and number % 2 else row
+        for number, row in enumerate(ROWS)
+    ],
+    ids=named,
+)
 def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row: Row) -> None:
     """Law: losses, parameters, metrics, charges and events are equal, and the record adds up."""
     config, plain = config_of(row, click_data, tmp_path), twin_of(row)
@@ -240,6 +247,12 @@ def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row:
         elsewhere = changed(config, engine="local", cluster__num_trainers=num_trainers)
         if stopped(elsewhere, tmp_path / "run", chance.randrange(1, 20), resumes=True) is not None:
             resumed(config, tmp_path / "run")
+            resumptions = [
+                each
+                for event in read_events(tmp_path / "run" / "events.jsonl")
+                for each in event.machine.get("resumed", ())
+            ]
+            assert ["network" in each for each in resumptions] == [False, config.engine == "rpc"]
     else:
         assemble.run(config, tmp_path / "run")
     events = read_events(tmp_path / "run" / "events.jsonl")

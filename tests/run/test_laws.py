@@ -19,7 +19,7 @@ from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.known_jobs import job_of
 from tests.made_runs import altered
-from tests.runs import changed, run, saving_every
+from tests.runs import changed, run, saving_every, under
 
 
 def outcome(finished: Finished) -> tuple:
@@ -41,7 +41,7 @@ PRICED = {
 
 
 NAMES = [name for name in STRATEGIES if name != "none"]
-CHARGED = [*((name, {}) for name in NAMES), *((name, PRICED) for name in ("full", "partial", "cpr_mirror", "buddy"))]
+CHARGED = [*((name, {}) for name in NAMES), *((name, PRICED) for name in ("partial", "cpr_mirror"))]
 
 
 @pytest.mark.parametrize(("name", "prices"), CHARGED, ids=lambda each: each if isinstance(each, str) else len(each))
@@ -102,9 +102,8 @@ def test_a_curve_of_twenty_points_leaves_the_result_alone(
 
 def test_at_a_boundary_saves_come_before_kills(config: Config, tmp_path: Path) -> None:
     """A kill at the boundary of a save finds everything saved: it loses nothing."""
-    trace = tmp_path / "at_the_save.csv"
-    trace.write_text("hour,rank\n7.0,ps2\n")  # 7 of 56 h: the boundary after 32 of 256 steps
-    config = changed(config, strategy__name="partial", strategy__interval_samples=32 * 4, trace__path=str(trace))
+    config = under(config, tmp_path, "hour,rank\n7.0,ps2\n")  # 7 of 56 h: the boundary after 32 of 256 steps
+    config = changed(config, strategy__name="partial", strategy__interval_samples=32 * 4)
     finished, events = run(config, tmp_path / "run")
     story = [event.kind for event in events if event.step == 32 and event.kind != "train"]
     assert story == ["save", "fault", "lost", "regroup", "recover", "drop"]
@@ -126,9 +125,7 @@ def test_a_failure_of_two_ranks_is_charged_once(config: Config, tmp_path: Path) 
 
 def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_path: Path) -> None:
     """By default samples are lost once; with pls_since=save a second death pays for the first's again."""
-    trace = tmp_path / "twice.csv"
-    trace.write_text("hour,rank\n14,ps1\n28,ps1\n")
-    config = changed(config, strategy__name="never_save", trace__path=str(trace))
+    config = under(config, tmp_path, "hour,rank\n14,ps1\n28,ps1\n", strategy__name="never_save")
     once, _ = run(config, tmp_path / "once")
     twice, _ = run(changed(config, metrics__pls_since="save"), tmp_path / "twice")
     assert once.pls == pytest.approx((0.25 + 0.25) / 4)
@@ -161,8 +158,7 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
         arguments[-1].advanced = lambda step: counts.update([step])  # the supervisor
         trainer.train(*arguments)
 
-    (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8
-    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=64)
+    config = under(config, tmp_path, "hour,rank\n28,ps1\n", data__max_train_samples=64)  # after step 8
     config = changed(config, strategy__name="full", strategy__interval_samples=1000, eval__every_steps=12)
     config = changed(config, eval__batch_size=10, eval__max_samples=30, eval__curve_samples=20)
     assemble.run(config, tmp_path / "run", parts=Parts(train=train))

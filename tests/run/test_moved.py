@@ -76,9 +76,10 @@ def command(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("save", "local"),
         ("save in the background", "rpc"),
-        ("resume point", "rpc"),
-        ("restore", "rpc"),
-        ("wandb", "local"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("resume point", "rpc"), ("restore", "rpc"), ("wandb", "local"))
+        ),
     ],
 )
 def test_a_run_ends_well_where_its_folder_was_moved(

@@ -11,10 +11,15 @@ from harness.run.needs import needs_of
 from harness.run.spec import RunSpec
 from tests.runs import changed, small_config
 
+FEW = ("full", "cpr_mfu", "cpr_mirror", "differential", "buddy")
+"""Strategies of which `make test` has one of each kind of save; `.ci/run` has all."""
 HEADERS = 1.02  # of files, of which sizes of rows know nothing
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES],
+)
 def test_a_run_takes_no_more_disk_than_is_said(click_data: Path, tmp_path: Path, strategy: str) -> None:
     """Law: bytes written, on disk at once and kept are bounds; of strategies that save whole shards they are exact."""
     config = changed(small_config(click_data), strategy__name=strategy, model__embedding_dim=64, model__bottom_mlp=[64])

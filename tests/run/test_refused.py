@@ -16,7 +16,7 @@ from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import check
 from harness.run.trainer import refuse_other_data
-from tests.runs import changed
+from tests.runs import changed, under
 
 TWO: dict[str, Any] = {"cluster__num_trainers": 2, "trainer__backend": "compiled"}
 REAL: dict[str, Any] = {"trace__inject": "wall", "engine": "rpc"}
@@ -90,8 +90,7 @@ def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dic
 
 def test_a_trace_without_failures_is_told(config: Config, tmp_path: Path) -> None:
     """One sentence, except for the strategy that has no failures anyway."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n")
-    empty = changed(config, trace__path=str(tmp_path / "trace.csv"))
+    empty = under(config, tmp_path, "hour,rank\n")
     assert check(changed(empty, strategy__name="full")) == [f"trace.path: {tmp_path / 'trace.csv'} has no failures"]
     assert check(changed(empty, strategy__name="none")) == []
 

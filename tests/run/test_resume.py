@@ -17,15 +17,13 @@ import analysis
 import run as command_line
 from harness.config.model import Config
 from harness.core.errors import StoreError
-from harness.core.trackers import TRACKERS, Tracker
 from harness.record import code
 from harness.record.event_log import read_events
 from harness.run import assemble, resume_points
 from harness.run.verify import compare_records
 from tests.injected import is_failed_write
-from tests.run.stopped_commands import has_begun, has_trained, interrupted
-from tests.run.stops import resumed, stopped
-from tests.runs import changed, saving_every, small_config
+from tests.run.stops import resumed, signalled, stopped
+from tests.runs import changed, saving_every, small_config, under
 
 NUM_STEPS = 60
 
@@ -101,20 +99,6 @@ def test_a_run_with_another_record_does_not_go_on(
     assert analysis.is_sound(run_dir)
 
 
-def test_processes_go_on_as_one_process_does(short: Config, tmp_path: Path) -> None:
-    """Law: ranks that are processes load their own parts; what one engine left, the other one goes on from."""
-    config = case(short, "cpr_ssu", "stale", "sync")
-    assemble.run(config, tmp_path / "whole")
-    on_rpc = changed(config, engine="rpc")
-    assert stopped(on_rpc, tmp_path / "again", 23) is not None
-    assert stopped(config, tmp_path / "again", 6, resumes=True) is not None
-    resumed(changed(on_rpc, cluster__network="open"), tmp_path / "again")
-    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
-    on_local, again = resumptions(tmp_path / "again")
-    assert "network" not in on_local, "no rank listens"
-    assert (again["network"], len(again["pids"])) == ("open", config.num_ps + 1)
-
-
 @pytest.mark.parametrize(("mode", "num_stops"), [("sync", 15), ("async", 4)])
 def test_a_run_that_stops_at_every_step_ends_with_the_same_record(
     short: Config, tmp_path: Path, mode: str, num_stops: int
@@ -134,10 +118,9 @@ def test_a_run_that_stops_at_every_step_ends_with_the_same_record(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.parametrize(("strategy", "cache", "mode"), [("cpr_mfu", "lookahead", "async"), ("full", "stale", "sync")])
-def test_resume_points_change_no_event(short: Config, tmp_path: Path, strategy: str, cache: str, mode: str) -> None:
+def test_resume_points_change_no_event(short: Config, tmp_path: Path) -> None:
     """Law: a run with a resume point at every boundary has the record of one without, and its checkpoints."""
-    config = case(short, strategy, cache, mode)
+    config = case(short, "cpr_mfu", "lookahead", "async")
     assemble.run(config, tmp_path / "none")
     assemble.run(changed(config, resume__every_s=1e-9), tmp_path / "many")
     assert compare_records(tmp_path / "none", tmp_path / "many") == []
@@ -267,33 +250,16 @@ def test_a_point_of_other_code_is_kept(left: Left, tmp_path: Path, monkeypatch: 
     resumed(left.config, run_dir)
 
 
-def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Law: a tracker of a plugin from before resume points is one line, and no failure."""
-    config = case(short, "full", "none", "sync", data__max_train_samples=40, trace__path=None)
-
-    methods = {name: value for name, value in vars(Tracker).items() if name not in ("__dict__", "__weakref__")}
-    monkeypatch.setitem(TRACKERS, None, type("Former", (), methods))
-    with caplog.at_level(logging.INFO, "harness"):
-        assemble.run(changed(config, resume__every_s=0), tmp_path / "run")
-    line = "no resume point of step 9: RankServer.tracker: expected plain data, or a Resumable, got Former"
-    assert line in caplog.text
-    assert not (tmp_path / "run" / "resume").exists()
-
-
 # --- signals to a real command --------------------------------------------------------------------------------------
 
 
 def test_a_command_that_was_killed_goes_on(config: Config, tmp_path: Path) -> None:
     """Law: SIGKILL at some step, and the run goes on from its last periodic point, to the same record."""
-    trace = tmp_path / "trace.csv"
-    trace.write_text("hour,rank\n9,ps1\n37,ps3\n")
-    config = changed(config, strategy__name="cpr_mfu", metrics__log_every_steps=1, trace__path=str(trace))
+    config = under(config, tmp_path, "hour,rank\n9,ps1\n37,ps3\n", strategy__name="cpr_mfu", metrics__log_every_steps=1)
     config = saving_every(changed(config, data__max_train_samples=512), 80)
     assemble.run(config, tmp_path / "whole")
     config = changed(config, engine="rpc", out=str(tmp_path / "again"), resume__every_s=0)
-    exit_code, _ = interrupted(config, tmp_path, signal.SIGKILL, partial(has_trained, 57))
+    exit_code, _ = signalled(config, tmp_path, signal.SIGKILL, 57)
     assert exit_code == -signal.SIGKILL
     resumed(config, tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
@@ -309,7 +275,7 @@ def test_a_command_that_is_asked_to_stop_says_where_it_goes_on(
     config = changed(config, out=str(tmp_path / "whole"))
     assemble.run(config, tmp_path / "whole")
     config = changed(config, engine=engine, out=str(tmp_path / "again"))
-    exit_code, said = interrupted(config, tmp_path, number, partial(has_begun, 40))
+    exit_code, said = signalled(config, tmp_path, number, 40)
     assert exit_code == 128 + number
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     assert said.splitlines()[-1].startswith(f"{word}; run.py train {tmp_path}/run.yaml goes on from step ")

@@ -28,13 +28,6 @@ def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.Monk
     assert cell_hash(config) != cell_hash(changed(config, trainer__backend=other))
 
 
-def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is written, in one line that says what to do."""
-    monkeypatch.setattr(products, "AVAILABLE", False)
-    with pytest.raises(ConfigError, match=r"^trainer\.backend: compiled, but .*; set trainer\.backend=torch or auto$"):
-        RunSpec(changed(config, trainer__backend="compiled")).validate()
-
-
 def test_a_torch_without_cuda_is_refused_before_a_run_begins(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, with the version; no device need be asked for."""
     monkeypatch.setattr(torch.version, "cuda", None)

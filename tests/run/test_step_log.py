@@ -43,16 +43,6 @@ def finish(log: StepLog, *losses: float) -> list[bool]:
     return reruns
 
 
-def test_reruns_are_marked_and_end_with_an_event_of_their_own() -> None:
-    """After a rollback the steps that had run are on record as reruns, up to the step where new ones begin."""
-    log, record = log_of(0.1, 0.2, 0.3, 0.4)
-    log.roll_back(2)
-    assert finish(log, 0.3, 0.4, 0.5) == [True, True, False]
-    found = [(event.first_step, event.step, event.samples, event.rerun) for event in record.events]
-    assert found == [(0, 3, 12, False), (3, 4, 16, False), (2, 3, 12, True), (3, 4, 16, True), (4, 5, 20, False)]
-    assert log.losses == [0.1, 0.2, 0.3, 0.4, 0.5]
-
-
 def test_a_rerun_with_another_loss_fails_the_run() -> None:
     """One flipped bit is another loss; -0.0 is not 0.0. Where saves are rounded, reruns have losses of their own."""
     log, _ = log_of(0.0)

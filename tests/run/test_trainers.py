@@ -7,13 +7,10 @@ import logging
 import os
 import random
 import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ from harness.cluster.launcher import RankContext
 from harness.cluster.server import RankSpec
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved, Started
+from harness.core.events import Finished, Lost, Recovered, Regrouped, Saved
 from harness.core.plans import is_ps
 from harness.core.shares import Share
 from harness.record.event_log import read_events
@@ -35,11 +32,11 @@ from harness.run import assemble, trainer
 from harness.run.verify import compare_records
 from tests import runs
 from tests.model.test_backends import needs_compiled
-from tests.runs import changed, saving_every
+from tests.runs import changed, run_on_both, saving_every, under
 
 pytestmark = needs_compiled
 NUM_STEPS = 30
-NUM_SEEDS = int(os.environ.get("TEST_SEEDS", "2"))
+NUM_SEEDS = int(os.environ.get("TEST_SEEDS", "1"))
 """Of runs in which compute ranks die: `TEST_SEEDS=200 pytest tests/run/test_trainers.py -k lose_nothing` for more."""
 
 
@@ -147,48 +144,11 @@ def test_compute_ranks_that_die_lose_nothing(several: Config, tmp_path: Path, se
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
 
 
-@pytest.mark.parametrize("seed", range(1, NUM_SEEDS))
-def test_compute_ranks_that_are_killed_at_any_moment_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
-    """Law: as above, where another process kills both by pid at random microseconds; PS ranks stay."""
-    chance = random.Random(seed)
-    config = changed(several, trace__path=None, trace__allow_unplanned=True, data__max_train_samples=400)
-    config = changed(config, strategy__name="cpr_mfu", save__mode=chance.choice(["sync", "async"]))
-    run(changed(config, engine="local"), tmp_path / "whole")
-    killed: list[int] = []
-
-    def kill(status: assemble.RunStatus) -> None:
-        if status.phase != "train" or killed:
-            return
-        (started, *_) = read_events(tmp_path / "again" / "events.jsonl")
-        pids = [started.machine["pids"][f"trainer{index}"] for index in (1, 2)]
-        killed.extend(pids)
-        threading.Thread(target=kill_at_times, args=(pids, [chance.uniform(0, 0.3) for _ in pids])).start()
-
-    assemble.run(config, tmp_path / "again", on_status=kill)
-    assert killed
-    assert facts(tmp_path / "again") == facts(tmp_path / "whole")
-    events = read_events(tmp_path / "again" / "events.jsonl")
-    pids = [event.machine["pids"] for event in events if isinstance(event, Started | Regrouped)]
-    assert len({tuple(pid for rank, pid in each.items() if is_ps(rank)) for each in pids}) == 1
-    assert not any(Path(f"/proc/{pid}").exists() for pid in killed)
-
-
-def kill_at_times(pids: list[int], pauses_s: list[float]) -> None:
-    """SIGKILL to each, after a pause; a no-op for one that has ended."""
-    for pid, pause_s in zip(pids, pauses_s, strict=True):
-        time.sleep(pause_s)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def test_a_compute_rank_that_a_trace_makes_mute_is_found_by_its_deadline(several: Config, tmp_path: Path) -> None:
     """Law: by a tenth of it, and nobody else is blamed."""
     lines = "10,trainer1,,hang\n20,trainer2,forward,hang\n30,trainer2,apply,hang\n"
-    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{lines}")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__rpc_timeout_s=1.0)
-    runs.run(changed(config, engine="local"), tmp_path / "local")
-    _, events = runs.run(config, tmp_path / "rpc")
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    config = under(several, tmp_path, f"hour,rank,phase,fault\n{lines}", cluster__rpc_timeout_s=1.0)
+    _, events = run_on_both(config, tmp_path)
     mute = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
     assert [[*each] for each in mute] == [["trainer1"], ["trainer2"], ["trainer2"]]
     detected_s = [event.machine["seconds"] for event in events if isinstance(event, Lost)]
@@ -200,9 +160,8 @@ def test_a_shard_that_is_restored_while_a_batch_is_computed_gets_its_gradients(
     several: Config, tmp_path: Path, engine: str
 ) -> None:
     """Law: copies that the restoration drops are fetched anew; with no staleness the bits are those without copies."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n10,trainer1,forward\n11,ps1,regroup\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2, cache__staleness=0)
-    config = changed(config, cache__max_rows=130)
+    trace = "hour,rank,phase\n10,trainer1,forward\n11,ps1,regroup\n"
+    config = under(several, tmp_path, trace, cluster__num_trainers=2, cache__staleness=0, cache__max_rows=130)
     runs.run(changed(config, engine="local"), tmp_path / "none")
     runs.run(changed(config, engine=engine, cache__mode="stale"), tmp_path / "stale")
     assert compare_records(tmp_path / "none", tmp_path / "stale", ignored={"cache", "config_hash", "settings"}) == []
@@ -216,10 +175,11 @@ STALE = ("stale", "partial", "async")
     ("phases", "settings"),
     [
         (("lookup", "apply", "forward"), PLAIN),
-        (("apply", "forward", "lookup"), AHEAD),
         (("save", "manifest", "eval"), AHEAD),
-        (("restore", "regroup", "boundary"), PLAIN),
-        (("boundary", "forward", "apply"), STALE),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((("restore", "regroup", "boundary"), PLAIN), (("boundary", "forward", "apply"), STALE))
+        ),
     ],
     ids=str,
 )
@@ -236,27 +196,21 @@ def test_a_trace_kills_compute_ranks_in_every_phase(
     struck = [(10, "ps1", first), (10, "trainer1", first), (20, "trainer2", second), (22, "trainer0", "boundary")]
     struck += [(40, "trainer1", third), (40, "trainer2", third), *((hour, "ps3", "boundary") for hour in (12, 24, 44))]
     lines = [f"{hour},{rank},{when}" for hour, rank, when in sorted(struck)]
-    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank,phase", *lines]))
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), eval__every_steps=10)
+    config = under(several, tmp_path, "\n".join(["hour,rank,phase", *lines]), eval__every_steps=10)
     config = changed(config, cache__mode=cache, strategy__name=strategy, save__mode=mode)
-    for engine in ("local", "rpc"):
-        finished, events = runs.run(changed(config, engine=engine), tmp_path / engine)
-        lost = [{*event.ranks} for event in events if isinstance(event, Lost)]
-        assert finished.num_lost_ranks == sum(map(len, lost))
-        assert any({"ps1", "trainer1"} <= ranks for ranks in lost)
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    finished, events = run_on_both(config, tmp_path)
+    lost = [{*event.ranks} for event in events if isinstance(event, Lost)]
+    assert finished.num_lost_ranks == sum(map(len, lost))
+    assert any({"ps1", "trainer1"} <= ranks for ranks in lost)
 
 
 def test_a_spare_takes_over_from_a_compute_rank(several: Config, tmp_path: Path) -> None:
     """Law: the process was there before; a failure in which each dead rank has a spare waits for nothing."""
-    (tmp_path / "trace.csv").write_text("hour,rank,repair_h\n14,trainer1,6\n40,ps1,6\n40,trainer2,6\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
+    trace = "hour,rank,repair_h\n14,trainer1,6\n40,ps1,6\n40,trainer2,6\n"
+    config = under(several, tmp_path, trace, metrics__log_every_steps=1)
     config = changed(config, cluster__spares=1, profile__spare_o_res_h=0.01, trace__repair="reschedule")
-    for engine in ("local", "rpc"):
-        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
-        assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6]
-        assert analysis.check(events, read_config(tmp_path / engine)) == []
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    _, events = run_on_both(config, tmp_path)
+    assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6]
     (started, *_), regrouped = events, [event.machine for event in events if isinstance(event, Regrouped)]
     assert regrouped[0]["spares"] == {"trainer1": "spare0"}
     assert regrouped[0]["replaced"]["trainer1"][1] == started.machine["pids"]["spare0"]
@@ -268,35 +222,14 @@ def test_a_spare_takes_over_from_a_compute_rank(several: Config, tmp_path: Path)
 @pytest.mark.parametrize("cache", ["none", "lookahead", "stale"])
 def test_nothing_is_lost_with_trainer0_while_another_trainer_lives(several: Config, tmp_path: Path, cache: str) -> None:
     """Law: the dense network, caches and ledgers are those of the undisturbed run."""
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cache__mode=cache)
-    for name, lines in (("whole", ""), ("again", "10,trainer0\n31,trainer0\n")):
-        (tmp_path / "trace.csv").write_text(f"hour,rank\n{lines}")
-        _, events = runs.run(changed(config, engine="local" if name == "whole" else "rpc"), tmp_path / name)
+    for name, engine, lines in (("whole", "local", ""), ("again", "rpc", "10,trainer0\n31,trainer0\n")):
+        config = under(several, tmp_path, f"hour,rank\n{lines}", cache__mode=cache, engine=engine)
+        _, events = runs.run(config, tmp_path / name)
     assert [event.dense for event in events if isinstance(event, Recovered)] == ["kept", "kept"]
     undisturbed, disturbed = facts(tmp_path / "whole"), facts(tmp_path / "again")
     for others, _ in (undisturbed, disturbed):
         others[:] = [each for each in others if each["event"] in ("save", "eval")]
     assert disturbed == undisturbed
-
-
-def noting_shared_memory(folder: Path, *arguments: Any) -> None:
-    """The trainer's job, which leaves a file if it sends memory by its descriptor, and not by its content."""
-    real = reduction.DupFd
-
-    def noted(fd: int) -> Any:
-        (folder / "shared").touch()
-        return real(fd)
-
-    reduction.DupFd = noted
-    trainer.train(*arguments)
-
-
-def test_the_state_of_trainer0_does_not_share_the_memory_of_its_process(several: Config, tmp_path: Path) -> None:
-    """Law: it is sent as bytes, which a host has that is not the one of the dead process."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cache__mode="lookahead")
-    run(config, tmp_path / "run", train=partial(noting_shared_memory, tmp_path))
-    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.parametrize(
@@ -309,8 +242,8 @@ def test_all_trainers_may_die_between_two_steps(several: Config, tmp_path: Path,
     That both engines agree, and what full recovery ends with, is in ``test_equivalence``.
     """
     struck = ["10,ps1", "10,trainer0", "10,trainer1", "31,trainer0", "31,trainer1", "40,ps2"]
-    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank", *struck]))
-    config = changed(several, engine="local", trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
+    trace = "\n".join(["hour,rank", *struck])
+    config = under(several, tmp_path, trace, engine="local", cluster__num_trainers=2)
     mode = "async" if strategy == "partial" else "sync"
     _, events = runs.run(changed(config, strategy__name=strategy, save__mode=mode), tmp_path / "run")
     recovered = [event for event in events if isinstance(event, Recovered)]
@@ -339,26 +272,19 @@ def test_ranks_may_die_in_a_phase_around_the_death_of_all_trainers(
     There is a save at hour 16.8, before the faults of that boundary.
     """
     trainers = f"{hour},trainer0,,\n{hour},trainer1,,\n"
-    (tmp_path / "trace.csv").write_text(f"hour,rank,phase,fault\n{struck}\n{trainers}")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
-    config = changed(config, cluster__rpc_timeout_s=1.5, cluster__join_timeout_s=30.0)
-    for engine in ("local", "rpc"):
-        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
-        assert [event.ranks for event in events if isinstance(event, Lost)] == lost
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    trace = f"hour,rank,phase,fault\n{struck}\n{trainers}"
+    config = under(several, tmp_path, trace, cluster__num_trainers=2)
+    _, events = run_on_both(changed(config, cluster__rpc_timeout_s=1.5, cluster__join_timeout_s=30.0), tmp_path)
+    assert [event.ranks for event in events if isinstance(event, Lost)] == lost
 
 
 def test_a_compute_rank_that_dies_while_trainer0_is_replaced_takes_no_state_with_it(
     several: Config, tmp_path: Path
 ) -> None:
     """Law: it lived when ``trainer0`` was killed, so that state was handed over; the audit judges alike."""
-    (tmp_path / "trace.csv").write_text("hour,rank,phase\n10,trainer0,\n10,ps1,\n10,trainer1,regroup\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), cluster__num_trainers=2)
-    for engine in ("local", "rpc"):
-        _, events = runs.run(changed(config, engine=engine), tmp_path / engine)
-        assert [event.dense for event in events if isinstance(event, Recovered)] == ["kept"]
-        assert analysis.check(events, read_config(tmp_path / engine)) == []
-    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    trace = "hour,rank,phase\n10,trainer0,\n10,ps1,\n10,trainer1,regroup\n"
+    _, events = run_on_both(under(several, tmp_path, trace, cluster__num_trainers=2), tmp_path)
+    assert [event.dense for event in events if isinstance(event, Recovered)] == ["kept"]
 
 
 def dying_newborn(folder: Path, rank: str, num: int, spec: RankSpec, context: RankContext) -> None:
@@ -382,6 +308,7 @@ def test_a_rank_may_die_before_the_first_world_is_formed(several: Config, tmp_pa
     assert analysis.check(read_events(tmp_path / "run" / "events.jsonl"), read_config(tmp_path / "run")) == []
 
 
+@pytest.mark.slow
 def test_a_rank_may_die_while_all_start_anew(several: Config, tmp_path: Path) -> None:
     """Law: they start anew once more."""
     config = changed(several, resume__every_s=0.0)
@@ -394,8 +321,7 @@ def test_a_rank_may_die_while_all_start_anew(several: Config, tmp_path: Path) ->
 
 def test_a_rank_may_die_while_a_new_trainer0_joins(several: Config, tmp_path: Path) -> None:
     """Law: after a planned kill of ``trainer0`` it belongs to the same failure."""
-    (tmp_path / "trace.csv").write_text("hour,rank\n10,trainer0\n10,ps1\n")
-    config = changed(several, trace__path=str(tmp_path / "trace.csv"), trace__allow_unplanned=True)
+    config = under(several, tmp_path, "hour,rank\n10,trainer0\n10,ps1\n", trace__allow_unplanned=True)
     run(config, tmp_path / "run", ps_main=partial(dying_newborn, tmp_path, "ps1", 2))
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps1", "trainer0"]]
@@ -417,7 +343,7 @@ def dying(steps: tuple[int, ...], *arguments: Any) -> None:
     trainer.train(*arguments)
 
 
-@pytest.mark.parametrize("num_trainers", [1, 3])
+@pytest.mark.parametrize("num_trainers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_run_goes_on_by_itself_when_trainer0_has_died(
     several: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_trainers: int
 ) -> None:

@@ -11,13 +11,10 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.events import Event, Injected, Recovered, Saved
-from harness.core.faults import FaultTime
-from harness.core.plans import Progress
 from harness.planning.simulate import simulate
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble
-from harness.run.boundaries import Boundaries
 from harness.run.spec import RunSpec
 from tests.injected import is_loss
 from tests.known_jobs import job_of
@@ -81,33 +78,6 @@ def test_the_charge_of_a_save_strikes_at_its_boundary(config: Config, tmp_path: 
     first = next(event for event in events if isinstance(event, Saved) and event.charged)
     assert (kill.step, first.step) == (10, 10)
     assert first.save_h > 0.04
-
-
-def test_the_forecast_moves_with_the_charges(config: Config) -> None:
-    """56 steps of 1 h; an hour that a charge has passed is due at the next boundary, the last one at the job's end."""
-    at, charged = {"step": 0}, {"h": 0.0}
-    faults = [FaultTime(hour, hour) for hour in (3, 10, 12, 58, 60)]
-    config = changed(config, strategy__name="never_save", trace__clock="wall", data__max_train_samples=224)
-
-    def progress() -> Progress:
-        step = at["step"]
-        return Progress(step=step, samples=4 * step, previous_samples=max(0, 4 * step - 4), total_samples=224)
-
-    boundaries = Boundaries(RunSpec(config), faults, progress, lambda: charged["h"])
-
-    def due() -> list[int]:
-        return [step for step in range(at["step"], 57) if boundaries.faults_at(step)]
-
-    assert due() == [3, 10, 12]
-    at["step"] = 3
-    assert boundaries.take_faults() == [0]
-    assert due() == [10, 12]
-    charged["h"] = 2.0
-    assert due() == [8, 10, 55], "hour 58 is that of the last sample"
-    at["step"], charged["h"] = 5, 7.5
-    assert due() == [5, 6, 51, 53], "both lie behind: at this boundary if it is still open, else at the next one"
-    assert boundaries.take_faults() == [1, 2]
-    assert due() == [51, 53]
 
 
 def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_path: Path) -> None:

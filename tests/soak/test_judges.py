@@ -1,42 +1,33 @@
 """The judges of a soak can fail, and its rounds are drawn as they promise. Rounds by the thousand are run by hand."""
 
-import os
 import re
-import socket
 import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
 from harness.config.model import Config
-from harness.core.events import Event, Injected, Lost, Recovered, Regrouped, Trained
+from harness.core.events import Event, Injected, Lost, Regrouped, Trained
 from harness.core.plans import CHIEF
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, make_strategy
-from tests.forked import ran, said_by
+from tests.forked import ran
 from tests.soak import chaos
-from tests.soak.attempt import listening_sockets, sockets_of
 from tests.soak.chaos import (
-    HAS_NO_POINT,
-    judged_failure,
     late_detections,
-    loses_nothing,
     too_rare,
-    unfinished_files,
 )
-from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round, drawn
+from tests.soak.chaos_draws import CELLS, FAULT_TURNS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, drawn
 from tests.soak.resume import judged_stop
-from tests.started import left_by_a_stray
 
 AT: dict[str, Any] = {"step": 9, "samples": 72}
 
 
+@pytest.mark.slow
 def test_a_round_of_chaos_leaves_nothing_wrong() -> None:
     """A short version of the long run: failures of a trace, signals to processes, and processes that stand still."""
     done = ran(_chaos, "--rounds", "1", "--first", "2177")
@@ -88,27 +79,6 @@ def test_a_fault_that_came_too_rarely_is_named() -> None:
     assert too_rare(counts, 0) == []
 
 
-@pytest.mark.parametrize(
-    ("struck", "line", "has_point", "is_wrong"),
-    [
-        ("kill the trainer", f"trainer0 ended; {HAS_NO_POINT}", False, False),
-        ("kill the trainer", f"trainer0 ended; {HAS_NO_POINT}", True, True),
-        ("kill the trainer", "disk full", False, True),
-        ("pause the run", f"trainer0 ended; {HAS_NO_POINT}", False, True),
-        ("kill the fork server", "no process can be started", True, False),
-    ],
-)
-def test_a_failure_that_no_signal_explains_is_named(
-    tmp_path: Path, struck: str, line: str, has_point: bool, is_wrong: bool
-) -> None:
-    """Law: the death of the trainer ends a run only if there is no resume point, and a pause ends none."""
-    (tmp_path / "resume").mkdir()
-    if has_point:
-        (tmp_path / "resume" / "point-1.json").write_text("")
-    attempt = Mock(out=tmp_path, text=Mock(return_value=line), last_line=Mock(return_value=line))
-    assert bool(judged_failure(attempt, {struck})) == is_wrong
-
-
 @pytest.mark.parametrize(("frac", "paused_s", "is_late"), [(1.09, 0.0, False), (1.15, 0.0, True), (1.15, 0.2, False)])
 def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_late: bool) -> None:
     """Law: a rank that a trace stops is found within its deadline and a tenth, pauses by chaos aside."""
@@ -123,48 +93,6 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
     assert bool(late_detections([*both, replace(lost, ranks=["ps1", "trainer1"])], paused_s)) == is_late
     joins = replace(lost, machine={"seconds": JOIN_TIMEOUT_S})
     assert bool(late_detections([*both, replace(lost, ranks=["trainer1"]), joins], paused_s)) == is_late
-
-
-@pytest.mark.parametrize(
-    ("unplanned", "together", "is_pair"),
-    [
-        (["ps1"], [["ps0", "ps1"]], True),
-        (["ps0"], [["ps0", "ps1"]], True),
-        (["ps2"], [["ps0", "ps2"]], True),  # the first is the next of the last
-        (["ps1"], [["ps0"], ["ps1"]], False),  # one after the other
-        (["ps1"], [["ps0", "ps2"], ["ps1"]], False),  # a pair by the trace, as in the calm run
-        ([], [["ps0", "ps1"]], False),
-    ],
-)
-def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
-    """Law: full loses no update with a rank, partial does, and buddy if a rank is lost together with its replica."""
-    charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "load_bytes": 0}
-    charges |= {"lost_updates": 0, "lost_tracked": 0}
-    plan: dict[str, Any] = {"kinds": {}, "rollback": False, "resume_step": 9, "resume_samples": 72}
-    events: list[Event] = [Lost(**AT, ranks=unplanned, planned=False, unplanned_ranks=unplanned)] if unplanned else []
-    events += [Recovered(**AT, **plan, **charges, ranks=ranks, sequence=0, num_rows=0, pls={}) for ranks in together]
-    for name, loses in (("buddy", is_pair), ("full", False), ("partial", True)):
-        settings = {"strategy": {"name": name}, "cluster": {"num_ps": 3}}
-        assert loses_nothing(Round(settings, "", (), pauses=False), events) != loses
-
-
-def test_what_a_finished_run_must_not_leave_is_found(tmp_path: Path) -> None:
-    """Temporary files and resume points; not the temporary files of wandb."""
-    out = tmp_path / "out"
-    for name in ("checkpoints/ps0/.base-1.bin.0a.tmp", "resume/point-1.json", "wandb/run.tmp"):
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text("")
-    assert unfinished_files(out) == ["out/checkpoints/ps0/.base-1.bin.0a.tmp", "out/resume"]
-
-
-def test_what_an_attempt_leaves_is_found() -> None:
-    """A process of another session whose parent has ended, and a socket that listens."""
-    stray, *others = said_by(left_by_a_stray).split()
-    assert others == [f"process:{stray}"], "nothing but that process is left, and then nothing"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number = os.fstat(server.fileno()).st_ino
-        assert number in sockets_of([os.getpid()]) & listening_sockets().keys()
-    assert number not in listening_sockets()
 
 
 def test_a_step_lost_by_sigterm_is_named() -> None:

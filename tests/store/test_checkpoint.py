@@ -232,38 +232,6 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
         assert names_in(tmp_path) == named | {each.name for each in manifests[-2:]} | {"ps0/base-000010.bin"}
 
 
-def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever waits; the commit stands."""
-
-    def collect(*_: object) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(FileStore, "_delete_stale", collect)
-    store, first = opened(tmp_path), write_files(tmp_path, 1)
-    store.commit(first)
-    with pytest.raises(ValueError, match="a bug"):
-        store.close()
-    assert newest_checkpoint(tmp_path) == (first, [])
-
-
-def test_a_folder_that_vanishes_while_old_files_are_sought_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit stands if the folder is removed after it; the next write finds that."""
-    scan, gone = os.scandir, list[Path]()
-
-    def vanishing(path: Any) -> Any:
-        if Path(path).name.startswith("ps"):
-            gone.append(path)
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        return scan(path)
-
-    store = opened(tmp_path, keep=1)
-    monkeypatch.setattr(os, "scandir", vanishing)
-    committed(tmp_path, 0, 1, store=store)
-    assert gone
-
-
 def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
     """Half-written files of killed writers go when the store is opened for writing, and only then."""
     (newest,) = committed(tmp_path, 1)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as given_by
 from torch import Tensor
 
@@ -157,7 +157,7 @@ WHOLE = 1000  # more calls than a life has
 @pytest.mark.parametrize("fsync", [True, False])
 @example(lives=[Life(EVERY_KIND, WHOLE, "kill")])
 @example(lives=[Life([ALL, HALF, HALF], 60, "kill"), Life([HALF, ALL], 25, "late names"), Life([HALF], WHOLE, "kill")])
-@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 10)
 @given(lives=LIVES)
 def test_a_crash_at_any_call_leaves_the_last_commit(lives: list[Life], *, fsync: bool) -> None:
     """Saves, deltas, compactions and commits of processes that end and are followed by others, cut short at each call

@@ -1,7 +1,6 @@
 """Laws of a snapshot: whatever changes meanwhile, what is read is what was; and it keeps its bound."""
 
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,42 +68,6 @@ def test_what_is_read_is_what_was(parts: tuple[Part, ...] | None, buffer_bytes: 
         num_blocked += training.num_blocked
     assert num_changed > 8, "steps went on"
     assert (num_blocked > 0) == (buffer_bytes < 1 << 20), "a small buffer makes steps wait, a large one does not"
-
-
-def changing(rows: Snapshot, rows_MD: Tensor, enough: threading.Event) -> None:
-    """Change random rows, as steps do, until it is enough."""
-    chance = torch.Generator().manual_seed(0)
-    while not enough.is_set():
-        rows_N = torch.randperm(len(rows_MD), generator=chance)[:50]
-        rows.before_change(rows_N)
-        rows_MD[rows_N] += 1
-
-
-@pytest.mark.parametrize(
-    ("buffer_bytes", "parts"),
-    [(1, None), (1, (chosen(*range(0, 1000, 3)), slice(1000, 2000))), (1 << 20, None)],
-    ids=["base", "delta", "large"],
-)
-def test_a_file_written_beside_steps_is_the_file_written_before_them(
-    tmp_path: Path, parts: tuple[Part, ...] | None, buffer_bytes: int
-) -> None:
-    """Byte for byte, with real threads, also where steps wait for the writer at every row."""
-    rows_MD = rows_of(3, num_rows=2000)
-
-    def write(root: Path, rows):
-        shard = files(root)
-        return shard.base(1, 10, rows) if parts is None else shard.delta(1, 10, rows, parts)
-
-    before = write(tmp_path / "before", rows_MD)
-    rows = Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes)
-    enough = threading.Event()
-    steps = in_background("steps", lambda: changing(rows, rows_MD, enough))
-    meanwhile = write(tmp_path / "meanwhile", rows)
-    rows.release()
-    enough.set()
-    steps.result()
-    assert meanwhile == before
-    assert (rows.waited_s > 0) == (buffer_bytes == 1)
 
 
 def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> None:

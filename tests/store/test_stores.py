@@ -20,14 +20,12 @@ from harness.store import (
     Manifest,
     MemoryStore,
     Part,
-    Snapshot,
     Store,
     read_state,
     wants_compaction,
     write_state,
 )
 from harness.store import rows as store_rows
-from harness.store.snapshot import GivenUp
 from tests.store.helpers import DIM, NUM_ROWS, OneShard, chosen, manifest, rows_of
 
 ROW_BYTES = DIM * 4
@@ -189,17 +187,6 @@ def test_what_is_not_committed_counts_for_nothing(make_store: MakeStore) -> None
     expected_MD[3] = rows_of(2)[3]
     assert torch.equal(shard.read(after, expected_MD), expected_MD)
     shard.store.discard("ps9", 2)  # a rank that has written nothing
-
-
-def test_a_save_given_up_in_the_middle_leaves_nothing(make_store: MakeStore) -> None:
-    """Where a snapshot is released while it is read."""
-    shard, rows_MD = OneShard(make_store()), rows_of(3)
-    rows = Snapshot(rows_MD, None, buffer_bytes=1)
-    rows.release()
-    with pytest.raises(GivenUp):
-        shard.base(1, 10, rows)
-    record = shard.base(1, 10, rows_MD)
-    assert torch.equal(shard.read([record], rows_MD), rows_MD)
 
 
 def test_memory_holds_one_checkpoint_and_resume_points_have_it(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog, LogFormat
-from tests.damage import Rng
 
 BEGAN = datetime(2004, 10, 1)
 NUM_NODES = 8
@@ -176,7 +177,7 @@ def minutes(log: FailureLog) -> list[Down]:
 # --- what a reading promises ------------------------------------------------------------------------------------------
 
 
-def made(rng: Rng) -> list[Down]:
+def made(rng: np.random.Generator) -> list[Down]:
     """Twenty outages within a day, overlapping now and then."""
     starts_E = rng.choice(1000, 20, replace=False) + 40
     return sorted(
@@ -201,7 +202,8 @@ def count_records(format: str, content: bytes) -> tuple[int, int]:
             least = most = sum(bool(line.replace("|", "").strip()) for line in io.StringIO(text, newline=None)) - 1
         case _:
             rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(field.strip() for field in row)]
-            firsts = [row[0].strip().lower() in ("system", "node") or row[-1].strip() == "Same Event" for row in rows]
+            words = [{"".join(filter(str.isalnum, field.lower())) for field in row} for row in rows]
+            firsts = [bool(each & {"system", "node", "sameevent"}) for each in words]
             most = sum(format != "bamboo" or row[1].strip() == "remove" for row in rows)
             least = most - sum(firsts)
     return least, most

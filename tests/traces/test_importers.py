@@ -384,6 +384,7 @@ WRONG = [
     ("slurm", f"{EVENTS}\na|Jan 5|Unknown|DOWN|", ":2: start: expected a finite number, or a date like 2026-01-31"),
     ("slurm", f"{EVENTS}\n|{DAY}||", ": expected at least one event of a node, got none"),
     ("bamboo", "add,0,a", ":1: expected 'milliseconds,add|remove,instance', got 'add,0,a'"),
+    ("bamboo", ",", ": expected lines 'milliseconds,add|remove,instance', got empty ones only"),
     ("lanl", "a,b,c", ":1: expected 26 columns, got 3"),
     ("lanl", LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19: expected 'Down Time', got 'Up Time'"),
     ("lanl", LANL_NAMES, ": expected at least one failure, got none"),

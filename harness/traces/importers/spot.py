@@ -63,6 +63,8 @@ def read_events(text: str, found: Findings) -> None:
     """
     slots = Slots(found)
     events = [*found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)])]
+    if not events:
+        raise TraceError(f"{found.source}: expected lines 'milliseconds,add|remove,instance', got empty ones only")
     first: dict[str, str] = {}
     for _, _, line in events:
         first.setdefault(line.instance, line.kind)
