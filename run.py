@@ -33,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from harness.cli.arguments import parser as make_parser  # noqa: PLC0415 - imports may be interrupted
     from harness.config.plugins import requested  # noqa: PLC0415
 
-    program = Path(sys.argv[0]).name if arguments is None else ""
-    parser = make_parser("run.py" if program in ("", "-c") else program)
+    parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     after: list[str] | None = next((getattr(options, name) for name in ("overrides", "words") if name in options), None)
     if after is not None and not any(word.startswith("-") for word in rest):

@@ -80,7 +80,7 @@ def grid(
     from harness.run.spec import cell_hash
 
     found = load_experiment(path, overrides, cell_hash=cell_hash)
-    check_grid(found, overrides)
+    check_grid(found)
     with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
         return one.run(view or Silent())
 

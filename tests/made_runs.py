@@ -195,7 +195,7 @@ class _Walk:
             strategy=self.config.strategy.name,
             seed=self.config.seed,
             trace=trace and Path(trace).name,
-            profile=self.config.emulated.name,
+            profile=self.config.profile.name,
             num_ps=self.config.num_ps,
             total_samples=TOTAL_SAMPLES,
             num_steps=NUM_STEPS,

@@ -294,7 +294,7 @@ def _as_written(trace: Trace) -> list[Any]:
 
 def _read_law(path: Path) -> None:
     config = load_config(None, [f"trace.law={path.read_bytes().decode(errors='surrogateescape')}"])
-    law, job = config.trace.law, config.emulated
+    law, job = config.trace.law, config.profile
     if law is not None:
         trace = draw(law, job, 8, seed=1)
         assert [e.hour for e in trace.entries] == sorted(e.hour for e in trace.entries if job.job_h >= e.hour >= 0)

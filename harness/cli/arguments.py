@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.cli import as_typed
 from harness.core.errors import ConfigError
 from harness.files import expanded
 
@@ -18,10 +17,7 @@ key=value sets one configuration key (dotted) to a YAML value:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports each error on a single line, and calls the program as it was typed."""
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(as_typed(message, self.prog.partition(" ")[0]), file)
+    """An argument parser that reports each error on a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with code 2. For a misspelt choice the line names only the nearest one."""
@@ -68,13 +64,6 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and sign):
         raise argparse.ArgumentTypeError(f"expected NAME=TEXT, got {text!r}")
     return name, value
-
-
-class Override(argparse.Action):
-    """The action of an option that sets the configuration key ``const``: appends the override ``CONST=VALUE``."""
-
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest), f"{self.const}={values}"])
 
 
 class Pairs(argparse.Action):
@@ -139,13 +128,13 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "seconds": seconds,
     "pair": pair,
 }
-_ACTIONS = {"pairs": Pairs, "override": Override}
+_ACTIONS = {"pairs": Pairs}
 _PARSERS = {"trace": WordParser}
 """Class of the parsers of the commands below a command, by that command; by default :class:`Parser`."""
 
 
-def parser(program: str = "run.py") -> Parser:
-    """The parser of the command line, typed as ``program``, which the options name.
+def parser() -> Parser:
+    """The parser of the command line.
 
     In the options that it parses, ``call`` is the command's function, as ``MODULE:NAME``.
     """
@@ -153,8 +142,7 @@ def parser(program: str = "run.py") -> Parser:
         commands: dict[str, dict[str, Any]] = tomllib.load(file)
     shared = commands.pop("arguments")
     shared["--grace"]["default"] = GRACE_S
-    top = Parser(prog=program, **_texts(commands.pop("run.py")))
-    top.set_defaults(program=program)
+    top = Parser(prog="run.py", **_texts(commands.pop("run.py")))
     below = {"": _commands_of(top, "command", Parser)}
     for name, command in commands.items():
         above, _, word = name.rpartition(" ")

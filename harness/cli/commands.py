@@ -19,7 +19,7 @@ from harness.grid.worker import one_line
 
 _RERUN_HINTS = {
     **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
-    **dict.fromkeys(("train", "replay"), "this command goes on"),
+    "train": "this command goes on",
     "prepare": "nothing is kept, and the same command begins anew",
 }
 
@@ -31,12 +31,11 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     OSError that names a file becomes lines on stderr. Any other exception is a bug, and is raised.
     """
     console.open_streams()
-    console.name_program(options.program)
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     module, _, name = options.call.partition(":")
     hint = _RERUN_HINTS.get(name)
-    rerun = f"{options.program} {shlex.join(word for word in arguments if word != '--afresh')}"
+    rerun = f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
     try:
         return getattr(_imported(module), name)(options) or OK

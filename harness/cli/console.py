@@ -18,10 +18,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli import as_typed
 from harness.core.errors import UserError
 
-_program = "run.py"
 _FILE_WIDTH = 160  # characters of a line of text in a file
 _MAX_WIDTH = 10_000  # wider than any table
 _HEIGHT = 25  # lines; only needed beside a width
@@ -113,16 +111,10 @@ def show(result: RenderableType) -> None:
         note(f"note: tables of {widest} columns, a terminal of {width}: `| less -S` shows whole lines")
 
 
-def name_program(name: str) -> None:
-    """Let notes and errors call the program ``name``, as it was typed, where they are about a command of run.py."""
-    global _program  # noqa: PLW0603 - a process has one command line
-    _program = name
-
-
 def note(text: str) -> None:
     """Write plain text and a line end to stderr. What finds no room there, or no reader, is lost."""
     with suppress(OSError):
-        sys.stderr.write(_escaped(as_typed(text, _program)) + "\n")
+        sys.stderr.write(_escaped(text) + "\n")
         sys.stderr.flush()
 
 

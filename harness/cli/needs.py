@@ -1,4 +1,4 @@
-"""The line that `grid` and `verify` print before the first run: the time, memory and disk that it all needs here."""
+"""The line that `grid` prints before the first run: the time, memory and disk that it all needs here."""
 
 # ruff: noqa: PLC0415 - torch takes a second to import
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from harness.cli import console
 from harness.config.experiment import Cell
-from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.files import free_bytes
 from harness.grid.process import is_done
@@ -85,27 +84,6 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None =
         hint = "; store.keep_finished=false removes the checkpoints of finished cells" if kept else ""
         console.note(f"note: the disk may not do{hint}")
     return jobs
-
-
-def say_needs_in_turn(groups: Sequence[Sequence[Config]], folder: Path, machine: Machine | None = None) -> None:
-    """Print what runs need that go one after another. Those of a group stay in ``folder`` until its last one is done.
-
-    ``machine``: None is this one. Raises UserError if a config, its data or its trace cannot be used.
-    """
-    from harness.run.needs import needs_of
-    from harness.run.spec import RunSpec
-
-    groups_needs = [[needs_of(RunSpec(config)) for config in group] for group in groups]
-    machine = machine or Machine.here(folder)
-    needs = [one for group in groups_needs for one in group]
-    disk_needed = max(
-        sum(one.kept_bytes for one in group) + max(one.disk_bytes for one in group) for group in groups_needs
-    )
-    console.note(
-        f"needs: {len(needs):,} runs, one at a time, {_duration(sum(one.seconds for one in needs))}; "
-        f"at most {_gb(max(one.memory_bytes for one in needs))} of memory "
-        f"({_gb(machine.memory_bytes)} here) and {_gb(disk_needed)} of disk ({_gb(machine.disk_bytes)} free)"
-    )
 
 
 def _gb(num_bytes: float) -> str:

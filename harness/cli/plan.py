@@ -37,7 +37,7 @@ def plan(options: argparse.Namespace) -> None:
     """Print a table of what each strategy costs, and what cpr_* strategies decide."""
     if options.simulate == 1:
         raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
-    configs, law, costs, source = _subject(options.subject, options.overrides, options.mapping)
+    configs, law, costs, source = _subject(options.subject, options.overrides)
     if law.model in GIVEN:
         raise ConfigError(f"trace.law.model: expected a law of gaps, got {law.model}, with given failures")
     spec = spec_of(law, costs.mtbf_h, costs.ranks_per_failure, ranks=costs.num_ps, job_h=costs.job_h)
@@ -85,29 +85,27 @@ def _decision(spreads: Sequence[Spread]) -> str:
 # --- the profile or trace ---------------------------------------------------------------------------------------------
 
 
-def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tuple[dict[str, Config], Law, Costs, str]:
+def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Law, Costs, str]:
     """The configuration of each strategy by name, the law of simulated traces, the job's costs, and a line on them.
 
-    ``name``: a profile or a trace file. ``mapping``: overrides for a trace only. Raises ConfigError, TraceError.
+    ``name``: a profile or a trace file. Raises ConfigError, TraceError.
     """
     laws = [word for word in overrides if word.startswith("trace.law")]
     law = load_config(None, laws).trace.law or LAWS["exponential"]
     if name in PROFILES:
-        if mapping:
-            raise ConfigError(f"--window, --stretch: expected a trace file (TRACE.csv) to map, got profile {name}")
         configs = _load([f"profile={name}", *overrides])
         config = configs["cpr_mfu"]
         costs = _costs(config)
-        source, where = f"profile {config.emulated.name}", ""
+        source, where = f"profile {config.profile.name}", ""
     elif name.endswith(".csv") or Path(name).exists():
         others = [word for word in overrides if word not in laws]  # a run has a law or a file
-        configs = _load([*others, f"trace.path={json.dumps(name)}", *mapping])
+        configs = _load([*others, f"trace.path={json.dumps(name)}"])
         config = configs["cpr_mfu"]
         trace = job_trace(config)
         assert trace is not None, "its path is given"
         given = {word.partition("=")[0] for word in overrides}
         costs = _costs_of(trace, _costs(config), given, has_repairs=config.trace.repair == "reschedule")
-        source, where = f"trace {name}, other costs of profile {config.emulated.name}", f"{name}: "
+        source, where = f"trace {name}, other costs of profile {config.profile.name}", f"{name}: "
     else:
         hint = suggest(name, PROFILES) or f"; profiles: {', '.join(sorted(PROFILES))}"
         raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv){hint}")

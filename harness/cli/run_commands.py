@@ -1,9 +1,8 @@
-"""The commands that train: one run, a replay, a grid, and the check that both engines agree."""
+"""The commands that train: one run, a grid, and the check that both engines agree."""
 
 # ruff: noqa: PLC0415 - torch is imported where it is needed, so that a wrong key is reported at once
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
 from harness.cli.arguments import GRACE_S
-from harness.cli.needs import say_needs, say_needs_in_turn
+from harness.cli.needs import say_needs
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
@@ -26,29 +25,36 @@ from harness.record.folder import has_resume_point, refuse_no_grid
 
 
 def train(options: argparse.Namespace) -> int:
-    """Run one configuration in the folder ``out``, whose name gets the values of the overrides; show its results."""
+    """Run one configuration in the folder ``out``, whose name gets the values of the overrides; show its results.
+
+    Where its trace does not match the job, a note says so first.
+    """
     config = load_variant(options.config, options.overrides)
     _find_inputs(config)
-    return _train(config, options)
+    if options.afresh or not is_finished(config):
+        _say_if_compiling()
+    with opened_run(config, afresh=options.afresh) as one:
+        if one.is_done:
+            console.note(f"{one.run_dir}: this run is finished already; its results follow")
+            return show_run(one.run_dir)
+        _say_mismatches(config)
+        try:
+            with progress.runs_progress(Path(config.out).name) as follow, interrupts.stoppable(options.grace) as stop:
+                one.carry_out(partial(follow, 1, 1), stop)
+        except HarnessError as error:
+            if not isinstance(error, RunStopped | PointKept) and has_resume_point(one.run_dir):
+                console.note(f"{Path(config.out)}: a resume point is kept; the same command goes on from it")
+            raise
+        return show_run(one.run_dir)
 
 
-def replay(options: argparse.Namespace) -> int:
-    """Train under the given trace, in a folder named after it; first note where trace and job do not match."""
-    trace, config = Path(options.trace), Path(options.config)
-    if trace.suffix in (".yaml", ".yml") or config.suffix == ".csv":
-        raise ConfigError(f"expected a trace (CSV) and then a configuration (YAML), got {trace} and then {config}")
-    path = f"trace.path={json.dumps(str(options.trace))}"
-    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *options.mapping])
-    _find_inputs(config)
-    _say_if_compiling()
+def _say_mismatches(config: Config) -> None:
     from harness.run.spec import RunSpec
     from harness.traces.mismatch import mismatches
 
     run_spec = RunSpec(config)
-    run_spec.validate()
     for line in mismatches(run_spec.config, run_spec.costs):
         console.note(f"note: {line}")
-    return _train(config, options)
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -68,7 +74,7 @@ def grid(options: argparse.Namespace) -> int:
     ``--dry-run`` lists the cells instead, and ``--print-script`` prints the scripts of their jobs.
     """
     experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
-    check_grid(experiment, options.overrides)
+    check_grid(experiment)
     if not (options.dry_run or options.print_script):
         refuse_no_grid(experiment.out)
     pool = _pool_of(options, experiment)
@@ -183,7 +189,6 @@ def verify(options: argparse.Namespace) -> int:
     for remark in {remark: None for config in configs for remark in check(config)}:
         console.note(f"note: {remark}")
     work_dir = Path(f"{configs[0].out}-verify")
-    say_needs_in_turn([verification.cells_of(config) for config in configs], work_dir)
     is_identical = True
     assemble.prepare_fork_server()
     for number, config in enumerate(configs, start=1):
@@ -229,23 +234,6 @@ def _say_if_compiling() -> None:
 
     if is_cold():
         console.note("compiling the loops of a training step, once after each change of them (20 s)")
-
-
-def _train(config: Config, options: argparse.Namespace) -> int:
-    if options.afresh or not is_finished(config):
-        _say_if_compiling()
-    with opened_run(config, afresh=options.afresh) as one:
-        if one.is_done:
-            console.note(f"{one.run_dir}: this run is finished already; its results follow")
-            return show_run(one.run_dir)
-        try:
-            with progress.runs_progress(Path(config.out).name) as follow, interrupts.stoppable(options.grace) as stop:
-                one.carry_out(partial(follow, 1, 1), stop)
-        except HarnessError as error:
-            if not isinstance(error, RunStopped | PointKept) and has_resume_point(one.run_dir):
-                console.note(f"{Path(config.out)}: a resume point is kept; the same command goes on from it")
-            raise
-        return show_run(one.run_dir)
 
 
 def _show_grid(out: Path, margin: float | None, name: str, *, explain: bool) -> None:

@@ -47,7 +47,7 @@ def generate_trace(options: argparse.Namespace) -> int:
     learned_from = None if law.trace is None else Path(law.trace)
     _refuse_to_overwrite(options.out, learned_from, force=options.force)
     goes_on = "wall" in (config.trace.clock, config.trace.inject)
-    trace = draw(law, config.emulated, config.num_ps, config.trace_seed, goes_on=goes_on, is_typical=options.typical)
+    trace = draw(law, config.profile, config.num_ps, config.trace_seed, goes_on=goes_on, is_typical=options.typical)
     for doubt in doubts(read_trace(learned_from), law.per) if learned_from else ():
         console.note(f"note: {learned_from}: {doubt}")
     return _write(options, trace)

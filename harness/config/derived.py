@@ -18,7 +18,7 @@ def job_costs(config: Config, total_samples: int) -> Costs:
 
     A profile with ``from_trace`` must have been replaced by ``harness.traces.job_trace.with_profile_of_trace``.
     """
-    profile = config.emulated
+    profile = config.profile
     assert not profile.from_trace, "the trace's constants are not in the profile yet"
     shared = {field.name: value for field in fields(Costs) if (value := getattr(profile, field.name, None)) is not None}
     of_run = {

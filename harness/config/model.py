@@ -390,20 +390,15 @@ class Config(_Model):
         return values
 
     @property
-    def emulated(self) -> Profile:
-        """The profile with all its constants."""
-        return self.profile
-
-    @property
     def num_ps(self) -> int:
         """N, the number of PS ranks."""
-        return self.cluster.num_ps or self.emulated.num_ps
+        return self.cluster.num_ps or self.profile.num_ps
 
     @property
     def pls_target(self) -> float:
         """Target PLS: portion of lost samples that CPR accepts."""
         own = self.strategy.pls_target if isinstance(self.strategy, CprVanilla.Options) else None
-        return own or self.emulated.pls_target
+        return own or self.profile.pls_target
 
     @property
     def trace_seed(self) -> int:

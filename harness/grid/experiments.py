@@ -189,15 +189,12 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
         yield OpenGrid(cells, pool)
 
 
-def check_grid(experiment: Experiment, overrides: Sequence[str] = ()) -> None:
-    """Log what a user may not expect of the cells. Raises UserError, one line per distinct mistake.
-
-    ``overrides``: those that the experiment was loaded with.
-    """
+def check_grid(experiment: Experiment) -> None:
+    """Log what a user may not expect of the cells. Raises UserError, one line per distinct mistake."""
     from harness.run.spec import cells_of_other_backend, check
 
     mistakes: dict[str, None] = {}
-    remarks = dict.fromkeys(_repeated_axes(experiment, overrides))
+    remarks: dict[str, None] = {}
     for cell in experiment.cells:
         try:
             remarks |= dict.fromkeys(check(cell.config))
@@ -208,15 +205,6 @@ def check_grid(experiment: Experiment, overrides: Sequence[str] = ()) -> None:
     others = (cells_of_other_backend(experiment.cells), _of_other_code(experiment), _other_runs(experiment))
     for line in (*(f"note: {remark}" for remark in remarks), *filter(None, others)):
         _log.warning("%s", line)
-
-
-def _repeated_axes(experiment: Experiment, overrides: Sequence[str]) -> Iterator[str]:
-    """A line for each list of ``overrides`` that multiplies the cells of several grids."""
-    grids = experiment.resolved["grids"]
-    for word in overrides:
-        if len(grids) > 1 and len(grids[0].get(word.partition("=")[0], [])) > 1:
-            cells = f"{len(experiment.cells)} cells in all; --dry-run lists them"
-            yield f"{word} is an axis of each of the {len(grids)} grids of the file: {cells}"
 
 
 def _of_other_code(experiment: Experiment) -> str | None:

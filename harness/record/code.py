@@ -21,7 +21,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -172,7 +172,7 @@ _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_
 
 
 def utc_now() -> datetime:
-    """The present time in UTC: the default of the argument ``now`` wherever a time is recorded."""
+    """The present time in UTC, as records have it."""
     return datetime.now(UTC)
 
 
@@ -185,7 +185,6 @@ def environment(
     code: Code | None = None,
     request: str | None = None,
     command: Sequence[str] | None = None,
-    now: Callable[[], datetime] = utc_now,
 ) -> dict[str, Any]:
     """The content of env.json as plain JSON types; unknown is null.
 
@@ -193,7 +192,7 @@ def environment(
     default that of a run. ``request``: :func:`request_of` it. ``command``: by default sys.argv.
     """
     return {
-        "time": now().isoformat(timespec="seconds"),
+        "time": utc_now().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv if command is None else command),
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},

@@ -6,8 +6,6 @@ Only the last line of ``events.jsonl`` can be incomplete. With ``store.fsync`` a
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +16,7 @@ from harness.core.events import Event, Finished, Saved
 from harness.core.resumable import EventsPosition
 from harness.files import digest_of, fsync_folder, new_digest, store_errors
 from harness.record.audit import outcome_of
-from harness.record.code import current_code, environment, utc_now
+from harness.record.code import environment, utc_now
 from harness.record.event_log import not_finite
 from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_seal
 
@@ -26,7 +24,7 @@ from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_s
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``data``, ``trace``, ``request``: facts about the click log, the trace and what was asked for, for env.json.
+    ``facts``: ``data``, ``trace``, ``request`` and ``command`` of env.json (``harness.record.code.environment``).
     ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context
     manager: the run has failed unless :meth:`done` was called in the block, and an exception that leaves it is recorded
     as the reason.
@@ -40,27 +38,14 @@ class Recorder:
         run_dir: Path,
         config: Config,
         *,
-        data: Mapping[str, Any] | None = None,
-        trace: Mapping[str, Any] | None = None,
-        request: str | None = None,
-        command: Sequence[str] | None = None,
-        now: Callable[[], datetime] = utc_now,
         since: EventsPosition | None = None,
+        **facts: Any,
     ) -> None:
         self._fsync = config.store.fsync
-        self._now = now
         self.finished: Finished | None = None
         if since is None:
-            env = environment(
-                num_threads=config.trainer.num_threads,
-                backend=config.trainer.backend,
-                data=data,
-                trace=trace,
-                code=current_code(),
-                request=request,
-                command=command,
-                now=now,
-            )
+            trainer = config.trainer
+            env = environment(num_threads=trainer.num_threads, backend=trainer.backend, **facts)
             self.run, self._digests = prepare(run_dir, config, env)
             self._num_events, self._digest = 0, new_digest()
             with store_errors(self.run.events, "written"):
@@ -128,7 +113,7 @@ class Recorder:
             if ok:
                 raise
         if ok:
-            time = self._now().isoformat(timespec="seconds")
+            time = utc_now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
             audit = outcome_of(self.run)
             write_seal(self.run, time=time, num_events=self._num_events, digests=digests, audit=audit)

@@ -341,7 +341,7 @@ class RunSpec:
             trace=Path(config.trace.path).name if config.trace.path else config.trace_name,
             trace_clock=config.trace.clock,
             trace_inject=config.trace.inject,
-            profile=config.emulated.name,
+            profile=config.profile.name,
             num_ps=config.num_ps,
             total_samples=self.total_samples,
             num_steps=self.num_steps,

@@ -77,7 +77,7 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
         Variant("none", {"cache": {"mode": "none"}}),
         Variant("lookahead", {"cache": {"mode": "lookahead"}}),
         *(() if run_spec.strategy.mirror or run_spec.loses_all_trainers else stale),
-        *((saves,) if config.emulated.snapshot_gbps is None and config.trace.clock == "samples" else ()),
+        *((saves,) if config.profile.snapshot_gbps is None and config.trace.clock == "samples" else ()),
     )
 
 
@@ -139,11 +139,6 @@ def verify(
         against = _named(reference.of(config, "local", trace))
         differences += [f"{_named(run_config)}, compared with {against}: {difference}" for difference in found]
     return differences
-
-
-def cells_of(config: Config) -> list[Config]:
-    """The configs that :func:`verify` runs one after another, under the config's own trace."""
-    return [variant.of(config, engine, config.trace) for variant, engine in _runs_of(variants_of(config))]
 
 
 def discard(config: Config, work_dir: Path) -> None:
@@ -222,9 +217,9 @@ def _trace_around_a_save(config: Config) -> str:
     boundaries, since the messages of a phase depend on the variant.
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall")
-    trace = trace or draw(_LAW, config.emulated, config.num_ps, config.trace_seed)
+    trace = trace or draw(_LAW, config.profile, config.num_ps, config.trace_seed)
     step, batch_size = _save_in_the_middle(config), config.trainer.batch_size
-    hour_of = partial(samples_to_hours, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
+    hour_of = partial(samples_to_hours, job_h=config.profile.job_h, total_samples=RunSpec(config).total_samples)
     last = ps_rank(config.num_ps - 1)
     # A kill at an hour half a step before a boundary happens there.
     kills = [(hour_of((step - 1.5) * batch_size), last, ""), (hour_of((step - 0.5) * batch_size), "ps0", "")]

@@ -97,7 +97,7 @@ def observe(trace: Trace) -> Observed:
     if hosts := [entry for entry in trace.failures if entry.names_host]:
         raise TraceError(
             f"{trace.source}:{hosts[0].line}: rank: expected names or numbers of ranks, got {hosts[0].who}; how many "
-            "ranks a host has is known where cluster.hosts is: run.py plan, replay, train"
+            "ranks a host has is known where cluster.hosts is: run.py plan, train"
         )
     length_h, num_all = length_of(trace), len(trace.failures)
     of_ps = tuple(each for each in trace.failures if not (isinstance(each.who, str) and is_trainer(each.who)))

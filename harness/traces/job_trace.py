@@ -23,7 +23,7 @@ def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
     ``goes_on``: as :func:`on_job` and :func:`harness.traces.draw.draw`. Raises TraceError and ConfigError as these
     and :func:`with_ranks`, and TraceError for a file that is no trace.
     """
-    profile = config.emulated
+    profile = config.profile
     if config.trace.law is not None:
         return draw(config.trace.law, profile, config.num_ps, config.trace_seed, goes_on=goes_on)
     if config.trace.path is None:
@@ -58,7 +58,7 @@ def with_profile_of_trace(config: Config) -> Config:
     Raises ConfigError without a trace, without a failure in it or without a known length; and as :func:`job_trace` and
     :func:`observe`.
     """
-    profile = config.emulated
+    profile = config.profile
     if not profile.from_trace:
         return config
     trace = job_trace(config)

@@ -1,4 +1,4 @@
-"""Mismatches of a failure trace and a job: sentences for `run.py replay` and `run.py plan`."""
+"""Mismatches of a failure trace and a job: sentences for `run.py train` and `run.py plan`."""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
     if trace is None or observed is None or not observed.num_deaths or not observed.length_h:
         return
     yield from _length(trace, observed, costs.job_h, is_planned=is_planned, is_wall=config.trace.clock == "wall")
-    yield from _rates(observed, costs, config.emulated.name)
+    yield from _rates(observed, costs, config.profile.name)
     yield from _ranks(observed, costs.num_ps)
     yield from _repairs(trace, costs, is_charged=config.trace.repair == "reschedule")
 
@@ -45,7 +45,7 @@ def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool,
             f"the trace lasts {length_h:.4g} h" if is_given else f"the last failure of the trace is at {last_h:.4g} h"
         )
         result = _ALL_HOURS if is_planned else f"no failure after hour {last_h:.4g}"
-        yield f"{lasts}, the job {job_h:g} h: {result}; --stretch scales the trace to the job"
+        yield f"{lasts}, the job {job_h:g} h: {result}; trace.stretch=true scales the trace to the job"
     elif is_wall and not is_planned and length_h <= job_h * (1 + _SAME_LENGTH) and "window_h" not in trace.header:
         yield (
             f"the trace lasts {length_h:.4g} h, and so does the job without overhead: on the wall clock "
@@ -54,8 +54,8 @@ def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool,
     elif length_h > job_h * (1 + _SAME_LENGTH) and (is_planned or not is_wall):
         result = _ALL_HOURS if is_planned else "the rest is left out"
         yield (
-            f"the trace lasts {length_h:.5g} h, the job {job_h:g} h: {result}; --window densest, median or quietest "
-            f"takes {job_h:g} h of it, --stretch scales it to the job"
+            f"the trace lasts {length_h:.5g} h, the job {job_h:g} h: {result}; trace.window=densest, median or "
+            f"quietest takes {job_h:g} h of it, trace.stretch=true scales it to the job"
         )
 
 

@@ -50,7 +50,7 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         _refuse_for_config(entry, f"{trace.source}:{entry.line}", config)
     planned_faults = schedule(
         trace,
-        job_h=config.emulated.job_h,
+        job_h=config.profile.job_h,
         total_samples=total_samples,
         batch_size=config.trainer.batch_size,
         num_steps=num_steps,
@@ -79,7 +79,7 @@ def merged_instants(config: Config, *, total_samples: int, num_steps: int) -> It
     """
     if config.trace.clock == "wall" or config.trace.inject == "wall":
         return
-    trace, job_h = job_trace(config), config.emulated.job_h
+    trace, job_h = job_trace(config), config.profile.job_h
     hours = {entry.hour for entry in (trace.failures if trace else ()) if entry.phase == "boundary"}
     job = {"total_samples": total_samples, "batch_size": config.trainer.batch_size, "num_steps": num_steps}
     num_boundaries = len({strike_step(hour, job_h=job_h, **job) for hour in hours})

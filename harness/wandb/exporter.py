@@ -91,7 +91,7 @@ def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[s
     """The request that begins the export of a run. ``modes``, ``folder``: see ``export_process.Export``."""
     here = "/proc/self", f"/proc/{os.getpid()}"  # a folder that this process holds, as its child reaches it
     export = Export(
-        facts=facts.to_json(),
+        facts=asdict(facts),
         events=str(run.events).replace(*here),
         job_h=facts.config["profile"]["job_h"],
         modes=modes,

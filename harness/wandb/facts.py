@@ -27,9 +27,6 @@ class RunFacts:
     tags: list[str]
     config: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
     """The facts of a run; its folder's name is its name in wandb. Raises StoreError if env.json cannot be used."""
@@ -45,12 +42,12 @@ def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
         group=config.wandb.group or group_of([config]),
         job_type=config.strategy.name,
         # A trace and a profile may share a name.
-        tags=[config.engine, f"trace:{trace}" if trace else "no-trace", f"profile:{config.emulated.name}"],
+        tags=[config.engine, f"trace:{trace}" if trace else "no-trace", f"profile:{config.profile.name}"],
         config={
             **config.model_dump(mode="json"),
             "strategy_name": config.strategy.name,
             "trace_name": trace or "none",
-            "profile_name": config.emulated.name,
+            "profile_name": config.profile.name,
             "config_hash": config_hash,
             "git_commit": git.get("commit"),
             "git_is_dirty": git.get("dirty"),
@@ -86,7 +83,7 @@ _TYPES = {"server": str, "digest": str, "id": str, "url": str | None}
 
 def digest_of_export(run: RunDir, facts: RunFacts, end: dict[str, Any]) -> str:
     """Hash (16 hex digits) of all that wandb gets of a run. ``end``: see ``exporter.end_of``. Raises StoreError."""
-    text = json.dumps([facts.to_json(), digest_of(run.events), end], sort_keys=True)
+    text = json.dumps([asdict(facts), digest_of(run.events), end], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

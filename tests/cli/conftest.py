@@ -22,6 +22,7 @@ cluster: {num_ps: 2}
 strategy: {interval_samples: 64}
 store: {fsync: false}
 """
+GRIDS = "grids:\n- {seed: [0, 1], strategy.name: [none, partial]}\n"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,9 @@ class Cli:
         return sorted(self.folder.rglob("*"))
 
 
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few prepared rows."""
-    folder = tmp_path_factory.mktemp("clicks")
+def prepared_clicks(folder: Path) -> Path:
+    """A few prepared rows, in ``data`` of a new folder, beside clicks.tsv."""
+    folder.mkdir(exist_ok=True)
     lines = (
         [str(row % 3 // 2), *(str((row * i) % 11) for i in range(13)), *(f"{row * j % 50:08x}" for j in range(26))]
         for row in range(NUM_ROWS)
@@ -64,6 +64,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "clicks.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
     prepare([folder / "clicks.tsv"], folder / "data")
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few prepared rows."""
+    return prepared_clicks(tmp_path_factory.mktemp("clicks"))
 
 
 @pytest.fixture(scope="session")
@@ -83,5 +89,5 @@ def cli(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(tmp_path)
     shutil.copytree(data, "data")
     Path("one.yaml").write_text(CONFIG)
-    Path("grid.yaml").write_text(CONFIG + "grids:\n- {seed: [0, 1], strategy.name: [none, partial]}\n")
+    Path("grid.yaml").write_text(CONFIG + GRIDS)
     return Cli(tmp_path, capsys)

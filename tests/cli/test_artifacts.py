@@ -79,20 +79,3 @@ def test_an_archive_with_a_path_outside_or_a_link_is_refused(cli: Cli, name: str
     expected = f"error: evil.tar.xz: {name}: expected a file within the archive"
     assert cli("bundle", "--check", "evil.tar.xz").errors == [expected]
     assert cli.files() == before
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["bundle"], "expected the folder of a grid, or --check ARCHIVE alone; got none"),
-        (["bundle", "data"], "data: expected the folder of a grid (with grid.yaml)"),
-        (["bundle", "--check", "one.yaml"], "one.yaml: expected an archive of `run.py bundle`: "),
-        (["bundle", "data", "seed=1"], "seed: expected data.path= with --check, or plugins=; a cell runs as it ran"),
-        (["export", "data"], "data: expected a finished run, got one that is absent"),
-    ],
-)
-def test_bad_input_is_one_line(cli: Cli, words: list[str], line: str) -> None:
-    """Law: what, where, expected; exit code 2."""
-    done = cli(*words)
-    assert (done.code, len(done.errors)) == (2, 1)
-    assert done.errors[0].startswith(f"error: {line}")

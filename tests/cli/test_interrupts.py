@@ -23,7 +23,7 @@ run_commands.train = work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
 signal.signal(signal.SIGHUP, signal.{hangup})  # and those of nohup this
 interrupts.install()
-options = argparse.Namespace(command="train", call="run_commands:train", program="run.py")
+options = argparse.Namespace(command="train", call="run_commands:train")
 sys.exit(commands.run(options, ["train", "a b.yaml", "--afresh"]))
 """
 STRUCK = """

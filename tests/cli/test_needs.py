@@ -62,6 +62,7 @@ def test_the_memory_limits_the_cells_at_once(click_data: Path, capsys: pytest.Ca
     assert say_needs(cells, None, machine) in {1, None}  # None on one core
 
 
+@pytest.mark.slow
 def test_the_experiment_at_kaggles_size_runs_on_small_data(cli: Cli) -> None:
     """Law: its cells meet their two failures, and leave no checkpoint."""
     root = Path(__file__).parents[2]

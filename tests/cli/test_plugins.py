@@ -78,12 +78,10 @@ def test_the_example_of_the_page_is_compared_with_the_others(folder: Path) -> No
 
 
 def test_the_schema_has_the_options_of_a_plugin(folder: Path) -> None:
-    """As text of a key, and in the JSON schema."""
+    """As text of a key."""
     (folder / "last_hour.py").write_text((PLUGINS / "last_hour.py").read_text())
     code, out, _ = command(folder, "schema", "plugins=[last_hour.py]", "strategy.hours")
     assert (code, out.splitlines()[0]) == (0, "strategy.hours of last_hour: a number > 0 (default: 1.0)")
-    assert '"hours": {' in command(folder, "schema", "plugins=[last_hour.py]")[1]
-    assert command(folder, "schema", "strategy.hours")[0] == 2
 
 
 _EDITS_ITSELF = """
@@ -106,15 +104,14 @@ def test_a_cell_is_named_by_the_plugin_that_computed_it(folder: Path) -> None:
 
 
 def test_a_plugin_that_imports_while_the_run_trains_is_refused(folder: Path) -> None:
-    """In one line, on both engines: what it imports would be in no digest."""
+    """In one line, in a rank's process: what it imports would be in no digest."""
     (folder / "helper.py").write_text("")
     late = "    def plan_save(self, progress):\n        import helper\n"
     text = f"from harness.core.strategies import STRATEGIES, Partial\n\n\nclass Late(Partial):\n{late}"
     (folder / "mine.py").write_text(f"{text}\n\nSTRATEGIES['late'] = Late\n")
-    for engine, code in (("local", 2), ("rpc", 2)):
-        asked = ("train", "one.yaml", "strategy.name=late", f"engine={engine}")
-        found, _, errors = command(folder, *asked, PYTHONPATH=str(folder))
-        assert (found, errors.count("import it at the plugin's top")) == (code, 1), errors
+    asked = ("train", "one.yaml", "strategy.name=late", "engine=rpc")
+    code, _, errors = command(folder, *asked, PYTHONPATH=str(folder))
+    assert (code, errors.count("import it at the plugin's top")) == (2, 1), errors
 
 
 def test_a_claim_on_a_grid_of_another_file_has_its_plugins(folder: Path) -> None:

@@ -294,6 +294,4 @@ def endless_grid(out: str) -> int:
     progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
     run_commands.grid = lambda _: run_commands.run_experiments([experiment], LocalPool(run_forever, 2))
-    return commands.run(
-        commands.argparse.Namespace(command="grid", call="run_commands:grid", program="run.py"), ["grid", "x.yaml"]
-    )
+    return commands.run(commands.argparse.Namespace(command="grid", call="run_commands:grid"), ["grid", "x.yaml"])

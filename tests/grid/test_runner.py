@@ -22,7 +22,7 @@ import pytest
 from harness.cli import commands, progress, run_commands
 from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError, UserError
-from harness.grid import process, runner
+from harness.grid import process
 from harness.grid.process import CellProcess, CellStarter, is_done
 from harness.grid.runner import LocalPool
 from harness.processes.forked import HostLost
@@ -192,21 +192,6 @@ def test_cells_with_many_threads_do_not_hold_up_the_others(tmp_path: Path, monke
     assert journal.most_at_once() == 1
 
 
-def test_a_grid_that_gets_more_cores_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a cell that takes all cores takes those that there are when it starts (``taskset -p``, a cpuset)."""
-    asked: list[int] = []
-
-    def cores(_: int) -> set[int]:
-        asked.append(1)
-        assert len(asked) < 1000, "it waits for cores without end"
-        return {0} if len(asked) == 1 else {0, 1}
-
-    monkeypatch.setattr("os.sched_getaffinity", cores)
-    monkeypatch.setattr(runner, "_LOOK_S", 0.01)
-    outcomes = run_grid(cells_of(tmp_path, 1, "rpc"), run_well, Journal())
-    assert [outcome.status for outcome in outcomes] == ["done"]
-
-
 def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None:
     """Their fork server is a fork of the cell, holds none of its files, has imported all, and ends with it."""
     cells = cells_of(tmp_path, 2, engine="rpc")
@@ -247,7 +232,7 @@ def test_a_grid_whose_folder_goes_makes_no_new_one(
         experiment = Experiment("grid", out, tuple(cells_of(out, 4)), {})
         pool = LocalPool(run_in_a_grid_that_goes, 1)
         monkeypatch.setattr(run_commands, "grid", lambda _: run_commands.run_experiments([experiment], pool))
-        code = commands.run(Namespace(command="grid", call="run_commands:grid", program="run.py"), ["grid", "x.yaml"])
+        code = commands.run(Namespace(command="grid", call="run_commands:grid"), ["grid", "x.yaml"])
         return code, capsys.readouterr().err.splitlines()
 
     code, lines = grid(out)
@@ -316,15 +301,6 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
     starter.end_all()
     assert all(gone(pid) for pid in pids)
     assert [one.outcome().error for one in running] == ["the cell's process was ended by SIGKILL (out of memory?)"] * 2
-
-
-def test_a_cell_that_a_signal_without_a_name_ends_has_failed(tmp_path: Path) -> None:
-    """Law: a real-time signal is told by its number."""
-    starter = CellStarter(run_forever)
-    (cell,) = cells_of(tmp_path, 1)
-    running = starter.start(cell)
-    os.kill(pid_of(cell.run_dir, lambda: None), signal.SIGRTMIN + 1)
-    assert running.outcome().error == f"the cell's process was ended by signal {signal.SIGRTMIN + 1}"
 
 
 def test_cells_end_with_an_interrupted_runner(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -116,7 +116,7 @@ def test_a_failure_takes_its_longest_repair_and_the_hours_of_giving_a_rank_up(co
     trace += "25,ps3,kill,0\n30,ps3,hang,4\n"
     config = under(config, tmp_path, trace, strategy__name="partial", profile__detect_h=0.5)
     _, events = run(changed(config, trace__repair="reschedule"), tmp_path / "run")
-    o_res_h = config.emulated.o_res_h
+    o_res_h = config.profile.o_res_h
     hours = [event.reschedule_h for event in events if isinstance(event, Recovered)]
     assert hours == [o_res_h + 0.5, 1.5, o_res_h, 0, 4.5]
     for forgery in ({"loss": "dead"}, {"repair_h": 9.0}):

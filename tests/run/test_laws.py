@@ -119,8 +119,8 @@ def test_a_failure_of_two_ranks_is_charged_once(config: Config, tmp_path: Path) 
     (recovered,) = [event for event in events if isinstance(event, Recovered)]
     assert recovered.pls == {"ps0": 0.125, "ps3": 0.125}  # half of the samples, a quarter of the rows each
     assert (finished.num_failures, finished.num_lost_ranks) == (1, 2)
-    assert finished.load_h == pytest.approx(config.emulated.o_load_h)
-    assert finished.reschedule_h == pytest.approx(config.emulated.o_res_h)
+    assert finished.load_h == pytest.approx(config.profile.o_load_h)
+    assert finished.reschedule_h == pytest.approx(config.profile.o_res_h)
 
 
 def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_path: Path) -> None:

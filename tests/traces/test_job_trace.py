@@ -82,10 +82,10 @@ def test_kills_are_those_of_the_mapped_trace(tmp_path: Path) -> None:
 def test_a_profile_takes_the_constants_of_the_trace_as_the_job_meets_it(tmp_path: Path) -> None:
     """MTBF and ranks per failure; the other constants are its base's, and the name says whose."""
     config = config_of(tmp_path, LOG.replace("9,ps1,", "9,ps0,,\n9,ps1,"), stretch=True)
-    config = config.model_copy(update={"profile": config.emulated.model_copy(update={"from_trace": True})})
-    found = with_profile_of_trace(config).emulated
+    config = config.model_copy(update={"profile": config.profile.model_copy(update={"from_trace": True})})
+    found = with_profile_of_trace(config).profile
     assert (found.mtbf_h, found.ranks_per_failure) == (pytest.approx(10 / 6), pytest.approx(7 / 6))
-    assert (found.name, found.from_trace, found.o_save_h) == ("busy*(log)", False, config.emulated.o_save_h)
+    assert (found.name, found.from_trace, found.o_save_h) == ("busy*(log)", False, config.profile.o_save_h)
     with pytest.raises(ConfigError, match=r"profile.from_trace: expected a failure trace \(trace.path\), got none"):
         with_profile_of_trace(Config(profile=PROFILES["from_trace"]))
 

@@ -50,7 +50,7 @@ def test_a_recorded_run_arrives_whole_and_once(wandb_server: WandbServer, tmp_pa
     assert len(losses) == sum(isinstance(event, Trained) and not event.rerun for event in events)
     hours = [row["hours"] for row in rows]
     assert hours == sorted(hours)
-    assert hours[-1] == pytest.approx(config.emulated.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
+    assert hours[-1] == pytest.approx(config.profile.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
     kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
     assert kills == [event.hour for event in events if is_loss(event)]
     assert not any(key.startswith("eval/") for key in wandb_server.summary[run_id])
@@ -215,7 +215,7 @@ def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def _rows(events: list[Event]) -> list[Row]:
-    history = History(made_config().emulated.job_h)
+    history = History(made_config().profile.job_h)
     return [row for event in events for row in history.rows(event)]
 
 
@@ -250,7 +250,7 @@ def test_drops_of_auc_are_in_history_and_summary() -> None:
         ("cpr_vanilla", made_events(made_config()), {}),
         ("none", made_events(made_config("none")), {"drop/sum": 0.0}),
     ):
-        history = History(made_config(strategy).emulated.job_h)
+        history = History(made_config(strategy).profile.job_h)
         assert [row for event in made for row in history.rows(event)]
         summary = {key: value for key, value in history.summary(made[-1]).items() if key.startswith("drop/")}
         assert summary == pytest.approx(expected)
