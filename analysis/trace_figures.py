@@ -9,7 +9,7 @@ from warnings import catch_warnings
 import numpy as np
 from pydantic import ValidationError
 
-from analysis.figures import colour, legend, log_scale, style, to_svg, write_figure
+from analysis.figures import colour, frame_of, legend, log_scale, style, timeline, to_svg, write_figure
 from analysis.load import Frame
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
@@ -34,6 +34,11 @@ _FAMILY_LOOKS = {
     "lognormal": (colour("full"), (0, (1, 1.5))),
 }  # colours from the palette of strategies; dashes show through where laws coincide
 _GREY = colour("none")
+_SIZE = 5.2, 3.6  # inches
+_TIMELINE = (
+    "Each fault of the trace, at its hour. Of ranks that a run draws by its seed there is a line for each number that "
+    "die at once."
+)
 _MOST_POINTS = 300  # of a curve; more are not visible
 _LEAST_GAPS = 5  # for a curve
 
@@ -86,7 +91,7 @@ def _row(levels: Sequence[tuple[str, Level]]) -> "Figure":
     """Survival curves of each level (gaps of one rank, of any rank), side by side."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
-    figure = Figure(figsize=(5.2 * len(levels), 3.6), layout="constrained")  # inches
+    figure = Figure(figsize=(_SIZE[0] * len(levels), _SIZE[1]), layout="constrained")
     for (name, level), axes in zip(levels, figure.subplots(1, len(levels), squeeze=False)[0], strict=True):
         _survival(axes, level)
         axes.set_title(LEVELS[name], fontsize=11, loc="left")
@@ -173,7 +178,19 @@ def _section(key: _Key, runs: Sequence[Path], prefix: str) -> tuple[list[str], l
         return [f"No statistics: {error}"], []
     if not _is_as_replayed(met, runs):
         return [f"{path} has changed since these runs."], []
-    return [*_lines(stats)], trace_panels(stats, prefix)
+    return [*_lines(stats)], [*_timeline(trace, prefix), *trace_panels(stats, prefix)]
+
+
+def _timeline(trace: Trace, prefix: str) -> Iterator[tuple[str, str]]:
+    """The timeline of a trace as SVG, with its caption; nothing of an empty trace."""
+    if trace.entries:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
+
+        rows = ({"hour": entry.hour, "rank": entry.who, "fault": entry.fault.name} for entry in trace.entries)
+        with style():
+            figure = Figure(figsize=_SIZE, layout="constrained")
+            legend(timeline(frame_of(rows), ax=figure.subplots()))
+            yield to_svg(figure, f"{prefix}-timeline", "timeline"), _TIMELINE
 
 
 def _is_as_replayed(trace: Trace, runs: Sequence[Path]) -> bool:

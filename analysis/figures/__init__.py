@@ -4,7 +4,7 @@
 
 from analysis.figures.axes import LABELS, against, front, over_hours, timeline
 from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, curves, losses_of, mean_curve
-from analysis.figures.data import Data, legend, look
+from analysis.figures.data import Data, frame_of, legend, look
 from analysis.figures.kinds import KINDS, TRADEOFF, Kind, figures
 from analysis.figures.look import (
     FIGURE_FORMATS,

@@ -283,7 +283,8 @@ def timeline(frame: Frame, *, x: str = "hour", y: str = "rank", by: str = "fault
         marker, hue = "x+v^sD*"[number % 7], THEMES[("never_save", "cpr_mfu", "full", "cpr_vanilla")[number % 4]][0]
         rows = [names.index(str(each)) for each in own[y]]
         ax.plot(own[x], rows, marker, color=hue, markersize=7, markeredgewidth=1.5, linestyle="", label=kind)
-    ax.set_yticks(range(len(names)), [f"{each} drawn" if each.isdigit() else each for each in names])
+    every = 1 + len(names) // _MOST_LINES
+    ax.set_yticks(range(0, len(names), every), [f"{each} drawn" if each.isdigit() else each for each in names[::every]])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel("hour of the job")
     if is_new:

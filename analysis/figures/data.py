@@ -95,15 +95,6 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> Frame:
     return pd.DataFrame([*rows])
 
 
-def means(**estimates: Estimate | None) -> dict[str, float | None]:
-    """Columns of estimates: mean, and ``*_half_width``."""
-    return {
-        f"{name}{end}": value and getattr(value, of)
-        for name, value in estimates.items()
-        for end, of in (("", "mean"), ("_half_width", "half_width"))
-    }
-
-
 def look(name: str) -> dict[str, Any]:
     """Colour, marker and label of a strategy, the same in every figure. ``name``: may go on after a space."""
     strategy = str(name).partition(" ")[0]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures.axes import front, over_hours, signed_text, widths
 from analysis.figures.curves import Curve, curve, curve_rows, mean_curve
-from analysis.figures.data import SMALL, Data, frame_of, joined, legend, loss_label, means, others
+from analysis.figures.data import SMALL, Data, frame_of, joined, legend, loss_label, others
 from analysis.figures.look import PAPER, THEMES, colour
 from analysis.load import Frame
-from analysis.stats import BASELINE, Block, Line, verdicts
+from analysis.stats import BASELINE, Block, Line, numbers, verdicts
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     """Loss to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
     front(
         frame_of(
-            {"strategy": each.line.label, "on_front": each.on_front, **means(loss=each.loss)}
+            {"strategy": each.line.label, "on_front": each.on_front, **numbers({"loss": each.loss})}
             | {"overhead_frac": each.overhead_frac}
             for each in verdicts(block, data.margin)
         ),

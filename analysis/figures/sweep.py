@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures.axes import against, places_of, tilted
-from analysis.figures.data import Data, frame_of, legend, loss_label, means, others
+from analysis.figures.data import Data, frame_of, legend, loss_label, others
 from analysis.figures.look import THEMES
-from analysis.stats import BASELINE
+from analysis.stats import BASELINE, numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def sweep_figure(data: Data) -> "Figure":
     names = [", ".join(block.values) for block in blocks]
     frame = frame_of(
         {"strategy": line.label, "setting": values[place][0] if is_one else names[place], "cells": (*line.cells.index,)}
-        | means(loss=line.loss, overhead_frac=line.estimate("overhead_frac"))
+        | numbers({"loss": line.loss, "overhead_frac": line.estimate("overhead_frac")})
         for place, block in enumerate(blocks)
         for line in others(block)
     )

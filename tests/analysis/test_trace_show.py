@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.trace_figures import trace_panels, trace_sections
-from analysis.trace_show import number
+from analysis.trace_figures import draw_trace, trace_panels, trace_sections
+from analysis.trace_show import number, show_trace
 from harness.core.errors import StoreError
 from harness.core.events import Event
 from harness.record.recorder import Recorder
@@ -35,7 +35,7 @@ def rich_trace() -> Trace:
 
 def test_a_trace_is_told_in_full() -> None:
     """Size, MTBFs, both fits with their verdicts, who, together and repairs have a line each."""
-    text = shown(analysis.show_trace(describe(rich_trace())))
+    text = shown(show_trace(describe(rich_trace())))
     assert text.startswith("a cluster: 100 deaths at 90 instants, ")
     for start in (
         "one rank  ",
@@ -55,7 +55,7 @@ def test_a_trace_is_told_in_full() -> None:
 @pytest.mark.parametrize("lines", [["# length_h: 9", "hour,rank"], ["# length_h: 50", "hour,rank", "10,4", "40,4"]])
 def test_what_is_unknown_is_shown_as_such(lines: Sequence[str]) -> None:
     """No failure at all, or ranks that are only counted: still a table."""
-    text = shown(analysis.show_trace(describe(parse_trace(lines, "bare.csv"))))
+    text = shown(show_trace(describe(parse_trace(lines, "bare.csv"))))
     assert "ranks unknown" in text
     assert "any rank" in text
     assert "to the last failure" not in text
@@ -66,7 +66,7 @@ def test_hours_that_end_with_a_failure_are_named() -> None:
     """Law: of a trace without hours it is said that those up to its last failure count, and how to give others."""
     stats = describe(parse_trace(["hour,rank", "10,ps1", "40,ps2"], "bare.csv"))
     hours = ", 40.0 h up to the last failure (length_h in the header sets other hours), "
-    assert hours in shown(analysis.show_trace(stats))
+    assert hours in shown(show_trace(stats))
 
 
 def test_numbers_have_three_digits() -> None:
@@ -82,13 +82,13 @@ def test_the_figure_is_a_function_of_its_trace(tmp_path: Path) -> None:
     In a page it has no colour outside the themes, as figures of a grid.
     """
     stats = describe(rich_trace())
-    assert {path.name for path in analysis.draw_trace(stats, tmp_path)} == {"survival.svg", "survival.png"}
+    assert {path.name for path in draw_trace(stats, tmp_path)} == {"survival.svg", "survival.png"}
     assert (tmp_path / "survival.png").read_bytes().startswith(b"\x89PNG")
     first, again = (trace_panels(stats, "x") for _ in range(2))
     assert first == again
     few = describe(parse_trace(["# length_h: 9", "hour,rank", "3,ps0", "5,ps1", "5,ps2"], "few.csv"))
     assert [re.findall(r'(?:: ?|=")(#[0-9a-f]{3,8})\b', svg) for svg, _ in first] == [[], []]
-    assert (trace_panels(few, "x"), analysis.draw_trace(few, tmp_path)) == ([], [])
+    assert (trace_panels(few, "x"), draw_trace(few, tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("num", [19, 20])
@@ -100,7 +100,7 @@ def test_laws_are_drawn_where_they_can_be_told_apart(tmp_path: Path, num: int) -
     hours_N = np.cumsum(np.random.default_rng(1).weibull(0.6, num) * 4).round(4)
     rows = [f"{hour},ps{index % 9}" for index, hour in enumerate(hours_N.tolist())]
     stats = describe(parse_trace(["# title: mine", "# length_h: 200", "# ranks: 9", "hour,rank", *rows], "mine.csv"))
-    said = shown(analysis.show_trace(stats))
+    said = shown(show_trace(stats))
     _, (svg, words) = trace_panels(stats, "x")
     names = ("exponential", "gamma", "weibull", "lognormal")
     is_told = num == 20
@@ -114,7 +114,7 @@ def test_laws_are_drawn_where_they_can_be_told_apart(tmp_path: Path, num: int) -
     if is_told:
         dashes = re.findall(r"stroke-dasharray: ([0-9.]+,[0-9.]+)", svg)
         assert len(set(dashes)) == 3
-    analysis.draw_trace(stats, tmp_path)
+    draw_trace(stats, tmp_path)
     assert "mine: " in (tmp_path / "survival.svg").read_text()
 
 
@@ -126,10 +126,10 @@ def log_of(nodes: Sequence[str]) -> Trace:
 
 def test_ranks_and_nodes_are_never_one_for_the_other() -> None:
     """A rank that stands for several nodes has their number; the nodes that fail again and again have a line."""
-    text = " ".join(shown(analysis.show_trace(describe(log_of(["a", "c", "e", "b", "c", "a", "a", "d", "f"])))).split())
+    text = " ".join(shown(show_trace(describe(log_of(["a", "c", "e", "b", "c", "a", "a", "d", "f"])))).split())
     assert "Again and again: ps0 (2 nodes) 3×, ps1 (2 nodes) 3×, ps2 (3 nodes) 3×." in text
     assert "Nodes of the source, several to a rank: 6 failed, again and again a 3×, c 2×." in text
-    text = " ".join(shown(analysis.show_trace(describe(log_of(["a", "b", "c"] * 2)))).split())
+    text = " ".join(shown(show_trace(describe(log_of(["a", "b", "c"] * 2)))).split())
     assert "Again and again: ps0 (a) 2×, ps1 (b) 2×, ps2 (c) 2×." in text
     assert "Nodes of the source" not in text
 
@@ -138,7 +138,7 @@ def test_a_figure_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
     """It names the folder."""
     (tmp_path / "survival.png").symlink_to("/dev/full")
     with pytest.raises(StoreError, match=rf"^{tmp_path}: cannot be written: No space left on device$"):
-        analysis.draw_trace(describe(rich_trace()), tmp_path)
+        draw_trace(describe(rich_trace()), tmp_path)
 
 
 def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
     page = analysis.report(tmp_path / "runs").read_text()
     assert "<h2>Failure trace planned</h2>" in page
     assert "6 deaths at 5 instants" in page
-    assert 'id="trace0-survival-' in page
+    assert all(f'id="trace0-{each}-' in page for each in ("timeline", "survival"))
     frame = analysis.load(tmp_path / "runs")
     trace.write_text("\n".join(["hour,rank", "0.5,ps0", *lines[1:]]) + "\n")
     (section,) = trace_sections(frame)
