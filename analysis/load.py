@@ -61,9 +61,8 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
-    **dict.fromkeys(("auc_mean10", "auc_per_log_sample", "ne", "calibration", "lost_dense_frac"), "float64"),
+    **dict.fromkeys(("auc_per_log_sample", "ne", "calibration", "lost_dense_frac"), "float64"),
     **dict.fromkeys(("drop", "drop_mean", "drop_last", "drop_error"), "float64"),
-    **dict.fromkeys(("num_mean10", "drop_samples"), "Int64"),
     "group_aucs": "object",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
@@ -81,8 +80,8 @@ A column with the name of a field of the Finished event has that field's value. 
 measured seconds. ``overhead_frac``, and ``BUCKET_frac`` of each bucket: fractions of ``job_h``. ``node_h``: overhead in
 node-hours, if the profile has a number of trainers. ``lost_dense_frac``: the fraction of samples that the final dense
 network has not learned from, if all trainers have died at once. ``trace_law``: a name that all traces of one law share
-(``name_laws``). ``auc_mean10`` to ``group_aucs``: see ``evaluation_results``; ``drop``, ``drop_*``: ``drop_results``.
-``data``: the path of the click log. ``model_digest``: of every parameter of the final model.
+(``name_laws``). ``auc_per_log_sample`` to ``group_aucs``: see ``evaluation_results``; ``drop``, ``drop_*``: see
+``drop_results``. ``data``: the path of the click log. ``model_digest``: of every parameter of the final model.
 """
 
 NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
@@ -283,9 +282,9 @@ def drop_results(events: Sequence[Event]) -> dict[str, float | None]:
     """What the failures of a run cost the model at once, from its Dropped events.
 
     ``drop``: the drops of AUC of all failures, summed: 0 without a failure, None if some failure has no drop on record.
-    ``drop_mean``, ``drop_last``: of a failure, and of the last one. ``drop_samples``: the fewest test samples of a drop
-    that was measured. ``drop_error``: the standard error of the sum by the choice of test samples, which all drops
-    share: that of the summed deviations (``harness.model.metrics.auc_deviations``).
+    ``drop_mean``, ``drop_last``: of a failure, and of the last one. ``drop_error``: the standard error of the sum
+    by the choice of test samples, which all drops share: that of the summed deviations
+    (``harness.model.metrics.auc_deviations``).
     """
     if (drops := drops_of(events)) is None:
         return {}
@@ -295,7 +294,6 @@ def drop_results(events: Sequence[Event]) -> dict[str, float | None]:
         "drop": math.fsum(drops),
         "drop_mean": math.fsum(drops) / sum(event.num_failures for event in found) if drops else None,
         "drop_last": drops[-1] if drops else None,
-        "drop_samples": min((event.num_samples for event in found if event.num_samples), default=None),
         "drop_error": error_of(deviations) if deviations else 0.0,
     }
 
@@ -387,16 +385,12 @@ def content_notes(frame: Frame) -> list[str]:
     return lines
 
 
-NUM_LAST = 10
-"""Number of evaluations in ``auc_mean10``, if the run has as many."""
 _LEAST_POINTS = 3  # of a slope
 
 
 def evaluation_results(events: Sequence[Event]) -> dict[str, Any]:
     """Columns from the evaluations of a run; empty without a final evaluation with an AUC. Unknown is None.
 
-    ``auc_mean10``: mean AUC of the last ten evaluations before the final one, or of all if there are fewer; AUC of the
-    final evaluation if it is the only one. ``num_mean10``: the number of evaluations in this mean.
     ``auc_per_log_sample``: slope of the AUC over the natural logarithm of the number of samples, by least squares over
     the evaluations before the final one in the second half of the run. ``ne`` (normalised entropy), ``calibration`` and
     ``group_aucs`` are of the final evaluation (:class:`harness.model.metrics.Quality`).
@@ -407,10 +401,7 @@ def evaluation_results(events: Sequence[Event]) -> dict[str, Any]:
         return {}
     final = finals[-1]
     curve = [(event.samples, event.auc) for event in known if not event.final and event.auc is not None]
-    last = [auc for _, auc in curve[-NUM_LAST:]] or [final.auc or math.nan]
     return {
-        "auc_mean10": fmean(last),
-        "num_mean10": len(last),
         "auc_per_log_sample": _slope([point for point in curve if 2 * point[0] >= final.samples]),
         "ne": final.normalised_entropy,
         "calibration": final.calibration,

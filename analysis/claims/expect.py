@@ -9,8 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from analysis.claims.measures import MEASURES, matching
 from analysis.claims.rows import NO_RUN, Row, Verdict, confirms_nothing, shown, signed, within
+from analysis.figures.axes import text_of
 from analysis.load import Frame
-from analysis.stats import BASELINE, Estimate
+from analysis.stats import BASELINE, Estimate, natural
 
 FLAT = 0.1
 """By default, a smaller change of a measure counts as no change, in the measure's unit."""
@@ -203,19 +204,5 @@ def _named(text: str, at: str, where: Mapping[str, Any]) -> str:
 
 
 def values_of(results: Frame, key: str) -> list[Any]:
-    """The different values of ``key`` in the results, sorted by the number that they are or begin with."""
-    return sorted(results.reindex(columns=[key])[key].dropna().unique().tolist(), key=_natural)
-
-
-def _natural(value: Any) -> tuple[float, str]:
-    """Sort key: a number, or a text by the number with which it begins; other texts last, in order of letters."""
-    text = str(value)
-    try:
-        return float(text.split(maxsplit=1)[0]), text
-    except ValueError:
-        return math.inf, text
-
-
-def text_of(value: Any) -> str:
-    """A value of a key as text: ``200`` for 200.0."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """The different values of ``key`` in the results, sorted by the numbers that they are or contain."""
+    return sorted(results.reindex(columns=[key])[key].dropna().unique().tolist(), key=natural)

@@ -1,22 +1,20 @@
-"""The page of claims, as Markdown for the repository and as an HTML file, and the table of a claim on the console."""
+"""The page of claims as Markdown, and the table of a claim on the console."""
 
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup as Html
 from rich.markup import escape as markup_escape
 
 from analysis.claims.claim import PARTS, Claim, Draw, Sentence, sentences
 from analysis.claims.measures import results_of
 from analysis.claims.rows import Row, verdict_of
-from analysis.figures import legend, style, theme, to_svg
+from analysis.figures import legend, style, write_figure
 from analysis.load import Frame
-from analysis.tables import Fitted, Heading, markdown_table, page_html, rich_table
+from analysis.tables import Fitted, Heading, markdown_table, rich_table
 from harness.files import store_errors
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ _HEADINGS = (
     Heading("verdict", is_text=True),
     Heading("why", is_text=True),
 )
-_CLASSES: Mapping[str, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
     "A number of a paper is [read] in it, [recalled] from memory of its text, [2nd] from others' notes, or [derived] "
     "here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, each with a failure trace "
@@ -122,7 +119,7 @@ def write_figures(found: Iterable[Finding], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for each in found:
             if each.figure is not None:
-                each.figure.savefig(folder / f"{each.claim.name}.svg", metadata={"Date": None}, facecolor="white")
+                write_figure(each.figure, folder, each.claim.name, ("svg",))
 
 
 def claim_table(found: Finding) -> Fitted:
@@ -179,50 +176,6 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
-def html(found: Sequence[Finding], machine: str) -> str:
-    """The page as one HTML file that needs no other file (``assets/claims.html``)."""
-    parts = [(heading, [_html_entry(each) for each in own]) for heading, own in _parts(found)]
-    sections = [_html_section(each) for each in found]
-    explanation = _prose(_EXPLANATION)
-    rows = [[Html(_linked(_prose(cell))) for cell in row] for row in said(found)]
-    values = {"title": TITLE, "explanation": explanation, "machine": machine, "parts": parts, "sections": sections}
-    values |= {"columns": _SAID, "said": rows}
-    return page_html("claims.html", **values, theme=theme)
-
-
-def _html_entry(each: Finding) -> dict[str, Any]:
-    return {"name": each.claim.name, "title": _prose(each.claim.section.title), "summary": _summary(each)}
-
-
-def _html_section(each: Finding) -> dict[str, Any]:
-    section, svg = each.claim.section, ""
-    if each.figure is not None:
-        with style():
-            svg = to_svg(each.figure, each.claim.name, section.title)
-    headings = _headings(each.rows)
-    return _html_entry(each) | {
-        "verdict": _marked(each.verdict),
-        "source": _prose(section.source),
-        "note": _prose(section.note),
-        "command": each.claim.command,
-        "machine": each.machine,
-        "columns": headings,
-        "rows": [_html_cells(row)[: len(headings)] for row in each.rows],
-        "svg": svg,
-        "caption": _prose(each.caption),
-    }
-
-
-def _prose(text: str) -> Html:
-    """A text as HTML: escaped, with Markdown's code spans as ``<code>``."""
-    return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
-
-
-def _linked(text: str) -> str:
-    """Markdown's links in escaped text as HTML."""
-    return re.sub(r"\[([^]]+)\]\((#[^)]+)\)", r'<a href="\2">\1</a>', text)
-
-
 def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
     """The headings of a claim's table; the last one, ``why``, is left out if no row has a reason."""
     return _HEADINGS if any(row.why for row in rows) else _HEADINGS[:-1]
@@ -234,16 +187,6 @@ def _cells(row: Row) -> list[str]:
 
 def _minus(text: str) -> str:
     return re.sub(r"(?<![\w`])-(?=[\d.])", "−", text)
-
-
-def _html_cells(row: Row) -> list[str]:
-    what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
-    ours = ours.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")  # on one line
-    return [Html(f'<span class="wraps">{what}</span>'), paper, ours, num, _marked(verdict), why]
-
-
-def _marked(verdict: str) -> Html:
-    return Html(f'<span class="{_CLASSES.get(verdict, "")}">{verdict}</span>')
 
 
 def _summary(found: Finding) -> str:

@@ -35,6 +35,7 @@ from analysis.stats.estimates import (
     draws,
     estimate,
     estimate_pairs,
+    numbers,
     own_options,
     relevant_to_none,
     setting_keys,
@@ -49,7 +50,6 @@ from analysis.stats.inference import (
     more_seeds,
     p_above,
     p_below,
-    pairs_for_power,
 )
 from analysis.stats.partners import (
     REPLICATE_KEYS,

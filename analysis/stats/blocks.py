@@ -103,14 +103,14 @@ class Line:
         return components(self.losses, "loss") if len(self.losses) > 1 else None
 
     @property
-    def test_set_error(self) -> float | None:
-        """Standard error of the mean loss of AUC that the choice of test samples alone causes; None if unknown.
+    def test_set_error(self) -> float:
+        """Standard error of the mean loss of AUC that the choice of test samples alone causes; NaN if unknown.
 
         Each of the G parts of the test set is like a small test set of its own, so the error is the standard deviation
         of the mean loss between the parts, divided by the root of G (random groups, Wolter 2007, chapter 2).
         """
         if self.losses.empty or self.losses["group_losses"].isna().any():
-            return None
+            return math.nan
         means = np.mean(np.stack(self.losses["group_losses"].to_list()), axis=0)
         return float(np.std(means, ddof=1)) / math.sqrt(len(means))
 

@@ -4,7 +4,7 @@ An unknown number is None. A mean of one seed has no interval.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.load import Frame, plain
@@ -200,6 +200,15 @@ def _squares(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values)
 
 
+def numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False) -> dict[str, float]:
+    """Columns of a frame: means, ``*_half_width`` and, if ``has_error``, ``*_standard_error``; unknown is NaN."""
+    fields = {"": "mean", "_half_width": "half_width"} | ({"_standard_error": "standard_error"} if has_error else {})
+    found = {
+        f"{name}{end}": getattr(value, of, None) for name, value in estimates.items() for end, of in fields.items()
+    }
+    return {name: math.nan if value is None else value for name, value in found.items()}
+
+
 def setting_keys(cells: Frame) -> list[str]:
     """The keys whose values must be equal for two cells to be compared: ``SETTING`` and the swept keys.
 
@@ -265,7 +274,6 @@ MEASURES = {
     for each in (
         AUC,
         DROP,
-        Measure("auc_mean10", "auc_mean10", "AUC (mean of 10)", -1, DEFAULT_MARGIN),
         Measure("log_loss", "log_loss", "log loss", 1, 5e-4),
         Measure("ne", "ne", "NE", 1, 9e-4),
     )

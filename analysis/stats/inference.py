@@ -1,7 +1,7 @@
 """Inference from paired differences: one-sided t-tests, Holm's correction, numbers of seeds needed, skewness."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from harness.core.seeds import generator
 ALPHA = 0.05
 """Accepted probability that one or more claims of a kind are false, among the strategies of a block."""
 POWER = 0.8
-"""Probability of a decision for which :func:`more_seeds` and :func:`pairs_for_power` count seeds."""
+"""Probability of a decision for which :func:`more_seeds` counts seeds."""
 MOST_SEEDS = 1000
 """The largest result of :func:`more_seeds`."""
 _NUM_DRAWS = 2000
@@ -107,34 +107,6 @@ class _Future:
         ratios = (self.mean + more / num * shifts) / np.sqrt(squares / (num - 1) / num)
         above, below = (-special.stdtrit(num - 1, alpha) for alpha in self.alphas)
         return float(np.mean((ratios >= above) | (ratios <= -below)))
-
-
-def pairs_for_power(spread: float, difference: float) -> int:
-    """The fewest pairs, at least 2, with which a two-sided 5 % t-test finds ``difference`` with probability ``POWER``.
-
-    The test finds it if it shows that the mean is not 0 and has the sign of ``difference``. The power follows from the
-    noncentral t distribution. ``spread``: standard deviation of a pair's difference, assumed to be known.
-    """
-    from scipy import special  # noqa: PLC0415 - as above
-
-    def is_enough(num: int) -> bool:
-        quantile = float(special.stdtrit(num - 1, 1 - ALPHA / 2))
-        missed = float(special.nctdtr(num - 1, abs(difference) / spread * math.sqrt(num), quantile))
-        return math.isnan(missed) or missed <= 1 - POWER  # scipy gives NaN far out, where hardly any is missed
-
-    return _fewest(is_enough)
-
-
-def _fewest(is_enough: Callable[[int], bool]) -> int:
-    """The least number from 2 on for which ``is_enough`` is true; it must be true for all larger ones."""
-    high = 2
-    while not is_enough(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return max(2, high)
 
 
 _QUANTILE = 1.1

@@ -57,10 +57,10 @@ def estimate_rounded(pairs: Frame, column: str, rounding: Rounding | None) -> Es
     return value.at_least(rounding.error_of(pairs), rounding.degrees)
 
 
-def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Frame:
+def paired(cells: Frame, measure: Measure = AUC) -> Frame:
     """``cells`` with the columns ``partner``, ``auc_difference``, ``loss``, ``group_losses`` and ``draw``.
 
-    ``partner``: index label of the finished cell of strategy ``baseline`` with equal seed and setting.
+    ``partner``: index label of the finished cell of strategy ``none`` with equal seed and setting.
     ``auc_difference``: AUC minus the partner's AUC. ``loss``: difference of ``measure`` to the partner, positive is
     worse. ``group_losses``: array of the losses of AUC in the parts of the test set, or None. ``draw``: a number that
     is equal for cells of the same trace (and ``trace.seed``). Missing is NaN or NA.
@@ -74,9 +74,9 @@ def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Fr
     measures keep the partner's own value, whose rounding they share (docs/log/statistics.md).
     """
     keys = setting_keys(cells)
-    bases = cells[(cells["strategy"] == baseline) & (cells["status"] == "done")]
+    bases = cells[(cells["strategy"] == BASELINE) & (cells["status"] == "done")]
     found = None
-    for own in [*([relevant_to_none(keys)] if baseline == BASELINE else []), keys]:  # the last one that is met counts
+    for own in (relevant_to_none(keys), keys):  # the last one that is met counts
         place = cells.groupby(["seed", *own], dropna=False, sort=False).ngroup()
         matches = bases["auc"].groupby(place[bases.index])
         partner = bases.index.to_series().groupby(place[bases.index]).first().astype("Int64")
@@ -84,7 +84,7 @@ def paired(cells: Frame, baseline: str = BASELINE, measure: Measure = AUC) -> Fr
         found = of_place if found is None else of_place.where(place.isin(partner.index), found)
     assert found is not None
     difference = {
-        column: _difference(cells, found, bases, column, has_replicates=baseline == BASELINE and column == "auc")
+        column: _difference(cells, found, bases, column, has_replicates=column == "auc")
         for column in {"auc", measure.column}
     }
     return cells.assign(

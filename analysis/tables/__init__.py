@@ -14,12 +14,9 @@ from analysis.tables.builder import (
 )
 from analysis.tables.comparisons import (
     compare,
-    compare_to,
     comparison_text,
     comparisons,
-    comparisons_to,
     show_comparison,
-    show_comparison_to,
 )
 from analysis.tables.story import is_sound, show
 from analysis.tables.strategies import (

@@ -244,7 +244,7 @@ def _spread(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
 
 def _test_set(each: Verdict) -> Iterator[str]:
     """Words on the standard error by the choice of test samples, if it is known; of drops it is an upper bound."""
-    if each.measure is AUC and (error := each.line.test_set_error) is not None:
+    if each.measure is AUC and not math.isnan(error := each.line.test_set_error):
         yield f"test set {1e3 * error:.2f}"
     if each.measure is DROP and not math.isnan(error := each.line.losses["drop_error"].mean(skipna=False)):
         yield f"test set at most {1e3 * error:.2f}"

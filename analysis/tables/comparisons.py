@@ -20,6 +20,7 @@ from analysis.stats import (
     conditions,
     draws,
     estimate_pairs,
+    numbers,
     relevant_to_none,
     seeds_text,
     setting_text,
@@ -36,7 +37,7 @@ from analysis.tables.builder import (
     rich_table,
     show_interval,
 )
-from analysis.tables.strategies import COLUMNS, Format, copies, damaged_cells, numbers
+from analysis.tables.strategies import COLUMNS, Format, copies, damaged_cells
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -55,7 +56,7 @@ METRICS: dict[str, tuple[str, float, int]] = {
     "stall_s": ("Δstall\nmeasured, s", 1, 2),
 }
 """By column of ``load``: heading, factor and digits of the difference."""
-_OTHERS = {"auc_mean10": ("Δmean AUC\n10⁻³", 1e3, 3), "ne": ("ΔNE\n10⁻³", 1e3, 3)}
+_ON_REQUEST = {"ne": ("ΔNE\n10⁻³", 1e3, 3)}
 """As ``METRICS``, of measures that are compared only on request."""
 
 _NAMES = {column.of: column.name for column in COLUMNS if column.of}
@@ -94,48 +95,36 @@ def _equal(found: Sequence[Comparison]) -> Iterator[Text]:
 
 
 def show_comparison(
-    dirs: Sequence[Path | str], *, measure: Measure = AUC, columns: Sequence[str] = (), explain: bool = False
+    dirs: Sequence[Path | str],
+    to: str | None = None,
+    *,
+    measure: Measure = AUC,
+    columns: Sequence[str] = (),
+    explain: bool = False,
 ) -> Shown:
-    """:func:`comparisons` as tables, each with the config keys in which the two folders differ.
+    """:func:`comparisons` as tables; of folders each with the config keys in which the two differ.
 
     ``columns``: names of the differences to show, in order; empty for all that have room. Raises as ``comparisons``,
     UserError for an unknown name, and StoreError if a config cannot be read.
     """
     frames = [load(path, copies=True) for path in dirs]
-    found = comparisons(dirs, frames, measure)
+    found = comparisons(dirs, to, frames, measure)
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
-        title = f"{other} less {found[0].base}"
         items = [item for item in found if item.other == other]
-        parts.append(rich_table(*_rounded(items, _with_ratio, columns), title))
-        parts += [*_equal(items), Text(_config_difference(items), style="dim")]
+        title = f"{other} less {found[0].base}" if to is None else f"strategies of {other} less {to}"
+        parts += [rich_table(*_rounded(items, _with_ratio, columns), title), *_equal(items)]
+        if to is not None:
+            parts += map(Text, _alone(_done(frames[0]), items, to))
+            continue
+        parts.append(Text(_config_difference(items), style="dim"))
         of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
         for column, (folder, frame) in zip(("path base", "path"), of_both, strict=True):
             done = _done(frame)
             alone = done[~done["path"].isin([path for item in items for path in item.pairs[column]])]
             if len(alone):
                 parts.append(Text(f"{folder}: {len(alone)} of {len(done)} cells have no partner: {cells_text(alone)}."))
-    return Shown(*parts, _legend(explain), *_left_out(frames))
-
-
-def show_comparison_to(
-    path: Path | str,
-    baseline: str,
-    *,
-    measure: Measure = AUC,
-    columns: Sequence[str] = (),
-    explain: bool = False,
-) -> Shown:
-    """:func:`comparisons_to` as a table, with ``columns`` as :func:`show_comparison`. Raises the same errors."""
-    frame = load(path, copies=True)
-    found = comparisons_to(path, baseline, frame, measure)
-    table = rich_table(*_rounded(found, _with_ratio, columns), f"strategies of {path} less {baseline}")
-    alone = map(Text, _alone(_done(frame), found, baseline))
-    return Shown(table, *_equal(found), *alone, _legend(explain), *_left_out([frame]))
-
-
-def _legend(explain: bool) -> Text:
-    return Text(_LEGEND if explain else HINT, style="dim")
+    return Shown(*parts, Text(_LEGEND if explain else HINT, style="dim"), *_left_out(frames))
 
 
 def comparison_text(found: Sequence[Comparison], kind: Format, *, columns: Sequence[str] = ()) -> str:
@@ -167,7 +156,7 @@ def _rounded(
     ``names``: of the differences to show (``_NAMES``), in order; empty for all. Raises UserError for an unknown one.
     """
     known = [name for name in (found[0].differences if found else METRICS) if any(e.differences[name] for e in found)]
-    metrics = {column: (METRICS | _OTHERS)[column] for column in known}
+    metrics = {column: (METRICS | _ON_REQUEST)[column] for column in known}
     kept = {*known[:1], "overhead_frac"}  # longest, on a narrow console
     by_name = {_NAMES.get(column, column): column for column in metrics}
     own = chosen(
@@ -191,18 +180,13 @@ def _rounded(
     return [Heading("pairs of", is_text=True), Heading("n"), *own], rows
 
 
-def compare(dirs: Sequence[Path | str]) -> "pd.DataFrame":
+def compare(dirs: Sequence[Path | str], to: str | None = None) -> "pd.DataFrame":
     """:func:`comparisons` as a frame, a row for each. Raises the same errors.
 
     A difference has its mean under the name of its column of ``load``, the rest under ``*_half_width`` and
     ``*_standard_error``.
     """
-    return _frame(comparisons(dirs))
-
-
-def compare_to(path: Path | str, baseline: str) -> "pd.DataFrame":
-    """:func:`comparisons_to` as a frame with the columns of :func:`compare`. Raises the same errors."""
-    return _frame(comparisons_to(path, baseline))
+    return _frame(comparisons(dirs, to))
 
 
 def _frame(found: Sequence[Comparison]) -> "pd.DataFrame":
@@ -237,22 +221,37 @@ def _alone(cells: Frame, found: Sequence[Comparison], baseline: str) -> Iterator
 
 
 def comparisons(
-    dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None, measure: Measure = AUC
+    dirs: Sequence[Path | str],
+    to: str | None = None,
+    frames: "Sequence[pd.DataFrame] | None" = None,
+    measure: Measure = AUC,
 ) -> list[Comparison]:
-    """Compare the first folder with each other one.
+    """Compare the first folder with each other one; or, with ``to``, the other strategies of one folder with this one.
 
-    The cells of a pair have equal seeds, and equal values of the keys that vary inside a folder. A swept key that does
-    not vary in the first folder is not matched: each of its values is compared with the first folder.
+    Of folders, the cells of a pair have equal seeds, and equal values of the keys that vary inside a folder. A swept
+    key that does not vary in the first folder is not matched: each of its values is compared with the first folder.
+
+    Of strategies, the cells of a pair have equal seed, engine, trace, profile and number of PS ranks; with ``none``,
+    which does not depend on engine, trace and profile, these may differ. If ``to`` ran with several values of another
+    key, the cell with most values in common is the partner. If there are several such cells with different AUC, each
+    one is a partner if they differ in options that the other strategy lacks (``group`` names these), else none is.
 
     ``frames``: the folders' frames, if already loaded. ``measure``: the first of the differences.
 
     Raises:
-        UserError: fewer than two folders, or two without a pair of finished cells.
-        StoreError: a folder without a run; or two without a pair, one of which has damaged cells: the first is named.
+        UserError: fewer than two folders, or two without a pair of finished cells; with ``to`` several folders, or one
+            where ``to``, or every other strategy, has no finished cell.
+        StoreError: a folder without a run; or no such cells, and there are damaged ones: the first is named.
     """
-    if len(dirs) < 2:
+    if to is not None and len(dirs) != 1:
+        raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(dirs)}")
+    if to is None and len(dirs) < 2:
         raise UserError(f"compare: expected two or more folders, or one folder and --to STRATEGY; got {len(dirs)}")
     frames = frames or [load(path, copies=True) for path in dirs]
+    return _of_folders(dirs, frames, measure) if to is None else _of_strategies(dirs[0], to, frames[0], measure)
+
+
+def _of_folders(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame]", measure: Measure) -> list[Comparison]:
     keys = _matched_keys(frames)
     base, *others = (_done(frame) for frame in frames)
     matched = [key for key in keys if key in base]
@@ -271,23 +270,7 @@ def comparisons(
     return found
 
 
-def comparisons_to(
-    path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None, measure: Measure = AUC
-) -> list[Comparison]:
-    """Compare every other strategy of one folder with ``baseline``.
-
-    The cells of a pair have equal seed, engine, trace, profile and number of PS ranks; with ``none``, which does not
-    depend on engine, trace and profile, these may differ. If the baseline ran with several values of another key, the
-    cell with most values in common is the partner. If there are several such cells with different AUC, each one is a
-    partner if they differ in options that the other strategy lacks (``group`` names these), else none is.
-
-    ``frame``: the folder's frame, if already loaded. ``measure``: the first of the differences.
-
-    Raises:
-        UserError: ``baseline``, or every other strategy, has no finished cell.
-        StoreError: a folder without a run; or no such finished cell, and there are damaged ones: the first is named.
-    """
-    frame = load(path, copies=True) if frame is None else frame
+def _of_strategies(path: Path | str, baseline: str, frame: "pd.DataFrame", measure: Measure) -> list[Comparison]:
     cells = _done(frame)
     bases = cells[cells["strategy"] == baseline]
     if bases.empty:

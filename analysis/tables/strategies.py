@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.text import Text
 
-from analysis.load import NUM_LAST, Frame, content_notes, plain
+from analysis.load import Frame, content_notes, plain
 from analysis.stats import (
     AUC,
     BASELINE,
     DROP,
     SETTING,
     Block,
-    Estimate,
     Line,
     Measure,
     blocks_of,
     equal_runs,
     measures_of,
+    numbers,
     own_options,
     rounding_text,
     sample_equivalent,
@@ -352,7 +352,7 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
             **dict(
                 zip(_EQUIVALENT, (line.loss and sample_equivalent(block, line.loss)) or [float("nan")] * 3, strict=True)
             ),
-            "test_set_error": _or_nan(line.test_set_error),
+            "test_set_error": line.test_set_error,
             **numbers(
                 {
                     "auc_difference": line.auc_difference,
@@ -366,19 +366,6 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
         for line in block.lines
     ]
     return pd.DataFrame(rows, columns=None if rows else [*SETTING, "strategy", "num", "num_pairs"])
-
-
-def numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False) -> dict[str, float]:
-    """Columns of a frame: means, ``*_half_width`` and, if ``has_error``, ``*_standard_error``; unknown is NaN."""
-    fields = {"": "mean", "_half_width": "half_width"} | ({"_standard_error": "standard_error"} if has_error else {})
-    found = {
-        f"{name}{end}": getattr(value, of, None) for name, value in estimates.items() for end, of in fields.items()
-    }
-    return {name: _or_nan(value) for name, value in found.items()}
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def table_text(
@@ -486,20 +473,17 @@ def _sweep_notes(blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _measure_notes(blocks: Sequence[Block]) -> list[str]:
-    """Lines on cells whose record lacks a measure that is shown, and on ``auc_mean10`` of few evaluations."""
+    """Lines on cells whose record lacks a measure that is shown."""
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     if not blocks:
         return []
     cells: Frame = pd.concat([line.cells for block in blocks for line in block.lines])
     notes: list[str] = []
-    measure = blocks[0].measure
-    for each in dict.fromkeys((measure, *measures_of(cells))):
+    for each in dict.fromkeys((blocks[0].measure, *measures_of(cells))):
         if each is not AUC and (lacking := int(cells[each.column].isna().sum())):
             why = ": of some failure no drop was recorded" if each is DROP else ""
             notes.append(f"{each.title} is not on record for {lacking} of {len(cells)} cells{why}.")
-    if measure.column == "auc_mean10" and (cells["num_mean10"] < NUM_LAST).any():
-        notes.append(f"Some runs have fewer than {NUM_LAST} evaluations: {cells['num_mean10'].min()} at least.")
     return notes
 
 

@@ -23,21 +23,13 @@ def compare(options: argparse.Namespace) -> None:
     """Show paired differences between folders, or between the strategies of one folder."""
     import analysis
 
-    if options.to is not None and len(options.dirs) > 1:
-        raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
     dirs, to, measure = options.dirs, options.to, analysis.MEASURES[options.measure]
     if options.format is not None:
-        found = (
-            analysis.comparisons(dirs, measure=measure)
-            if to is None
-            else analysis.comparisons_to(dirs[0], to, measure=measure)
-        )
+        found = analysis.comparisons(dirs, to, measure=measure)
         console.say(analysis.comparison_text(found, options.format, columns=options.columns).rstrip("\n"))
     else:
         look = {"measure": measure, "columns": options.columns, "explain": options.explain}
-        console.show(
-            analysis.show_comparison(dirs, **look) if to is None else analysis.show_comparison_to(dirs[0], to, **look)
-        )
+        console.show(analysis.show_comparison(dirs, to, **look))
 
 
 def table(options: argparse.Namespace) -> None:

@@ -199,8 +199,8 @@ def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]) -> None:
-    """Write the page of claims as Markdown, the same as HTML beside it, and the figures in a folder named after it."""
-    from analysis.claims.page import html, markdown, write_figures
+    """Write the page of claims as Markdown, and the figures in a folder named after it."""
+    from analysis.claims.page import markdown, write_figures
     from harness.record.code import environment, utc_now
 
     facts = environment(num_threads=1, backend="auto")
@@ -210,5 +210,4 @@ def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]
     folder = page.with_suffix("")
     write_figures(found, folder)
     write_text(page, markdown(found, machine, folder.name))
-    write_text(page.with_suffix(".html"), html(found, machine))
-    console.say(f"page: {page}, {page.with_suffix('.html')}")
+    console.say(f"page: {page}")

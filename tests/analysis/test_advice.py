@@ -22,7 +22,7 @@ from analysis.stats import (
     verdicts,
     verdicts_of,
 )
-from analysis.tables import advice, comparisons_to
+from analysis.tables import advice, comparisons
 from analysis.tables.strategies import Format
 from tests.made_runs import made_config, write_run
 
@@ -275,7 +275,7 @@ def test_verdicts_are_by_final_auc_and_by_drops(tmp_path: Path) -> None:
     assert "by AUC at failures" not in str(advice(frame, measure=MEASURES["log_loss"]))
     table = analysis.table(frame).set_index("strategy")
     assert [*table["drop"]] == pytest.approx([0, 5.5e-3, 5.5e-5])
-    (mfu,) = (row for row in comparisons_to(tmp_path, "cpr_vanilla", frame) if row.group == "cpr_mfu")
+    (mfu,) = (row for row in comparisons([tmp_path], "cpr_vanilla", [frame]) if row.group == "cpr_mfu")
     assert mfu.differences["drop"] is not None
     assert mfu.differences["drop"].mean == pytest.approx(5.5e-5 - 5.5e-3)
     forms: dict[Format, str] = {"latex": r"5.50 $\pm$ 1.24", "markdown": "5.50 ± 1.24", "csv": "drop_half_width"}

@@ -15,7 +15,7 @@ from markupsafe import escape
 import analysis
 from analysis.load import COLUMNS, drop_results, evaluation_results, lost_dense_samples
 from analysis.stats import blocks_of, estimate, regimes_of
-from analysis.tables import comparisons, comparisons_to
+from analysis.tables import comparisons
 from harness.core.errors import StoreError
 from harness.core.events import Dropped, Evaluated, Finished, Recovered
 from harness.record.event_log import read_events
@@ -77,11 +77,11 @@ def test_the_drops_of_a_run_are_summed_or_unknown() -> None:
     events = [*with_drops(bare, 1e-3)]
     first, *_, last = (place for place, event in enumerate(events) if isinstance(event, Dropped))
     events[last] = altered(events[last], drop=3e-3, num_samples=500)
-    expected = {"drop": 7e-3, "drop_mean": 1.4e-3, "drop_last": 3e-3, "drop_samples": 500, "drop_error": 1e-5}
+    expected = {"drop": 7e-3, "drop_mean": 1.4e-3, "drop_last": 3e-3, "drop_error": 1e-5}
     assert drop_results(events) == pytest.approx(expected)
     assert drop_results([*events[:first], *events[first + 1 :]]) == drop_results(bare) == {}
     assert drop_results([*events[:first], altered(events[first], drop=None), *events[first + 1 :]]) == {}
-    without = {"drop": 0.0, "drop_mean": None, "drop_last": None, "drop_samples": None, "drop_error": 0.0}
+    without = {"drop": 0.0, "drop_mean": None, "drop_last": None, "drop_error": 0.0}
     assert drop_results(made_events(made_config("none"))) == without
     rollbacks = drop_results([*with_drops(made_events(made_config("full")), 1e-3)])
     assert rollbacks == without | {"drop_mean": 0.0, "drop_last": 0.0}
@@ -252,7 +252,7 @@ def test_whole_numbers_and_null_read_as_in_the_config(tmp_path: Path) -> None:
     (tmp_path / "runs" / "broken" / "config.yaml").write_text("{")
     frame = analysis.load(tmp_path / "runs")
     assert [block.title for block in analysis.blocks_of(frame)] == [f"{key} 10000", f"{key} 20000000", f"{key} null"]
-    groups = shown(analysis.show_comparison_to(tmp_path / "runs", "full"))
+    groups = shown(analysis.show_comparison([tmp_path / "runs"], "full"))
     assert f"partial, {key} 20000000" in groups
     assert "10000.0" not in groups + shown(analysis.show_table(frame))
     for name, num in (("huge", 2**63), ("null", None)):  # pandas has no type for it
@@ -272,16 +272,12 @@ def _curve(num: int) -> list[Evaluated]:
     return [replace(FINAL, samples=each, auc=0.1 * math.log(each), final=False) for each in samples]
 
 
-def test_the_last_ten_evaluations_and_the_slope_are_of_the_curve() -> None:
-    """The final evaluation is of other samples and no point of the curve; it stands in where there is none."""
+def test_the_slope_is_of_the_curve() -> None:
+    """The final evaluation is of other samples and no point of the curve."""
     found = evaluation_results([*_curve(20), FINAL])
-    last = [event.auc for event in _curve(20)[-10:] if event.auc is not None]
-    assert (found["auc_mean10"], found["num_mean10"]) == (pytest.approx(sum(last) / 10), 10)
     assert found["auc_per_log_sample"] == pytest.approx(0.1)
     assert found["ne"] == 0.9
-    alone = evaluation_results([FINAL])
-    assert (alone["auc_mean10"], alone["num_mean10"], alone["auc_per_log_sample"]) == (0.8, 1, None)
-    assert evaluation_results([*_curve(2), FINAL])["num_mean10"] == 2
+    assert evaluation_results([FINAL])["auc_per_log_sample"] is None
     assert evaluation_results(_curve(3)) == {}
 
 
@@ -347,7 +343,7 @@ def test_comparisons_are_of_one_content(tmp_path: Path) -> None:
     for dirs in (("both", "new"), ("new", "both")):
         (item,) = comparisons([tmp_path / name for name in dirs])
         assert (len(item.pairs), item.differences["auc"]) == (2, estimate([0.0, 0.0]))
-    assert {item.group: len(item.pairs) for item in comparisons_to(tmp_path / "both", "full")} == {
+    assert {item.group: len(item.pairs) for item in comparisons([tmp_path / "both"], "full")} == {
         "partial, data (digest 1a2b3c4d)": 1,
         "partial, data (digest 9f8e7d6c)": 2,
     }
@@ -355,7 +351,7 @@ def test_comparisons_are_of_one_content(tmp_path: Path) -> None:
     file = tmp_path / "both" / "twin" / "events.jsonl"
     file.write_text(file.read_text().replace('"config_hash":"', '"config_hash":"f', 1))
     reseal(file.parent)
-    assert [len(item.pairs) for item in comparisons_to(tmp_path / "both", "full")] == [1, 1]
+    assert [len(item.pairs) for item in comparisons([tmp_path / "both"], "full")] == [1, 1]
     said = "2 cells have equal settings but different config hashes and results, and are not paired: full of seed 1"
     assert said in shown(analysis.show_table(analysis.load(tmp_path / "both")))
 

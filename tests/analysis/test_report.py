@@ -205,7 +205,7 @@ def test_a_damaged_environment_does_not_stop_the_report(grid: Path, tmp_path: Pa
     assert "3 done, 1 damaged" in page
     assert "full-s1/config.yaml" in page
     assert "full-s0/env.json" not in page
-    assert analysis.compare_to(tmp_path, "cpr_mfu")["num"].to_list() == [1]
+    assert analysis.compare([tmp_path], "cpr_mfu")["num"].to_list() == [1]
     analysis.show_comparison([tmp_path, tmp_path])
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import analysis
 from analysis.stats import Rounding, blocks_of, estimate, seeds_text
-from analysis.tables import comparisons, comparisons_to, footnotes, show_interval
+from analysis.tables import comparisons, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, reseal, write_run
@@ -76,7 +76,7 @@ def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
     """
     frame = analysis.load(grid)
     plain = analysis.table_text(frame, "latex")
-    for text in (plain, analysis.comparison_text(comparisons_to(grid, "full"), "latex")):
+    for text in (plain, analysis.comparison_text(comparisons([grid], "full"), "latex")):
         assert text.isascii()
         assert len({line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")}) == 1
         assert r"cpr\_mfu" in text
@@ -98,7 +98,7 @@ def test_a_latex_table_has_the_columns_that_were_asked_for(grid: Path) -> None:
 
 def test_strategies_of_one_folder_are_compared_without_its_path(grid: Path) -> None:
     """A table of a paper has the strategies alone; of two folders it names both, and CSV always does."""
-    within, across = comparisons_to(grid, "full"), comparisons([grid, grid])
+    within, across = comparisons([grid], "full"), comparisons([grid, grid])
     for kind in ("latex", "markdown"):
         text = analysis.comparison_text(within, kind)
         assert text.count(grid.name) == 0
@@ -155,7 +155,7 @@ def test_how_numbers_are_made_is_said_once_and_where_it_is_asked_for(grid: Path)
     looks = {
         "Means over n runs": [analysis.show_table(frame, explain=each) for each in (False, True)],
         "One-sided paired t-tests": [analysis.advice(frame, explain=each) for each in (False, True)],
-        "Paired by seed": [analysis.show_comparison_to(grid, "full", explain=each) for each in (False, True)],
+        "Paired by seed": [analysis.show_comparison([grid], "full", explain=each) for each in (False, True)],
     }
     assert all([str(look).count(words) for look in own] == [0, 1] for words, own in looks.items())
 
@@ -252,7 +252,7 @@ def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) 
         write_run(tmp_path / f"none-{seed}-{draw}", made_config("none", seed=seed, trace=trace), auc=0.7)
         made = made_config("cpr_mfu", seed=seed, trace=trace)
         write_run(tmp_path / f"mfu-{seed}-{draw}", made, auc=0.7 + float(values[seed, draw]))
-    (found,) = comparisons_to(tmp_path, "none")
+    (found,) = comparisons([tmp_path], "none")
     (line,) = (line for line in blocks_of(analysis.load(tmp_path))[0].lines if line.strategy == "cpr_mfu")
     crossed, independent = found.differences["auc"], estimate(values.ravel().tolist())
     assert crossed is not None
@@ -301,9 +301,9 @@ def test_each_value_of_an_option_is_a_baseline_of_strategies_without_it(tmp_path
         write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed))
         for r in (0.125, 0.25):
             write_run(tmp_path / f"mfu-{r}-{seed}", made_config("cpr_mfu", seed=seed, strategy={"r": r}), auc=r)
-    found = {item.group: len(item.pairs) for item in comparisons_to(tmp_path, "cpr_mfu")}
+    found = {item.group: len(item.pairs) for item in comparisons([tmp_path], "cpr_mfu")}
     assert found == {"full, to strategy.r 0.125": 2, "full, to strategy.r 0.25": 2}
-    assert len(comparisons_to(tmp_path, "full")) == 2
+    assert len(comparisons([tmp_path], "full")) == 2
 
 
 def test_the_cell_with_most_values_in_common_is_the_partner(tmp_path: Path) -> None:
@@ -311,28 +311,28 @@ def test_the_cell_with_most_values_in_common_is_the_partner(tmp_path: Path) -> N
     for name, staleness in (("full", 0), ("full", 10), ("full", 20), ("partial", 10), ("partial", 30)):
         config = made_config(name, cache={"mode": "stale", "staleness": staleness})
         write_run(tmp_path / f"{name}{staleness}", config)
-    found = {item.group: item.pairs for item in comparisons_to(tmp_path, "full")}
+    found = {item.group: item.pairs for item in comparisons([tmp_path], "full")}
     assert [*found["partial, cache.staleness 10"]["cache.staleness base"]] == [10]
     assert len(found["partial, cache.staleness 30"]) == 1
 
 
 def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
-    found = {item.group: item for item in comparisons_to(grid, "full")}
+    found = {item.group: item for item in comparisons([grid], "full")}
     assert not any(group.startswith("full") for group in found)
     frame = analysis.load(grid)
     local = frame[frame["engine"] == "local"]
     mfu, full = (local.loc[local["strategy"] == name, "payload_bytes"].to_list() for name in ("cpr_mfu", "full"))
     differences = [float(one - other) for one, other in zip(mfu, full, strict=True)]
     assert found["cpr_mfu, local"].differences["payload_bytes"] == estimate(differences)
-    table = analysis.compare_to(grid, "full").set_index("group")
+    table = analysis.compare([grid], "full").set_index("group")
     assert table["num"].to_dict() == {group: len(item.pairs) for group, item in found.items()}
     assert table.loc["cpr_mfu, local", "payload_bytes"] == sum(differences) / 3
-    assert "less full" in str(analysis.show_comparison_to(grid, "full"))
+    assert "less full" in str(analysis.show_comparison([grid], "full"))
     with pytest.raises(UserError, match=r"no finished cell of strategy cpr_ssu; finished there: "):
-        comparisons_to(grid, "cpr_ssu")
+        comparisons([grid], "cpr_ssu")
     with pytest.raises(UserError, match=r"full-s0: expected a finished cell of another strategy than full, got none"):
-        comparisons_to(grid / "full-s0", "full")
+        comparisons([grid / "full-s0"], "full")
 
 
 def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> 
     file.write_text("{\n")
     reseal(file.parent)
     dirs = [tmp_path / "full", tmp_path / "cpr_mfu"]
-    for left in (_text(analysis.show_comparison(dirs)), _text(analysis.show_comparison_to(tmp_path, "full"))):
+    for left in (_text(analysis.show_comparison(dirs)), _text(analysis.show_comparison([tmp_path], "full"))):
         assert f"left out, damaged: {file}:1: not an event" in left
     (tmp_path / "full" / "full-s1" / "config.yaml").write_text("")
-    for look in (lambda: comparisons(dirs), lambda: comparisons_to(tmp_path, "full")):
+    for look in (lambda: comparisons(dirs), lambda: comparisons([tmp_path], "full")):
         with pytest.raises(StoreError) as caught:
             look()
         assert str(caught.value).startswith(f"{file}:1: not an event")
@@ -385,11 +385,11 @@ def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
     assert verdicts["full"][1] == "2"
     alone = str(analysis.show_table(frame[frame["strategy"] == "full"]))
     assert "ΔAUC is unknown: there is no finished cell of none; the same grid with" in alone
-    said = _text(analysis.show_comparison_to(lacking, "partial"))
+    said = _text(analysis.show_comparison([lacking], "partial"))
     assert (
         "full: 2 of 3 cells have a partner: partial has no result, or several, of the same setting for seed 2" in said
     )
-    said = _text(analysis.show_comparison_to(lacking, "full"))
+    said = _text(analysis.show_comparison([lacking], "full"))
     assert "partial: 2 of 2 cells have a partner: partial has no result for seed 2." in said
 
 
@@ -421,7 +421,7 @@ def test_a_difference_without_spread_and_equal_models_are_named(tmp_path: Path) 
         write_run(
             tmp_path / "again" / f"mfu{seed}", made_config("cpr_mfu", seed=seed, engine="rpc"), drop=1e-5, model="1"
         )
-    text = _text(analysis.show_comparison_to(tmp_path, "cpr_vanilla", explain=True))
+    text = _text(analysis.show_comparison([tmp_path], "cpr_vanilla", explain=True))
     assert "no spread" in text
     assert "No spread: all pairs have about the same difference" in text
     assert "beyond" not in text
@@ -449,8 +449,8 @@ def test_a_mean_of_drops_says_over_how_many_cells_it_is_if_some_have_none(tmp_pa
     assert mfu.count("(2) |") == 1
     assert text.count("(") == mfu.count("(")
     for shown in (
-        str(analysis.show_comparison_to(tmp_path, "full")),
-        analysis.tables.comparison_text(comparisons_to(tmp_path, "full"), "markdown"),
+        str(analysis.show_comparison([tmp_path], "full")),
+        analysis.tables.comparison_text(comparisons([tmp_path], "full"), "markdown"),
     ):
         (mfu,) = (line for line in shown.splitlines() if "cpr_mfu" in line)
         assert mfu.count("(2)") == 1
@@ -463,7 +463,7 @@ def test_none_is_the_partner_of_cells_under_every_trace(tmp_path: Path) -> None:
         for trace in ("busy", "phases"):
             config = made_config("full", seed=seed, trace={"path": f"failure_traces/{trace}.csv"})
             write_run(tmp_path / f"full-{trace}-{seed}", config, drop=0.0, trace=f"digest of {trace}")
-    (found,) = comparisons_to(tmp_path, "none")
+    (found,) = comparisons([tmp_path], "none")
     assert len(found.pairs) == found.pairs["path"].nunique() == 6
     assert (found.pairs["seed"] == found.pairs["seed base"]).all()
-    assert "have a partner" not in str(analysis.show_comparison_to(tmp_path, "none"))
+    assert "have a partner" not in str(analysis.show_comparison([tmp_path], "none"))

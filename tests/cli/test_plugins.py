@@ -61,7 +61,7 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
     assert "incremental" in out
     assert "incremental" in (folder / "out" / "report.html").read_text()
     monkeypatch.chdir(folder)
-    assert "incremental" in shown(analysis.show_comparison_to("out", "none"))
+    assert "incremental" in shown(analysis.show_comparison(["out"], "none"))
     plugin.write_text(plugin.read_text() + "\nEDITED = True\n")
     assert command(folder, "grid", "grid.yaml", "trace.path=null", "--dry-run")[1].count("to do") == 2
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[analysis.py]", "--simulate", "2")[1], "simulated"
