@@ -3,7 +3,6 @@
 # ruff: noqa: F401 - the names that other rooms use
 
 from analysis.stats.blocks import (
-    STRATEGIES,
     Block,
     Line,
     Verdict,
@@ -52,11 +51,9 @@ from analysis.stats.inference import (
     p_below,
 )
 from analysis.stats.partners import (
-    REPLICATE_KEYS,
     Rounding,
     cells_text,
     paired,
-    replicates,
     rounding_of,
     rounding_text,
     seeds_text,

@@ -26,8 +26,6 @@ from analysis.stats.inference import ALPHA, MOST_SEEDS, claims_of, more_seeds
 from analysis.stats.partners import Rounding, estimate_rounded, paired, reasons, rounding_of, without_replicates
 from harness.core import strategies
 
-STRATEGIES = strategies.BUILT_IN
-
 _DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
 """Keys of a setting whose values are digests, each with the name of what was hashed."""
 

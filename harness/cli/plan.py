@@ -55,7 +55,7 @@ def plan(options: argparse.Namespace) -> None:
     headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(_COLUMNS))
     table = Table(*headings, title=title, title_justify="left", box=None)
     for spread in spreads:
-        table.add_row(*_row(spread, memory_bytes(configs[spread.name], cardinalities)))
+        table.add_row(*_row(spread, memory_bytes(configs[spread.name], costs, cardinalities)))
     console.show(table)
     console.say(_decision(spreads))
     console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")

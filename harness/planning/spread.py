@@ -19,15 +19,18 @@ from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import Costs, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.strategies import BUILT_IN, CprMirror, CprPriority, StrategyOptions, make_strategy
+from harness.core.strategies import CprMirror, CprPriority, StrategyOptions, make_strategy
+from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.models import Footprint, footprint
 from harness.planning.simulate import Job, due_saves, save_sizes, simulate
+from harness.recovery.recoveries import RECOVERIES
 from harness.traces.draw import WALL_LENGTH
 from harness.traces.generate import generate_many
 from harness.traces.spec import GeneratorSpec
 
 F64 = NDArray[np.float64]
 _TRACES_AT_ONCE = 500
+_COUNTER_BYTES = 4  # of the updates of a row
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 
@@ -137,31 +140,24 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     )
 
 
-def memory_bytes(config: Config, cardinalities: Sequence[int]) -> int | None:
-    """Bytes of the strategy's tracker, replica or mirror besides the tables, counted as in CPR; None if not built in.
+def memory_bytes(config: Config, costs: Costs, cardinalities: Sequence[int]) -> int | None:
+    """Bytes of the strategy's trackers, replicas and mirror besides the tables, an upper bound; None if unknown.
 
-    SCAR keeps a second copy of the values of each tracked row. MFU keeps 4 bytes per tracked row; mass and differential
-    keep 4 bytes per row of all tables. SSU keeps a fraction r of MFU's bytes. SSU and differential also keep a bit per
-    row of all tables. ``buddy`` keeps a replica of all rows, and a counter of 4 bytes per row. The mirror of
-    ``cpr_mirror``, at the trainer, has the fraction ``share`` of the tracked tables, and all other tables; its ranks
-    have the counters of MFU.
+    All PS ranks count as the one that needs most. With replicas there is a copy of all rows, each with a counter.
     """
-    options, row_bytes = config.strategy, 4 * _footprint(config).row_width
-    tables = tracked_tables(tuple(cardinalities), config.metrics.num_tracked)
-    rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
-    bits, share = -(-all_rows // 8), getattr(options, "share", 0.0)
-    mirrored = sum(num_mirrored(n, share, is_tracked=table in tables) for table, n in enumerate(cardinalities))
-    sizes = {
-        **dict.fromkeys(BUILT_IN, 0),
-        "cpr_scar": 4 * config.model.row_values * rows,
-        "cpr_mfu": 4 * rows,
-        "cpr_mass": 4 * all_rows,
-        "cpr_ssu": round(getattr(options, "r", 0.0) * 4 * rows) + bits,
-        "differential": 4 * all_rows + bits,
-        "cpr_mirror": 4 * rows + mirrored * (row_bytes + MIRROR_INDEX_BYTES),
-        "buddy": (row_bytes + 4) * all_rows,
-    }
-    return sizes.get(options.name)
+    strategy, tables = make_strategy(config.strategy, costs), tuple(cardinalities)
+    tracked, row_bytes = tracked_tables(tables, config.metrics.num_tracked), 4 * _footprint(config).row_width
+    spec = TrackerSpec(strategy.tracker, tracked, strategy.tracker_options)
+    of_rank = tracker_bytes(spec, Placement(config.cluster.placement, tables, costs.num_ps), config.model.row_values)
+    if of_rank is None:
+        return None
+    share = config.strategy.share if isinstance(config.strategy, CprMirror.Options) else 0.0
+    mirrored = (
+        sum(num_mirrored(n, share, is_tracked=table in tracked) for table, n in enumerate(tables)) if share else 0
+    )
+    has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
+    replica_bytes = has_replicas * sum(tables) * (row_bytes + _COUNTER_BYTES)
+    return of_rank * costs.num_ps + replica_bytes + mirrored * (row_bytes + MIRROR_INDEX_BYTES)
 
 
 def _footprint(config: Config) -> Footprint:

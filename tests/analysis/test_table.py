@@ -450,7 +450,7 @@ def test_a_mean_of_drops_says_over_how_many_cells_it_is_if_some_have_none(tmp_pa
     assert text.count("(") == mfu.count("(")
     for shown in (
         str(analysis.show_comparison([tmp_path], "full")),
-        analysis.tables.comparison_text(comparisons([tmp_path], "full"), "markdown"),
+        analysis.comparison_text(comparisons([tmp_path], "full"), "markdown"),
     ):
         (mfu,) = (line for line in shown.splitlines() if "cpr_mfu" in line)
         assert mfu.count("(2)") == 1

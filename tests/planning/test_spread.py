@@ -21,21 +21,16 @@ LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_
 """A job of many failures, many saves and short steps, where the closed forms hold."""
 
 
-def test_cpr56_gives_the_published_levels() -> None:
-    """8.5 % against 0.53 % of the job."""
-    assert o_full_h(CPR56, t_save_full_h(CPR56)) / 56 == pytest.approx(0.0849, abs=1e-4)
-    assert o_part_h(CPR56, t_save_part_h(CPR56)) / 56 == pytest.approx(0.00536, abs=1e-5)
-
-
 def test_memory_is_that_of_the_tracker_replica_or_mirror() -> None:
-    """As fractions of Kaggle's tables; a strategy of a plugin has an unknown number."""
+    """As fractions of Kaggle's tables."""
     tables_bytes = sum(KAGGLE_CARDINALITIES) * 16 * 4
     found = {
-        name: memory_bytes(Config.model_validate({"strategy": {"name": name}}), KAGGLE_CARDINALITIES)
+        name: memory_bytes(Config.model_validate({"strategy": {"name": name}}), CPR56, KAGGLE_CARDINALITIES)
         for name in BUILT_IN
     }
     assert {name: round((num or 0) / tables_bytes, 4) for name, num in found.items() if num != 0} == {
         "cpr_mfu": 0.0622,
+        "cpr_random": 0.0622,
         "cpr_ssu": 0.0097,  # r of 0.0622, and a bit for each row of 64 bytes
         "cpr_mass": 0.0625,
         "cpr_scar": 0.9958,
