@@ -15,8 +15,7 @@ REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "cannot be told"
 
 def figure_of(found: Finding) -> Any:
     """The figure of a finding: an axis that is not linear says so, and no legend lies over a panel."""
-    figure = found.figure
-    assert figure is not None
+    figure: Any = found.figure
     figure.draw_without_rendering()
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,6 +1,7 @@
 """How often verdicts are wrong and intervals miss, by simulation with normal differences (docs/STATISTICS.md)."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,8 +61,7 @@ def test_intervals_hold_the_true_mean(
     for _ in range(NUM_TABLES):
         seeds_ST = of_seeds * rng.standard_normal((num_seeds, num_traces if is_nested else 1))
         noise_ST = of_traces * rng.standard_normal(num_traces) + rest * rng.standard_normal((num_seeds, num_traces))
-        found = estimate_pairs(pairs.assign(loss=(seeds_ST + noise_ST).ravel()), "loss")
-        assert found is not None
+        found: Any = estimate_pairs(pairs.assign(loss=(seeds_ST + noise_ST).ravel()), "loss")
         assert found.half_width is not None
         num_held += abs(found.mean) <= found.half_width
     assert num_held / NUM_TABLES == pytest.approx(0.95, abs=0.02 + errors_of(0.95, NUM_TABLES))

@@ -118,8 +118,7 @@ def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> N
         env = tmp_path / f"{number}" / "env.json"
         env.write_text(json.dumps({**json.loads(env.read_text()), "data": data}))
     page = analysis.report(tmp_path).read_text()
-    found = re.search(r"<dt>data</dt><dd>(.*?)</dd>", page)
-    assert found is not None
+    found: Any = re.search(r"<dt>data</dt><dd>(.*?)</dd>", page)
     assert {*found.group(1).split("; ")} == {line for _, line in lines}
     assert "No cell is done." in page
     assert "<svg" not in page
@@ -156,14 +155,14 @@ def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
     for seed in range(2):
         write_run(tmp_path / f"none-{seed}", made_config("none", seed=seed))
         write_run(tmp_path / f"full-{seed}", made_config("full", seed=seed))
-        for r in (0.125, 0.25, 0.5):
+        for r in (0.125, 0.5):
             write_run(tmp_path / f"mfu-{r}-{seed}", made_config("cpr_mfu", seed=seed, strategy={"r": r}), auc=r / 1e3)
     frame = analysis.load(tmp_path)
     page = analysis.report(tmp_path, frame=frame).read_text()
     _Page(page)
     assert page.count(f">{SWEEP}<") == 1
     assert page.index("By strategy.r") < page.index(f">{SWEEP}<") < page.index(TRADEOFF.title) < page.index("<details>")
-    assert page.count("<details>") == 3
+    assert page.count("<details>") == 2
     assert (analysis.write_files(tmp_path, tmp_path / "files", frame=frame) / "sweep.svg").exists()
     blocks = regimes_of(frame)
     with style():
@@ -175,7 +174,7 @@ def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
         assert sorted(y for line in drawn for y in _data(line)[1]) == pytest.approx(wanted)
         places = [x for line in drawn for x in _data(line)[0]]
         assert len(set(places)) == len(places), "no point hides another of its setting"
-    assert [label.get_text() for label in below.get_xticklabels()] == ["0.125", "0.25", "0.5"]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["0.125", "0.5"]
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
@@ -210,10 +209,8 @@ def test_a_damaged_environment_does_not_stop_the_report(grid: Path, tmp_path: Pa
 
 
 def _curve(events: Sequence[Event], reference: Sequence[Event] = ()) -> Curve:
-    run = losses_of(EventLog([*events]))
-    assert run is not None
-    drawn = curve(run, losses_of(EventLog([*reference])))
-    assert drawn is not None
+    run: Any = losses_of(EventLog([*events]))
+    drawn: Any = curve(run, losses_of(EventLog([*reference])))
     return drawn
 
 
@@ -278,8 +275,7 @@ def test_a_curve_on_the_whole_test_set_ends_with_the_auc_of_the_table(tmp_path: 
     ends: list[float] = []
     for name, is_whole in (("whole", True), ("part", False)):
         _write_with_curve(tmp_path / name, made_config("full"), is_whole=is_whole)
-        found = aucs_of(EventLog.of(RunDir(tmp_path / name)), 56.0)
-        assert found is not None
+        found: Any = aucs_of(EventLog.of(RunDir(tmp_path / name)), 56.0)
         ends.append(found.by_hour[56.0])
     (auc,) = analysis.load(tmp_path / "whole")["auc"]
     assert ends == [auc, pytest.approx(0.74)]
@@ -392,11 +388,9 @@ def test_an_interval_of_two_seeds_does_not_set_the_scale(grid: Path) -> None:
     frame = frame[~own | frame["seed"].isin(frame.loc[own, "seed"].unique()[:2])].copy()
     frame.loc[frame["strategy"] == "cpr_vanilla", "auc"] -= [0.0, 0.01]
     data = Data(regimes_of(frame), frame, DEFAULT_MARGIN)
-    (line,) = (line for block in data.blocks for line in block.lines if line.strategy == "cpr_vanilla")
-    assert line.loss is not None
-    assert line.loss.half_width is not None
+    loss: Any = next(line.loss for block in data.blocks for line in block.lines if line.strategy == "cpr_vanilla")
     low, high = data.loss_range
-    assert low < 1e3 * line.loss.mean < high < 1e3 * (line.loss.mean + line.loss.half_width)
+    assert low < 1e3 * loss.mean < high < 1e3 * (loss.mean + loss.half_width)
 
 
 def test_a_section_is_named_by_what_differs() -> None:

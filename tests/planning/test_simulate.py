@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,8 +221,7 @@ def test_full_recovery_costs_what_memoryless_failures_make_it_cost() -> None:
     T_fail is the mean of hours per failure, overhead included.
     """
     found = outcomes_of(replace(small_job(WALL), clock="wall"), "full", 150)
-    interval = make_strategy(options_of("full"), WALL).interval.samples
-    assert interval is not None
+    interval: Any = make_strategy(options_of("full"), WALL).interval.samples
     expected = full_overhead_h(WALL, interval / WALL.total_samples * WALL.job_h) / WALL.job_h
     overheads = np.array([outcome.overhead_frac for outcome in found])
     error = float(np.std(overheads, ddof=1)) / len(overheads) ** 0.5
