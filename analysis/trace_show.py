@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analysis.tables import UNKNOWN, Fitted, Heading, rich_table
+from analysis.tables import UNKNOWN, Fitted, Heading, counted, rich_table
 from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import Interval, verdict
 from harness.traces.statistics import Level, TraceStatistics
@@ -31,7 +31,7 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
     if stats.first == "left_out":
         parts.append(Text(_WINDOW))
     for name, level in levels_of(stats):
-        gaps = f"{_counted(level.sample.num_events, 'gap')}, {len(level.sample.cut_C):,} censored by the end"
+        gaps = f"{counted(level.sample.num_events, 'gap')}, {len(level.sample.cut_C):,} censored by the end"
         parts.append(Text(f"\nTime between failures of {LEVELS[name]}: {gaps}", style="bold"))
         parts += [*([_fits(level)] if level.fits else []), Text(verdict(level.fits, level.sample))]
     return Group(*parts, *map(Text, remarks(stats)), *([Text(_BOUND)] if stats.observed.num_deaths else []))
@@ -39,8 +39,8 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
 
 def headline(stats: TraceStatistics) -> str:
     """One line: the trace's title and its numbers of deaths, instants, ranks, and hours, which may end at a failure."""
-    ranks = "ranks unknown" if stats.observed.num_ranks is None else _counted(stats.observed.num_ranks, "rank")
-    counts = f"{_counted(stats.observed.num_deaths, 'death')} at {_counted(len(stats.observed.instants[0]), 'instant')}"
+    ranks = "ranks unknown" if stats.observed.num_ranks is None else counted(stats.observed.num_ranks, "rank")
+    counts = f"{counted(stats.observed.num_deaths, 'death')} at {counted(len(stats.observed.instants[0]), 'instant')}"
     hours = f"{number(stats.observed.length_h)} h"
     if stats.observed.length_h in stats.observed.instants[0]:
         hours += " up to the last failure (length_h in the header sets other hours)"
@@ -91,10 +91,6 @@ def between(interval: Interval | None) -> str:
 
 def p_value(p: float) -> str:
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
-
-
-def _counted(num: int, word: str) -> str:
-    return f"{num:,} {word}{'' if num == 1 else 's'}"
 
 
 def _often(stats: TraceStatistics) -> Fitted:

@@ -1,6 +1,5 @@
 """The expected values of a claim, which turn finished cells into rows. The fields are the keys of the YAML file."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -8,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from analysis.claims.measures import MEASURES, matching
-from analysis.claims.rows import NO_RUN, Row, Verdict, confirms_nothing, shown, signed, within
+from analysis.claims.rows import NO_RUN, Row, confirms_nothing, signed, within
 from analysis.figures.axes import text_of
 from analysis.load import Frame
-from analysis.stats import BASELINE, Estimate, natural
+from analysis.stats import BASELINE, natural
 
 FLAT = 0.1
 """By default, a smaller change of a measure counts as no change, in the measure's unit."""
@@ -176,27 +175,17 @@ class Trend(_OfStrategies):
             what = f"`{strategy}`: {measure.label}; {scope.words} {text_of(end)} less {text_of(first)}"
             own, other = (scope.at(strategy, value) for value in (end, first))
             change = measure.difference(own, other, scope.cells)
-            if change is not None and self.trend == "stays":
-                yield _stays(what.replace(";  ", "; "), self.paper, change, self.flat)
+            what = what.replace(";  ", "; ")
+            if self.trend == "stays":
+                why = f"flat: within {self.flat:g}"
+                yield within(what, self.paper, change, -self.flat, self.flat, digits=measure.digits, why=why)
             else:
                 sign = -1 if self.trend == "falls" else 1
-                yield signed(what.replace(";  ", "; "), self.paper, change, sign=sign, digits=measure.digits)
+                yield signed(what, self.paper, change, sign=sign, digits=measure.digits)
 
 
 EXPECTATIONS: Mapping[str, type[Expected]] = {"within": Within, "less": Less, "trend": Trend}
 """The expectations, each by a key that no other has."""
-
-
-def _stays(what: str, paper: str, change: Estimate, flat: float) -> Row:
-    """The row of the claim that the change is less than ``flat``, by its 95 % interval."""
-    low, high = change.interval or (-math.inf, math.inf)
-    verdict: Verdict = "cannot be told"
-    why = f"flat: within {flat:g}, and the interval lies in part outside"
-    if low > -flat and high < flat:
-        verdict, why = "reproduced" if change.half_width else "identity", f"flat: within {flat:g}"
-    elif low > flat or high < -flat:
-        verdict, why = "not reproduced", f"flat: within {flat:g}, and the interval lies outside"
-    return Row(what, paper, shown(change), change.num, verdict, why)
 
 
 def _named(text: str, at: str, where: Mapping[str, Any]) -> str:

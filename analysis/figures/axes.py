@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.figures.data import SMALL, joined, legend, look
 from analysis.figures.look import INK, THEMES, log_scale, style
 from analysis.load import Frame
-from analysis.stats import BASELINE, natural, strategy_order
+from analysis.stats import BASELINE, dominates, natural, strategy_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,15 +75,13 @@ def front(
     rows = frame[(frame[by] != BASELINE) & frame[y].notna() & frame[x].notna()]
     xs, ys = [x_scale * each for each in rows[x]], [y_scale * each for each in rows[y]]
     halves = [None if math.isnan(each) else y_scale * each for each in _halves(rows, y).astype(float)]
-    best = (
-        [*rows["on_front"]]
-        if "on_front" in rows
-        else [not _is_dominated(each, [*zip(xs, ys, strict=True)]) for each in zip(xs, ys, strict=True)]
-    )
+    places = [*zip(xs, ys, strict=True)]
+    unbeaten = [not any(dominates(other, each) for other in places) for each in places]
+    best = [*rows["on_front"]] if "on_front" in rows else unbeaten
     ax.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
     if margin is not None:
         ax.axhline(y_scale * margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
-    edges = sorted(each for each, is_best in zip(zip(xs, ys, strict=True), best, strict=True) if is_best)
+    edges = sorted(each for each, is_best in zip(places, best, strict=True) if is_best)
     if edges:
         line: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
         ax.step(*zip(*edges, strict=True), where="post", label="Pareto front", **line)
@@ -107,10 +105,6 @@ def front(
     if is_new:
         legend(ax)
     return ax
-
-
-def _is_dominated(point: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
-    return any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
 
 
 def _order(name: Any) -> tuple[int, str]:

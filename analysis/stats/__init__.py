@@ -7,6 +7,7 @@ from analysis.stats.blocks import (
     Line,
     Verdict,
     blocks_of,
+    dominates,
     equal_runs,
     in_thousandths,
     measures_of,

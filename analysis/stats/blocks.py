@@ -454,12 +454,13 @@ def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
     points = [line and line.loss and (line.mean("overhead_frac"), line.loss.mean) for line in lines]
     known = [point for point in points if point]
     return [
-        replace(each, on_front=bool(point) and not any(_dominates(other, point) for other in known))
+        replace(each, on_front=bool(point) and not any(dominates(other, point) for other in known))
         for each, point in zip(found, points, strict=True)
     ]
 
 
-def _dominates(left: tuple[float, float], right: tuple[float, float]) -> bool:
+def dominates(left: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Whether ``left`` has at most as much of both as ``right``, and is another point."""
     return left != right and left[0] <= right[0] and left[1] <= right[1]
 
 

@@ -7,6 +7,7 @@ from analysis.tables.builder import (
     UNKNOWN,
     Fitted,
     Heading,
+    counted,
     markdown_table,
     page_html,
     rich_table,

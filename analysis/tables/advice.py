@@ -29,7 +29,7 @@ from analysis.stats import (
     sample_equivalent,
     verdicts_of,
 )
-from analysis.tables.builder import Heading, Shown, rich_table, show_interval
+from analysis.tables.builder import Heading, Shown, counted, rich_table, show_interval
 from analysis.tables.strategies import DROP_NOTE, comparable, has_shared
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _with_costs(found: Sequence[Verdict], most: tuple[int, int]) -> str:
 
 
 def _sample_text(sample: tuple[int, int]) -> str:
-    return f"{_counted(sample[0], 'seed')} and {_counted(sample[1], 'trace')}"
+    return f"{counted(sample[0], 'seed')} and {counted(sample[1], 'trace')}"
 
 
 def _skew(found: Sequence[Verdict]) -> Iterator[str]:
@@ -191,16 +191,12 @@ def _sample(*lines: Line) -> tuple[int, int] | None:
     return min(((p["seed"].nunique(), p["draw"].nunique()) for line in lines if len(p := line.losses)), default=None)
 
 
-def _counted(num: int, word: str) -> str:
-    return f"{num} {word}{'' if num == 1 else 's'}"
-
-
 def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     """Cautions on few seeds, on a model that has hardly learned, and on losses that rounding may have made alike."""
     parts: list[str] = []
     sample = _sample(*(each.line for each in found if each.verdict != "equal by construction"))
     if sample is not None and sample[0] < LEAST_SEEDS:
-        parts.append(f"{_counted(sample[0], 'seed')} of {_counted(sample[1], 'trace')} say little of others")
+        parts.append(f"{counted(sample[0], 'seed')} of {counted(sample[1], 'trace')} say little of others")
     auc = next((line.estimate("auc") for line in block.lines if line.strategy == BASELINE), None)
     if auc is not None and auc.mean < LEAST_AUC:
         learned = "the model has hardly learned, so losses are small for that reason"

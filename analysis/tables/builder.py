@@ -197,6 +197,11 @@ def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
     return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
+def counted(num: int, word: str) -> str:
+    """A number of things as text: ``1 seed``, ``1,200 seeds``."""
+    return f"{num:,} {word}{'' if num == 1 else 's'}"
+
+
 def of_some(text: str, num: int, num_all: int) -> str:
     """``text`` of an estimate, its first line followed by ``num`` in brackets if that is not ``num_all``, and not 0."""
     first, *others = text.split("\n")

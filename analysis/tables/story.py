@@ -104,19 +104,14 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
             yield _saves_row([event for event in group if isinstance(event, Saved)])
             continue
         for event in group:
-            yield _row(event, _WORDS[kind](event), _hours_of(event), event.machine.get("seconds"))
+            is_recovery = isinstance(event, Recovered)
+            hours = event.load_h + event.lost_h + event.reschedule_h if is_recovery else None
+            yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
 
 
 def _row(event: Event, what: str, hours: float | None, seconds: float | None) -> Sequence[str]:
     costs = (UNKNOWN if value is None else f"{value:.3f}" for value in (hours, seconds))
     return _title(event), str(event.step), f"{event.samples:,}", what, *costs
-
-
-def _hours_of(event: Event) -> float | None:
-    """Emulated hours of overhead that an event other than a save adds; None if it adds none."""
-    if isinstance(event, Recovered):
-        return event.load_h + event.lost_h + event.reschedule_h
-    return None
 
 
 def _title(event: Event) -> str:

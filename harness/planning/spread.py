@@ -6,8 +6,9 @@ All times are emulated hours of the profile's cluster.
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,23 +181,15 @@ def simulate_all(
     """
     if job.clock == "wall":
         spec = spec.times(WALL_LENGTH)
-    parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
-    num_done = 0
+    ranges = [range(first, min(first + _TRACES_AT_ONCE, num_traces)) for first in range(0, num_traces, _TRACES_AT_ONCE)]
+    parts: list[Mapping[str, Outcomes]] = []
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
-        tasks = {
-            pool.submit(_simulate_some, strategies, job, spec, seed, traces): traces
-            for first in range(0, num_traces, _TRACES_AT_ONCE)
-            for traces in [range(first, min(first + _TRACES_AT_ONCE, num_traces))]
-        }
-        for task in as_completed(tasks):
-            for name, found in task.result().items():
-                parts[name][tasks[task].start] = found
-            num_done += len(tasks[task])
-            on_progress(num_done, num_traces)
-    return [
-        spread(options, job.costs, [found for _, found in sorted(parts[options.name].items())])
-        for options in strategies
-    ]
+        for traces, found in zip(
+            ranges, pool.map(partial(_simulate_some, strategies, job, spec, seed), ranges), strict=True
+        ):
+            parts.append(found)
+            on_progress(traces.stop, num_traces)
+    return [spread(options, job.costs, [part[options.name] for part in parts]) for options in strategies]
 
 
 def _simulate_some(
