@@ -160,7 +160,7 @@ def against(
     scale, label = shown_as(y)
     values = [*swept[x].unique()]
     values = sorted(values) if all(_is_number(each) for each in values) else values
-    places = dict(zip(values, places_of(values), strict=True))
+    places = dict(zip(values, _places_of(values), strict=True))
     gap = min((right - left for left, right in pairwise(places.values())), default=1.0)
     for name, own in rows[rows[x].isna()].groupby(by, sort=False):
         ax.axhline(scale * own[y].mean(), color=look(name)["color"], linestyle="--", label=f"{name} (dashed)")
@@ -174,7 +174,7 @@ def against(
         means, halves = ([scale * each for each in column] for column in (own[y], _halves(own, y).fillna(0.0)))
         line = "--" if name in dashed else "-" if has_lines else ""
         _draw_line(ax, at, means, halves, seen=look(name) | {"linestyle": line, "linewidth": 1.2}, limits=limits)
-    ax.set_xticks([*places.values()], [text_of(value) for value in values], **tilted(map(text_of, values)))
+    ax.set_xticks([*places.values()], [text_of(value) for value in values], **_tilted(map(text_of, values)))
     ax.set_xlabel(x)
     ax.set_ylabel(label)
     if limits:
@@ -184,7 +184,7 @@ def against(
     return ax
 
 
-def tilted(names: Any) -> dict[str, Any]:
+def _tilted(names: Any) -> dict[str, Any]:
     """The look of the labels of ticks: tilted where they have no room side by side."""
     return {"fontsize": SMALL} | ({"rotation": 30, "ha": "right"} if sum(map(len, names)) > _WIDEST else {})
 
@@ -197,7 +197,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def places_of(values: Sequence[Any]) -> list[float]:
+def _places_of(values: Sequence[Any]) -> list[float]:
     """The place of each value on an axis: itself if all are numbers that can be told apart there, else 0, 1, 2 …"""
     if len(values) > 1 and all(_is_number(each) for each in values):
         numbers = [float(each) for each in values]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures.axes import against, places_of, tilted
+from analysis.figures.axes import against
 from analysis.figures.data import Data, frame_of, legend, loss_label, others
 from analysis.figures.look import THEMES
 from analysis.stats import BASELINE, numbers
@@ -52,9 +52,6 @@ def sweep_figure(data: Data) -> "Figure":
     above.set_ylabel(loss_label(blocks[0]))
     below.set_ylabel("emulated overhead,\n% of job time")
     below.set_ylim(bottom=0)
-    below.set_xticks(
-        places_of([own[0] if is_one else name for own, name in zip(values, names, strict=True)]), names, **tilted(names)
-    )
     below.set_xlabel(", ".join(blocks[0].axes))
     legend(above)
     return figure
