@@ -94,6 +94,7 @@ def test_a_trace_is_a_line_for_each_rank() -> None:
     assert (line.get_label(), line.get_xydata().tolist()) == ("kill", [[8.5, 2.0], [23.25, 0.0], [40.0, 1.0]])
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide_draws_four_figures(tmp_path: Path) -> None:
     """Law: the code of docs/GUIDE.md, on made runs; without a display."""
     page = (ROOT / "docs" / "GUIDE.md").read_text(encoding="utf-8")

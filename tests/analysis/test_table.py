@@ -110,7 +110,7 @@ def test_strategies_of_one_folder_are_compared_without_its_path(grid: Path) -> N
 def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> None:
     """Hits and traffic saved of a cache, node-hours where the profile has prices, a mark where overhead passes the job.
 
-    In table, story and report; no column of zeros, and none of these for runs without.
+    In table and story; no column of zeros, and none of these for runs without.
     """
     notes = ("Cache:", "peak", "Resources:", " †", "longer than the job itself")
     write_run(tmp_path / "plain" / "full", made_config("full"))
@@ -134,8 +134,6 @@ def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> Non
     said = str(analysis.show_table(frame, explain=True, columns=names))
     assert all(each in said for each in (*notes, "62.5", "1234", f"{full['node_h']:.2f}"))
     assert "memory" not in said.replace("memory is that", "")
-    page = analysis.report(rich, frame=frame).read_text()
-    assert all(each in page for each in ("traffic saved", " †", "longer than the job itself"))
     stories = {"cached": "1.9 MB at least needed with its lookahead, 8.0 MB with", "priced": "node-hours"}
     for name, words in {**stories, "absurd": "longer than the job itself"}.items():
         assert words in str(analysis.show(rich / name))
@@ -346,7 +344,7 @@ def lacking(tmp_path: Path) -> Path:
 
 
 def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
-    """The number of pairs stands beside the difference, and a line names seed and reason, in table and report.
+    """The number of pairs stands beside the difference, and a line names seed and reason.
 
     A seed that only one of two compared strategies has is named below the comparison.
     """
@@ -354,7 +352,6 @@ def test_fewer_pairs_than_cells_are_shown_and_explained(lacking: Path) -> None:
     said = "ΔAUC of full is over 2 of 3 cells: none has no result (damaged) for seed 2."
     table = _text(analysis.show_table(frame))
     assert said in table
-    assert said in analysis.report(lacking).read_text()
     rows = {line.split()[0]: line for line in table.splitlines() if line.strip()}
     assert " (2) " in rows["full"]
     assert " (2) " not in rows["partial"]
