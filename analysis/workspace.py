@@ -10,12 +10,13 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import BUCKETS
-from harness.files import make_folder, write_text
+from harness.files import make_folder, read_json, write_text
 from harness.wandb.facts import RunFacts
 from harness.wandb.server import WandbError, default_entity, server_problem, server_url, within
 
@@ -97,23 +98,17 @@ def save(workspace: Workspace, folder: Path) -> str:
     try:
         workspace.entity = workspace.entity or within(_SAVED_S, default_entity)
         place = [server, workspace.entity, workspace.project]
-        known = _read(marker)
+        known: dict[str, Any] = {}
+        with suppress(StoreError):  # of another file, or none: nothing was saved before
+            known = read_json(marker)
         # The same name and id at the same place: the server replaces the workspace.
         workspace._internal_name = f"nw-{hashlib.blake2b(str(folder.resolve()).encode()).hexdigest()[:11]}-v"
-        workspace._internal_id = known["id"] if known.get("place") == place else ""
+        workspace._internal_id = known.get("id", "") if known.get("place") == place else ""
         within(_SAVED_S, workspace.save)
     except WandbError as error:
         raise RunFailed(f"wandb: {server}: the workspace was not saved: {error}") from error
     write_text(marker, json.dumps({"place": place, "id": workspace._internal_id}) + "\n")
     return workspace.url
-
-
-def _read(marker: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(marker.read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) and "id" in known else {}
 
 
 def _view(workspace: Workspace) -> dict[str, Any]:
