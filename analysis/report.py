@@ -1,8 +1,9 @@
 """The report of a grid: one self-contained HTML file (``assets/report.html``), and its figures and tables as files."""
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup as Html
 
 from analysis.figures import (
@@ -36,7 +38,6 @@ from analysis.tables import (
     footnotes,
     is_swept,
     missing,
-    page_html,
     reading,
     swept,
     table_text,
@@ -75,8 +76,7 @@ def report(
     title = ", ".join(frame["name"].dropna().unique()) or root.name
     counts = {status: [*frame["status"]].count(status) for status in STATUSES}
     counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    text = page_html(
-        "report.html",
+    text = _page(
         title=title,
         theme=theme,
         counts=f"{len(frame)} cells: {counted}. Report of {now():%Y-%m-%d %H:%M} UTC.",
@@ -94,6 +94,21 @@ def report(
     )
     write_text(root / "report.html", text)
     return root / "report.html"
+
+
+def _page(**values: Any) -> str:
+    """The page that the templates of ``assets`` make of ``values``. Text is escaped unless its type is ``Html``."""
+    loader = FileSystemLoader(Path(__file__).parent / "assets")
+    templates = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    templates.globals["spans"] = _spans
+    return templates.get_template("report.html").render(values)
+
+
+def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
+    """(group, number of columns) for each run of neighbouring columns that have the same group."""
+    return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
 def write_files(

@@ -9,7 +9,6 @@ from analysis.tables.builder import (
     Heading,
     counted,
     markdown_table,
-    page_html,
     rich_table,
     show_interval,
 )

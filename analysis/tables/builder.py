@@ -1,14 +1,10 @@
-"""The builder of tables: columns and rows of text in every form, and the templates of HTML pages (``assets``)."""
+"""The builder of tables: columns and rows of text in every form."""
 
 import io
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from jinja2 import Environment, FileSystemLoader
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
@@ -175,26 +171,6 @@ def latex_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], capt
     if caption is None:
         return table
     return f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{table}\\end{{table}}\n"
-
-
-def page_html(template: str, **values: Any) -> str:
-    """The page that a template of ``assets`` makes of ``values``. Text is escaped unless its type is ``Html``."""
-    return _templates().get_template(template).render(values)
-
-
-@cache
-def _templates() -> Environment:
-    loader = FileSystemLoader(Path(__file__).parents[1] / "assets")
-    templates = Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    templates.globals["spans"] = _spans
-    return templates
-
-
-def _spans(headings: Iterable[Heading]) -> Iterator[tuple[str, int]]:
-    """(group, number of columns) for each run of neighbouring columns that have the same group."""
-    return ((name, len([*run])) for name, run in itertools.groupby(each.group for each in headings))
 
 
 def counted(num: int, word: str) -> str:
