@@ -5,9 +5,8 @@
 from analysis.figures import curves
 from analysis.load import load
 from analysis.report import report, write_files
-from analysis.stats import DEFAULT_MARGIN, MEASURES, Verdict, blocks_of, regimes_of, verdicts
+from analysis.stats import MEASURES, Verdict, blocks_of, regimes_of, verdicts
 from analysis.tables import (
-    FORMATS,
     advice,
     compare,
     comparison_text,
