@@ -69,8 +69,8 @@ class Section(Model):
     """The section ``claim:`` of a file. ``expect`` and ``judge`` give rows, in this order.
 
     ``experiment``: a path relative to this file; without it or a ``benchmark``, this file is the experiment too.
-    ``by``: the key in which the cells differ; ``as``: what rows call it. ``judge``: a Python file beside this one
-    with a function ``judge`` (``Judge``); ``figure``: one with a function ``draw`` (``Draw``).
+    ``by``: the key in which the cells differ; ``as``: the name of this key in the rows. ``judge``: a Python file beside
+    this one with a function ``judge`` (``Judge``); ``figure``: one with a function ``draw`` (``Draw``).
     """
 
     title: str

@@ -119,7 +119,8 @@ class Within(_OfStrategies):
 class Less(Expected):
     """Expects a measure to be less for the strategies ``less`` than for ``than``, paired by seed, at each value.
 
-    A strategy without cells at a value of the key is compared by its cells without a value.
+    The values are of the claim's key ``by``. A strategy that has no cells at a value of ``by`` is compared by its cells
+    in which ``by`` is not set.
     """
 
     less: Names

@@ -64,8 +64,8 @@ class Measure:
     """A number of each cell.
 
     ``label``: its name and unit. ``of``: its values for a frame of cells. ``digits``: shown after the point.
-    ``reference``: a strategy; a value is then less that of its cell with the same seed and setting, and with
-    ``is_part`` by how many percent it is below it.
+    ``reference``: a strategy. With it a value is the cell's value minus the value of the strategy's cell with the same
+    seed and setting. With ``is_part`` too, a value is the percentage by which the cell's value is below the other.
     """
 
     label: str
@@ -109,7 +109,7 @@ class Measure:
         return estimate_pairs(own[["seed", "draw"]].join(self.values(own, cells).rename("value"), how="inner"), "value")
 
     def difference(self, own: Frame, others: Frame, cells: Frame) -> Estimate | None:
-        """The mean over ``own`` less that over ``others``, paired by seed; None without a common seed.
+        """The mean over ``own`` minus the mean over ``others``, paired by seed; None without a common seed.
 
         Where seeds have several traces, pairs are of one seed and trace, and those that share either are not
         independent. A side with one trace for each seed is paired with all of the other's.

@@ -198,7 +198,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _places_of(values: Sequence[Any]) -> list[float]:
-    """The place of each value on an axis: itself if all are numbers that can be told apart there, else 0, 1, 2 …"""
+    """The place of each value on an axis: the value itself, or its index 0, 1, 2 …
+
+    The value itself if there are at least two values, all are numbers, they ascend, and no gap is so small that two
+    values look like one on the axis.
+    """
     if len(values) > 1 and all(_is_number(each) for each in values):
         numbers = [float(each) for each in values]
         if numbers[-1] - numbers[0] <= _MOST_GAPS * min(right - left for left, right in pairwise(numbers)):

@@ -192,7 +192,7 @@ def _auc_over_hours(axes: "Axes", block: Block, data: Data, *, is_difference: bo
 
 
 def _says_samples(block: Block, data: Data) -> str:
-    """Sentences: whether the last AUC of the curve is that of the table, and the standard error of one, if known."""
+    """Sentences: whether the last AUC of the curve is the AUC of the table; the standard error of one AUC, if known."""
     runs = [own for line in block.lines for label in line.cells.index if (own := data.aucs(label))]
     is_whole = all(own.is_whole for own in runs)
     parts = ["The last one is the AUC of the table." if is_whole else _OF_A_PART]

@@ -40,7 +40,8 @@ class Estimate:
     def at_least(self, error: float, degrees: float) -> "Estimate":
         """The estimate with a standard error of at least ``error``, which is known with ``degrees`` degrees of freedom.
 
-        If the error replaces that of the values, the fewer of both degrees of freedom count. One value has no interval.
+        If ``error`` replaces the error of the values, the smaller number of degrees of freedom counts. One value has no
+        interval.
         """
         if self.standard_error is None or error <= self.standard_error:
             return self

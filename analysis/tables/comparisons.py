@@ -151,7 +151,7 @@ def _rounded(
 ) -> tuple[list[Heading], list[list[str]]]:
     """Headings and rows of a table: group, number of pairs, and each difference as ``text_of`` shows it.
 
-    A number of pairs in brackets is that of a difference that not all pairs have.
+    A number in brackets: the pairs that have the difference, if not all pairs have it.
 
     ``names``: of the differences to show (``_NAMES``), in order; empty for all. Raises UserError for an unknown one.
     """

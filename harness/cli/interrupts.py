@@ -46,7 +46,10 @@ def install() -> None:
 
 
 def begin(hint: str) -> None:
-    """Let the first signal from now on raise :class:`Interrupted`. ``hint``: how to resume the command, or empty."""
+    """Let the first SIGINT, SIGTERM or SIGHUP from now on raise :class:`Interrupted`.
+
+    ``hint``: how to resume the command, or empty.
+    """
     _State.hint, _State.can_raise, _State.is_said = hint, True, False
 
 

@@ -192,8 +192,8 @@ WINDOWS_AT_ONCE = 3
 class LookaheadClient(EmbeddingClient):
     """Trains on cached rows, in windows of at most ``cache.lookahead / 2`` steps.
 
-    Rows are fetched one window ahead, so that two windows are ``cache.lookahead`` steps. ``cache.max_rows`` bounds the
-    rows that are cached or in flight, unless a single step needs more.
+    The rows of the next window are fetched during the present one: a row is fetched at most ``cache.lookahead`` steps
+    before its use. ``cache.max_rows`` bounds the rows that are cached or in flight, unless a single step needs more.
     """
 
     _state = (

@@ -408,7 +408,7 @@ class StaleClient(EmbeddingClient):
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
-        """See EmbeddingClient. The correction is the updates in the message in flight less those of the present step.
+        """See EmbeddingClient. The correction: updates in the message in flight minus updates of the present step.
 
         The ledger counts the present step's updates later. The correction is negative if more of them were still
         pending, and are lost, than the message holds of earlier steps.

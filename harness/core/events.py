@@ -144,6 +144,9 @@ class Injected(Event):
 class Lost(Event):
     """PS or compute ranks were found dead, by a request to them that failed.
 
+    ``planned``: whether the trace planned the deaths of all ``ranks``. ``unplanned_ranks``: the ranks whose death the
+    trace did not plan.
+
     machine: detail (by rank how it ended, or the transport's error), seconds (from request to failure).
     """
 

@@ -144,7 +144,7 @@ class Costs:
         load: price of a load: ``whole``, whatever is loaded, or by its bytes.
         o_save_fixed_h: hours that each save costs besides, whatever its size.
         spare_o_res_h: hours to reschedule onto a node that waits; None: ``o_res_h``.
-        detect_h: hours until a failure is detected.
+        detect_h: hours until a rank that hangs is given up; the death of a process costs none.
         trainer_load: whether the restart of a trainer is charged a load.
         snapshot_frac: for a save in the background, the ratio of the time that training stands still to the time of
             writing the bytes; None: training waits for the whole save.

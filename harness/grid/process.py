@@ -166,7 +166,7 @@ class CellStarter:
         return CellProcess(cell, process, ours)
 
     def end_all(self) -> None:
-        """Kill every running cell and wait for it. Its ranks end with it."""
+        """Kill every running cell, and wait at most 10 s for each to end. The ranks of a cell end with it."""
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -14,7 +14,7 @@ from harness.kernels.compiler import compiled_for
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
 def words_to_sort(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
-    """A word for each access, (A,); sorted words are in the order of rows, and for each row in that of the batch.
+    """A word for each access, (A,). Sorted words are in the order of rows; words of one row are in batch order.
 
     The upper bits are the key of the row, its position in the rank-major order: ``i // O + origins_OF[i % O, f]`` for
     row i of table f. The low ``num_bits`` bits, enough for A, are the number of the access.

@@ -359,6 +359,9 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
 ) -> float:
     """Apply the pending step, then compute the mean loss and the row gradients (``out_ND``) of a batch.
 
+    ``rows_SX``: a table of rows. ``slots_N``: where each distinct row of the batch lies in it; empty: row n at n.
+    ``inverse_A``, ``order_A``, ``starts_N``: as in ``BatchPlan``.
+
     Sets ``losses_B`` too. The step of this batch is pending afterwards. ``is_eager``: the workers begin it at once.
     Otherwise they sleep, and leave their cores to other threads.
 

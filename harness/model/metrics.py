@@ -81,7 +81,7 @@ def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
 def auc_deviations(scores_M: Tensor, labels_M: Tensor) -> list[float]:
     """By part of the set, sample m in part m mod ``NUM_GROUPS``, how much its samples deviate from the AUC of the set.
 
-    The deviation of a sample is its structural component less the AUC, over the number of samples with its label
+    The deviation of a sample is (its structural component minus the AUC) / number of samples with its label
     (DeLong et al. 1988, equations 6 and 7). Deviations of all samples add up to 0. Those of a difference, or a sum, of
     AUCs on the same samples are the differences, or sums, of theirs. Empty if all labels are equal.
     """

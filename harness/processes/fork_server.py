@@ -201,7 +201,10 @@ def states(pid: int, pattern: str) -> set[str]:
 
 
 def serve_alone(connection: Connection) -> NoReturn:
-    """Serve in a process that was forked from the one that is served: close its other files, reset its handlers."""
+    """Serve ``connection`` in this process, which the served process forked, and exit at the end. Never returns.
+
+    Closes all inherited files but standard input, output, error and ``connection``; resets the handlers of signals.
+    """
     try:
         kept = {0, 1, 2, connection.fileno()}
         for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:

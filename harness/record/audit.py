@@ -288,7 +288,7 @@ class _Auditor:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _drop(self, event: Dropped) -> None:
-        """A drop is that of the last ``num_failures`` recoveries, of all their ranks; with a rollback there is none."""
+        """A drop belongs to the last ``num_failures`` recoveries and names all their ranks; a rollback has no drop."""
         recoveries, self._undropped = self._undropped[-event.num_failures :], []
         if event.ranks != [rank for each in recoveries for rank in each.ranks] or len(recoveries) < event.num_failures:
             self._problem(f"a drop of AUC at a failure of {', '.join(event.ranks)}, but no recovery without one before")

@@ -78,8 +78,9 @@ def is_same_config(digest: str, other: str) -> bool:
 
 
 def discard_run(run_dir: Path, digest: str) -> None:
-    """Remove the files of the run with hash ``digest``, finished or not, also one of this config by other code.
+    """Remove the files of the run with hash ``digest``, finished or not.
 
+    A run of the same config by other code is removed too.
     A no-op if the folder is absent or empty. Raises as :func:`inspect` does for any other folder, StoreError if another
     process is writing the run.
     """

@@ -116,7 +116,10 @@ class RunDir:
         return self.reason() if self.status == "failed" else None
 
     def reason(self) -> str | None:
-        """First line of error.txt: why the run failed, or that it was asked to stop; None if it cannot be read."""
+        """First line of error.txt: why the run failed, or that it was asked to stop.
+
+        "unknown" if the file is empty, None if it cannot be read.
+        """
         try:
             lines = read_file(self.error).decode(errors="replace").strip().splitlines()
         except StoreError:

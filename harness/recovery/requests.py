@@ -92,7 +92,7 @@ class Requests:
         return {rank: sent.replies[rank] for rank in sent.requests}
 
     def _await(self, sent: Sent) -> None:
-        """Wait for replies to ``sent``, and keep them. If none are in flight, those that lack are asked for again."""
+        """Wait for replies to ``sent``, and keep them. If none are in flight, ask again for the missing replies."""
         if sent.token is None:
             sent.token = self._cluster.start({k: v for k, v in sent.requests.items() if k not in sent.replies})
         token, sent.token = sent.token, None

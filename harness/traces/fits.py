@@ -71,9 +71,10 @@ class Fit:
 
 
 def fits_of(sample: Sample) -> list[Fit]:
-    """The fit of every family that has one, that of the least AIC first.
+    """The fit of every family that has one, in the order of AIC, least first.
 
-    Empty if no duration ended. If all that ended are equal, the exponential's alone: a shape would grow without end.
+    Empty if no duration ended. If all durations that ended are equal, only the exponential is fitted: the shape of
+    another family would grow without end.
     """
     if not sample.num_events:
         return []

@@ -25,8 +25,8 @@ F64 = NDArray[np.float64]
 class Gaps:
     """The distribution of a gap X with E[X] = 1, given by two quantile functions of ``u``.
 
-    ``gap``: the quantile function of X. ``met``: that of the gap in which a random moment falls; its density is
-    x f(x), since longer gaps hold more moments.
+    ``gap``: the quantile function of X. ``met``: the quantile function of the gap in which a random moment falls. The
+    density of that gap is x f(x), since longer gaps hold more moments.
     """
 
     gap: Callable[[F64], F64]
@@ -146,5 +146,5 @@ class GeneratorSpec:
 
     @property
     def expected_instants(self) -> float:
-        """The expected number of instants; for ``fresh`` that of the long run, exact for exponential gaps only."""
+        """The expected number of instants. For ``fresh`` it is the long-run number, exact for exponential gaps only."""
         return self.busy_h / self.instant_mtbf_h
