@@ -438,6 +438,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     assert cli(*words).errors[-1] == "1 cell: 0 run, 1 done before, 0 failed"
 
 
+@pytest.mark.slow
 def test_none_is_run_once_a_seed_and_serves_all_laws(cli: Cli) -> None:
     """Law: a grid over laws and profiles runs `none` under the first of them; every other cell is paired with it."""
     axes = ("trace.law.model=fixed", "trace.law.number=[2,3]", "profile=[busy,cpr56]")
@@ -547,6 +548,7 @@ def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     assert not stretched.errors
 
 
+@pytest.mark.slow
 def test_a_claim_of_ones_own_is_run_judged_and_shown(cli: Cli) -> None:
     """The file of docs/EXTENDING.md: its cells, a row for each expectation, the page with figure; then nothing is run."""
     page = (ROOT / "docs" / "EXTENDING.md").read_text()

@@ -56,6 +56,7 @@ def test_sync_sends_what_can_be_read(wandb_server: WandbServer, grid: Path, caps
     assert capsys.readouterr().out == f"wandb: 3 sent before {project}\n"
 
 
+@pytest.mark.slow
 def test_sync_goes_on_past_a_run_that_the_server_refuses(
     wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,14 @@ import helper
 """
 
 
-@pytest.mark.parametrize("how", ["import helper\n", BY_HAND, BY_A_FINDER], ids=["by name", "by hand", "by a finder"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("import helper\n", id="by name"),
+        pytest.param(BY_HAND, id="by hand", marks=pytest.mark.slow),
+        pytest.param(BY_A_FINDER, id="by a finder", marks=pytest.mark.slow),
+    ],
+)
 def test_a_source_is_in_the_code_as_it_was_loaded(folder: Path, how: str) -> None:
     """However it is imported: no stale bytecode of equal size and time stamp runs, and an edit is not in the code."""
     (folder / "mine.py").write_text(how)
