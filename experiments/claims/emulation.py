@@ -30,8 +30,13 @@ def judge(cells: Any) -> list[Row]:
                     quality.setdefault((*job, each.strategy), {})[measure.name] = each
     return [
         _row(own, {"profile": profile, "strategy": name, _DIVIDES: [True, None] if is_divided else [False]}, found)
-        for (profile, is_divided, name), found in quality.items()
+        for (profile, is_divided, name), found in sorted(quality.items(), key=_place)
     ]
+
+
+def _place(of: tuple[tuple[str, bool, str], Any]) -> tuple[str, bool, int]:
+    (profile, is_divided, name), _ = of
+    return profile, not is_divided, _ARMS.index(name)
 
 
 def _row(cells: Any, arm: dict[str, Any], quality: dict[str, Any]) -> Row:

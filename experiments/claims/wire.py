@@ -9,7 +9,7 @@ from analysis.claims import Row, middle, up_to
 def judge(results: Any) -> list[Row]:
     """A row for the wire with the greatest median speed-up. A result is a wire, with the ratios of its rounds."""
     best = max(results.to_dict("records"), key=lambda each: median(each["ratios"]))
-    wire = f"{best['rate_mbit']} Mbit/s" if best["rate_mbit"] else "loopback"
+    wire = f"{best['rate_mbit']:g} Mbit/s" if best["rate_mbit"] else "loopback"
     fewer = best["uncached.passed"] / best["lookahead.passed"]
     what = f"greatest speed-up of a step by the lookahead cache ({wire})"
     why = f"{fewer:.1f} times fewer bytes; one machine, whose cores all ranks share"

@@ -4,7 +4,8 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +96,10 @@ def reproduce(options: argparse.Namespace) -> int:
             code,
             run_experiments(evidence.unique, LocalPool(run_assembled, say_needs(evidence.cells, options.parallel))),
         )
-    found = _findings(claims, evidence)
+    import analysis
+
+    frames = {each.out: _own(each, analysis.load(each.out, each.axes)) for each in evidence.unique}
+    found = _findings(claims, evidence, frames)
     from analysis.claims.page import claim_table
 
     for finding in found:
@@ -103,7 +107,7 @@ def reproduce(options: argparse.Namespace) -> int:
     own = [claim.name for claim in claims.values() if not claim.is_ours]
     if options.page is not None or own or not options.words:
         page = options.page or _OUT[options.scale] / f"{'-'.join(own) or 'REPRODUCTION'}.md"
-        _write_page(page, found, overrides)
+        _write_page(page, found, _commits(frames.values()), overrides)
     return code
 
 
@@ -171,12 +175,15 @@ def _run_benchmarks(runs: Mapping[str, BenchmarkRun]) -> int:
     return OK if all(results) else FAILED
 
 
-def _findings(claims: Mapping[str, "Claim"], evidence: _Evidence) -> list["Finding"]:
-    """The rows and figure of each claim, from its results; an empty Finding for a claim without evidence."""
-    import analysis
+def _findings(
+    claims: Mapping[str, "Claim"], evidence: _Evidence, frames: Mapping[Path, "pd.DataFrame"]
+) -> list["Finding"]:
+    """The rows and figure of each claim, from its results; an empty Finding for a claim without evidence.
+
+    ``frames``: the cells of each experiment, by its folder.
+    """
     from analysis.claims.page import Finding, finding
 
-    frames = {each.out: _own(each, analysis.load(each.out, each.axes)) for each in evidence.unique}
     found: list[Finding] = []
     for name, claim in claims.items():
         if name in evidence.experiments:
@@ -198,14 +205,23 @@ def _own(experiment: Experiment, rows: "pd.DataFrame") -> "pd.DataFrame":
     return own
 
 
-def _write_page(page: Path, found: Sequence["Finding"], overrides: Sequence[str]) -> None:
+def _commits(frames: Iterable["pd.DataFrame"]) -> str:
+    """The commits whose code computed the cells, with the number of cells of each if there are several."""
+    from harness.record.rundir import read_env
+
+    gits = [read_env(Path(path)).get("git") for frame in frames for path in frame["path"]]
+    counts = Counter(git["commit"][:7] if git else "unknown" for git in gits).most_common()
+    return ", ".join(commit if len(counts) == 1 else f"{commit} ({num} cells)" for commit, num in counts)
+
+
+def _write_page(page: Path, found: Sequence["Finding"], commits: str, overrides: Sequence[str]) -> None:
     """Write the page of claims as Markdown, and the figures in a folder named after it."""
     from analysis.claims.page import markdown, write_figures
     from harness.record.code import environment, utc_now
 
     facts = environment(num_threads=1, backend="auto")
-    git = facts["git"] or {"commit": "unknown"}
-    machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
+    machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores"
+    machine += f", cells of commit {commits}." if commits else "."
     machine += f" All commands with {shlex.join(overrides)}." if overrides else ""
     folder = page.with_suffix("")
     write_figures(found, folder)
