@@ -14,7 +14,7 @@ from tests.forked import said_by
 from tests.hosts import host_runs
 from tests.hosts.emulated import Emulation, NotAllowed, address_of, await_that, emulated
 from tests.hosts.ray_nodes import by_ray, ours, ray_on
-from tests.hosts.test_hosts import killed_at_last, long, short
+from tests.hosts.test_hosts import ends_as, hosts_named, killed_at_last, long, short
 from tests.injected import is_loss
 from tests.runs import changed, run
 
@@ -61,6 +61,29 @@ def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_pa
         said = said_by(host_runs.run_and, hosts, config_, tmp_path / str(len(words)))
         assert said.startswith(words)
         assert said.count("\n") == 1
+
+
+def test_a_rank_that_is_cut_off_on_a_node_touches_no_file_of_its_replacement(
+    hosts: Emulation, config: Config, tmp_path: Path
+) -> None:
+    """Law: as on hosts of a command template; a fork server on another node is killed afterwards."""
+    config = short(config, data__max_train_samples=640)
+    trainers, cut, killed = hosts.hosts[:3]
+    acts = (
+        partial(host_runs.cut_link, host=cut, folder=tmp_path),
+        partial(host_runs.lose_process, host=killed, part=b"harness.run.fork_server"),
+    )
+    body = partial(host_runs.run_and, ps_main=partial(host_runs.go_on_writing, tmp_path))
+    placed = changed(by_ray(hosts, config, num=3), cluster__place={"trainer0": address_of(hosts, trainers)})
+    said = said_by(body, hosts, placed, tmp_path / "run", *acts)
+    hosts.mend(cut)
+    none_left(hosts)  # who goes on writing has ended
+    assert said == ""
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    lost = [hosts_named(event) for event in events if isinstance(event, Regrouped)]
+    assert lost == [[address_of(hosts, host)] for host in (cut, killed)]
+    assert int((tmp_path / "written").read_text()) > 1000
+    ends_as(config, tmp_path, events)
 
 
 def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
