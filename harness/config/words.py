@@ -25,9 +25,13 @@ _SYNONYMS = {
     "seeds": "seed",
     **dict.fromkeys(("ps", "servers"), "cluster.num_ps"),
     **dict.fromkeys(("workers", "num_workers", "trainers"), "cluster.num_trainers"),
+    **dict.fromkeys(("run", "replay"), "train"),
 }
-"""Names of keys in other tools, and the key that is the nearest here."""
-_NOTES = {"data.max_train_samples": " A run trains for one epoch, or for so many samples."}
+"""Names of keys and commands in other tools, and the key or command that is the nearest here."""
+_NOTES = {
+    "data.max_train_samples": " A run trains for one epoch, or for so many samples.",
+    "train": " The failure trace of a run is its key trace.path.",
+}
 
 
 def suggest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
