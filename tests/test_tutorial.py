@@ -27,8 +27,10 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.Monk
         for line in code.splitlines() if language == "sh" else ():
             said[line] = _said_by(shlex.split(line), tmp_path)
     (grid,) = (output for line, output in said.items() if line == "run.py grid tutorial/mine.yaml")
-    for row in ("full 3 11.41 0", "cpr_vanilla 3 2.49", "guarded 3 17.23"):
-        assert row in " ".join(grid.split())
+    rows = re.findall(r"^ (?:none|full|cpr_vanilla|guarded) .*", text, re.MULTILINE)
+    assert len(rows) == 4
+    for row in rows:  # the page leaves columns out
+        assert re.search(".*".join(map(re.escape, row.split())), grid), row
     (compared,) = (output for line, output in said.items() if " compare " in line)
     assert "Final models equal to the bit: cpr_vanilla 1 of 1; guarded 1 of 1." in compared
     assert "\\toprule" in (tmp_path / "tutorial" / "table.tex").read_text(encoding="utf-8")
