@@ -23,7 +23,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.plans import CHIEF, is_trainer
+from harness.core.plans import CHIEF, exact_until, is_trainer
 from harness.record.event_log import read_events
 from harness.record.rundir import RunDir, read_config
 
@@ -55,6 +55,9 @@ def outcome_of(run: RunDir) -> list[str] | None:
         return None
 
 
+_OF_UPDATES = ("lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
+
+
 class _Auditor:
     """The state of a run that its events imply, updated event by event."""
 
@@ -79,6 +82,8 @@ class _Auditor:
         self._since_samples = dict.fromkeys(ranks, 0)  # position from which a death of the rank loses samples
         self._saved: Saved | None = None
         self._losses: list[float] = []
+        self._partial: list[tuple[int, Recovered]] = []  # finished steps at partial recoveries that are not undone
+        self._exact_until = started.num_steps  # last step whose repetition must have the loss of its first run
         self._evaluated: Evaluated | None = None  # the final evaluation
         self._step = 0
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
@@ -141,7 +146,8 @@ class _Auditor:
         before = self._losses[event.first_step : event.step]
         if event.rerun != bool(before):
             self._problem(f"rerun is {event.rerun}, but {len(before)} of its steps had run before")
-        elif self._started.restores_exactly and before and event.losses[: len(before)] != before:
+        exact = before[: max(self._exact_until - event.first_step, 0)]
+        if self._started.restores_exactly and event.losses[: len(exact)] != exact:
             self._problem(f"steps {event.first_step + 1} to {event.step}: losses differ from those of the first run")
         self._losses[event.first_step : event.step] = event.losses
         self._step = event.step
@@ -266,13 +272,15 @@ class _Auditor:
         self._pass(max(event.step, self._over_step))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
         self._totals.update(num_failures=1, num_lost_ranks=len(event.ranks))
-        self._add(event, "lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
+        self._add(event, *_OF_UPDATES)
         num_rerun = 0  # samples
         self._check_dense(event)
         if event.rollback:
+            self._undo_partial(event.resume_step)
             self._roll_back(event)
             num_rerun = event.samples - event.resume_samples
         else:
+            self._partial.append((self._step, event))
             ranks = _ps_of(event)
             self._expect("number of ranks with PLS", len(event.pls), len(ranks))
             losing = self._ranks_that("loses_updates", event)
@@ -379,6 +387,15 @@ class _Auditor:
         self._expect("rows sent by the trainer in a rollback", event.recovered_rows, 0)
         self._step = event.resume_step
         self._since_samples = dict.fromkeys(self._since_samples, event.resume_samples)
+
+    def _undo_partial(self, step: int) -> None:
+        """Partial recoveries after the save at ``step``: their updates are made again, and no longer lost."""
+        num_steps = self._started.num_steps
+        self._exact_until = exact_until([at for at, _ in self._partial], step, self._exact_until, num_steps)
+        for _, event in (each for each in self._partial if each[0] >= step):
+            for name in _OF_UPDATES:
+                self._totals[name] -= getattr(event, name) or 0
+        self._partial = [each for each in self._partial if each[0] < step]
 
     def _lose_samples(self, rank: str, event: Recovered, *, loses: bool) -> None:
         if rank not in self._weights:

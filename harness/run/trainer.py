@@ -192,9 +192,11 @@ class Trainer:
         self._supervisor.status(phase="train")
         if rolls_back(plan):
             self._roll_back(restoration)
-        elif plan.dense == "checkpoint":
+            return True
+        self._steps.recover_partially()
+        if plan.dense == "checkpoint":
             self._network.load(self._failover.dense(restoration))
-        return rolls_back(plan)
+        return False
 
     def _roll_back(self, restoration: Restoration) -> None:
         """Set the trainer's state back to the checkpoint that the PS ranks have been restored from."""
