@@ -4,6 +4,7 @@ That they hold on the rpc engine too follows from ``test_equivalence``: both eng
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
-from harness.core.strategies import STRATEGIES
+from harness.core.plans import Progress, RecoveryPlan
+from harness.core.strategies import STRATEGIES, CprVanilla
 from harness.planning.simulate import simulate
 from harness.run import assemble, trainer
 from harness.run.assemble import Parts
@@ -164,3 +166,24 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     assemble.run(config, tmp_path / "run", parts=Parts(train=train))
     expected = Counter({0: 1} | dict.fromkeys(range(1, 9), 2) | dict.fromkeys(range(9, 17), 1))
     assert found == [expected + Counter({8: 3, 12: 2, 16: 2 + 3})]
+
+
+def test_a_rollback_past_a_partial_recovery_repeats_its_steps_without_it(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what the partial recovery lost is made again; if all is, the run ends with the bits of no failure."""
+
+    def by_turn(_self: CprVanilla, lost: Sequence[str], _progress: Progress) -> RecoveryPlan:
+        turns.append(len(turns))
+        return RecoveryPlan(kinds=dict.fromkeys(lost, "rollback" if turns[-1] % 2 else "checkpoint"))
+
+    turns: list[int] = []
+    monkeypatch.setattr(CprVanilla, "plan_recovery", by_turn)
+    (tmp_path / "trace.csv").write_text("hour,rank\n16,ps0\n20,ps1\n32,ps2\n38,ps0\n")
+    config = changed(
+        config, strategy__name="cpr_vanilla", strategy__interval_samples=256, trace__path=str(tmp_path / "trace.csv")
+    )
+    finished, events = run(config, tmp_path / "mixed")
+    assert [event.rollback for event in events if isinstance(event, Recovered)] == [False, True, False, True]
+    calm, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    assert (finished.digests, finished.lost_updates) == (calm.digests, 0)
