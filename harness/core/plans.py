@@ -4,7 +4,7 @@ Other modules carry out the decisions.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -262,17 +262,3 @@ class RecoveryPlan:
     def ranks(self) -> list[Rank]:
         """All ranks that died: PS ranks, then trainers."""
         return [*self.kinds, *self.trainers]
-
-
-def exact_until(partial_at: Sequence[int], step: int, before: int, num_steps: int) -> int:
-    """The last step that repeats exactly after a rollback to ``step``.
-
-    A partial recovery after the save is not in the checkpoint, so steps after it had other rows in their first run.
-
-    Args:
-        partial_at: finished steps at the partial recoveries that no rollback has undone.
-        step: finished steps at the save.
-        before: what this function returned for the rollback before; ``num_steps`` without one.
-        num_steps: of the run.
-    """
-    return min((at for at in (*partial_at, before) if at >= step), default=num_steps)

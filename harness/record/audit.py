@@ -23,7 +23,8 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.plans import CHIEF, exact_until, is_trainer
+from harness.core.plans import CHIEF, is_trainer
+from harness.core.repeats import Repeats
 from harness.record.event_log import read_events
 from harness.record.rundir import RunDir, read_config
 
@@ -83,7 +84,7 @@ class _Auditor:
         self._saved: Saved | None = None
         self._losses: list[float] = []
         self._partial: list[tuple[int, Recovered]] = []  # finished steps at partial recoveries that are not undone
-        self._exact_until = started.num_steps  # last step whose repetition must have the loss of its first run
+        self._repeats = Repeats()
         self._evaluated: Evaluated | None = None  # the final evaluation
         self._step = 0
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
@@ -146,8 +147,8 @@ class _Auditor:
         before = self._losses[event.first_step : event.step]
         if event.rerun != bool(before):
             self._problem(f"rerun is {event.rerun}, but {len(before)} of its steps had run before")
-        exact = before[: max(self._exact_until - event.first_step, 0)]
-        if self._started.restores_exactly and event.losses[: len(exact)] != exact:
+        alike = before[: self._repeats.num_alike(event.first_step, event.step)]
+        if self._started.restores_exactly and event.losses[: len(alike)] != alike:
             self._problem(f"steps {event.first_step + 1} to {event.step}: losses differ from those of the first run")
         self._losses[event.first_step : event.step] = event.losses
         self._step = event.step
@@ -281,6 +282,7 @@ class _Auditor:
             num_rerun = event.samples - event.resume_samples
         else:
             self._partial.append((self._step, event))
+            self._repeats.recover_partially(self._step, len(self._losses))
             ranks = _ps_of(event)
             self._expect("number of ranks with PLS", len(event.pls), len(ranks))
             losing = self._ranks_that("loses_updates", event)
@@ -390,8 +392,7 @@ class _Auditor:
 
     def _undo_partial(self, step: int) -> None:
         """Partial recoveries after the save at ``step``: their updates are made again, and no longer lost."""
-        num_steps = self._started.num_steps
-        self._exact_until = exact_until([at for at, _ in self._partial], step, self._exact_until, num_steps)
+        self._repeats.roll_back(step, self._step, len(self._losses))
         for _, event in (each for each in self._partial if each[0] >= step):
             for name in _OF_UPDATES:
                 self._totals[name] -= getattr(event, name) or 0

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
-from harness.core.plans import exact_until
+from harness.core.repeats import Repeats
 from harness.core.resumable import Resumable
 
 
@@ -18,10 +18,10 @@ class StepLog(Resumable):
         num_steps: of the run.
         every_steps: the largest number of steps that one event covers.
         repeats_exactly: whether a repeated step must have the loss of its first run. If not, its last loss counts, as
-            it does after a rollback to a save before a partial recovery: its first run had rows that were set back.
+            it does for a step that cannot repeat (``Repeats``).
     """
 
-    _state = ("step", "losses", "_recorded", "_rerun_until", "_partial_at", "_exact_until")
+    _state = ("step", "losses", "_recorded", "_rerun_until", "_repeats")
 
     supervisor: SupervisorClient
     _: KW_ONLY
@@ -36,8 +36,7 @@ class StepLog(Resumable):
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
         self.losses: list[float] = []
-        self._partial_at: list[int] = []  # finished steps at partial recoveries that no rollback has undone
-        self._exact_until = self.num_steps  # last step whose repetition must have the loss of its first run
+        self._repeats = Repeats()
 
     def _loaded(self) -> None:
         """Leave out the time before, in which a new trainer waited."""
@@ -53,7 +52,7 @@ class StepLog(Resumable):
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)
-        elif not self.repeats_exactly or self.step > self._exact_until:
+        elif not (self.repeats_exactly and self._repeats.num_alike(self.step - 1, self.step)):
             self.losses[self.step - 1] = loss
         elif struct.pack("d", first := self.losses[self.step - 1]) != struct.pack("d", loss):
             raise RunFailed(
@@ -87,12 +86,11 @@ class StepLog(Resumable):
 
     def recover_partially(self) -> None:
         """Note that ranks were restored here without a rollback."""
-        self._partial_at.append(self.step)
+        self._repeats.recover_partially(self.step, len(self.losses))
 
     def roll_back(self, step: int) -> None:
         """Set the number of finished steps back to ``step``. All losses stay, for comparison with repeated steps."""
-        self._exact_until = exact_until(self._partial_at, step, self._exact_until, self.num_steps)
-        self._partial_at = [at for at in self._partial_at if at < step]
+        self._repeats.roll_back(step, self.step, len(self.losses))
         self._rerun_until = len(self.losses)
         self.step = self._recorded = step
 

@@ -14,6 +14,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
 from harness.core.plans import Progress, RecoveryPlan
+from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, CprVanilla
 from harness.planning.simulate import simulate
 from harness.run import assemble, trainer
@@ -168,10 +169,34 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     assert found == [expected + Counter({8: 3, 12: 2, 16: 2 + 3})]
 
 
-def test_a_rollback_past_a_partial_recovery_repeats_its_steps_without_it(
+@pytest.mark.parametrize("seed", range(20))
+def test_partial_recoveries_and_rollbacks_may_take_turns(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Law: the run ends, and its record adds up, whatever the turns; a rollback to the start undoes all before it."""
+
+    def drawn(_self: CprVanilla, lost: Sequence[str], progress: Progress) -> RecoveryPlan:
+        kinds.append("rollback" if rng.random() < 0.5 else "checkpoint")
+        return RecoveryPlan(kinds=dict.fromkeys(lost, kinds[-1]))
+
+    rng, kinds = generator(seed, "turns"), list[str]()
+    monkeypatch.setattr(CprVanilla, "plan_recovery", drawn)
+    hours = sorted(rng.uniform(2, 54, size=14).round(2))
+    path = tmp_path / "trace.csv"
+    path.write_text("hour,rank\n" + "".join(f"{hour},ps{rng.integers(4)}\n" for hour in hours))
+    interval = int(rng.integers(40, 400))
+    config = changed(config, strategy__name="cpr_vanilla", strategy__interval_samples=interval, trace__path=str(path))
+    # On the wall clock failures strike while steps are run again, too.
+    _, events = run(changed(config, trace__clock="wall" if seed % 2 else "samples"), tmp_path / "run")
+    assert len({*kinds}) == 2
+    recovered = [event for event in events if isinstance(event, Recovered)]
+    assert [event.rollback for event in recovered] == [kind == "rollback" for kind in kinds]
+
+
+def test_a_rollback_undoes_the_partial_recoveries_after_its_save(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what the partial recovery lost is made again; if all is, the run ends with the bits of no failure."""
+    """Law: what they lost is trained again; if all is, the run ends with the bits of no failure, and nothing lost."""
 
     def by_turn(_self: CprVanilla, lost: Sequence[str], _progress: Progress) -> RecoveryPlan:
         turns.append(len(turns))
@@ -179,11 +204,10 @@ def test_a_rollback_past_a_partial_recovery_repeats_its_steps_without_it(
 
     turns: list[int] = []
     monkeypatch.setattr(CprVanilla, "plan_recovery", by_turn)
-    (tmp_path / "trace.csv").write_text("hour,rank\n16,ps0\n20,ps1\n32,ps2\n38,ps0\n")
-    config = changed(
-        config, strategy__name="cpr_vanilla", strategy__interval_samples=256, trace__path=str(tmp_path / "trace.csv")
-    )
+    path = tmp_path / "trace.csv"
+    path.write_text("hour,rank\n16,ps0\n20,ps1\n32,ps2\n38,ps0\n")
+    config = changed(config, strategy__name="cpr_vanilla", strategy__interval_samples=256, trace__path=str(path))
     finished, events = run(config, tmp_path / "mixed")
     assert [event.rollback for event in events if isinstance(event, Recovered)] == [False, True, False, True]
     calm, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    assert (finished.digests, finished.lost_updates) == (calm.digests, 0)
+    assert (finished.digests, finished.lost_updates, finished.pls) == (calm.digests, 0, 0.0)
