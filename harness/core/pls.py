@@ -31,10 +31,11 @@ class PlsLedger(Resumable):
 
     ``S_since`` is the later of the shard's last save and its last restore (reconstructed: docs/CPR.md). With
     ``since="save"`` restores do not count, so that a rank that dies twice after one save loses some samples twice. Only
-    saves that close an interval count. Full recovery adds nothing.
+    saves that close an interval count. Full recovery adds nothing, and takes back what ranks have added since its save:
+    their samples are trained again.
     """
 
-    _state = ("_since", "total")
+    _state = ("_since", "_lost_at", "_added")
 
     def __init__(
         self,
@@ -46,7 +47,16 @@ class PlsLedger(Resumable):
         self._total_samples = total_samples
         self._counts_restores = since == "save_or_restore"
         self._since = dict.fromkeys(weights, 0)
-        self.total = 0.0
+        self._lost_at: list[int] = []  # samples, of each loss that no rollback has undone
+        self._added: list[float] = []  # PLS, of the same losses
+
+    @property
+    def total(self) -> float:
+        """The PLS of all ranks."""
+        total = 0.0
+        for added in self._added:  # in the order of the losses, so that the bits are the same whatever was undone
+            total += added
+        return total
 
     def saved(self, samples: int) -> None:
         """Record the commit of a save of every shard at ``samples``. Called for saves that close an interval only.
@@ -59,13 +69,16 @@ class PlsLedger(Resumable):
     def lost(self, rank: Rank, samples_now: int) -> float:
         """Record that ``rank`` died at ``samples_now`` and was restored without a rollback; returns the PLS it adds."""
         added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
-        self.total += added
+        self._lost_at.append(samples_now)
+        self._added.append(added)
         if self._counts_restores:
             self._since[rank] = samples_now
         return added
 
     def rolled_back(self, samples: int) -> None:
-        """Record a full recovery to the checkpoint at ``samples``: no sample is lost, and all up to it are saved."""
+        """Record a full recovery to the checkpoint at ``samples``: all up to it is saved, no loss after it counts."""
+        kept = [place for place, at in enumerate(self._lost_at) if at < samples]
+        self._lost_at, self._added = [self._lost_at[k] for k in kept], [self._added[k] for k in kept]
         self._since = dict.fromkeys(self._weights, samples)
 
 

@@ -3,7 +3,9 @@
 The audit computes the formulas of docs/CPR.md without the ledgers in harness.core, so that an error in either shows.
 """
 
+import functools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -65,7 +67,7 @@ class _Auditor:
     def __init__(self, started: Started, config: Mapping[str, Any]) -> None:
         self.problems: list[str] = []
         self._totals: Counter[str] = Counter()  # by the field of the Finished event, or of the events summed
-        self._pls = 0.0  # of all ranks
+        self._pls: list[tuple[int, float]] = []  # samples and PLS of each loss that no rollback has undone
         self._hours = dict.fromkeys(BUCKETS, 0.0)  # emulated
         self._number = 0  # line of the current event
         self._config = config
@@ -277,7 +279,7 @@ class _Auditor:
         num_rerun = 0  # samples
         self._check_dense(event)
         if event.rollback:
-            self._undo_partial(event.resume_step)
+            self._undo_partial(event)
             self._roll_back(event)
             num_rerun = event.samples - event.resume_samples
         else:
@@ -390,13 +392,15 @@ class _Auditor:
         self._step = event.resume_step
         self._since_samples = dict.fromkeys(self._since_samples, event.resume_samples)
 
-    def _undo_partial(self, step: int) -> None:
-        """Partial recoveries after the save at ``step``: their updates are made again, and no longer lost."""
+    def _undo_partial(self, rollback: Recovered) -> None:
+        """What partial recoveries after the save have lost is trained again."""
+        step = rollback.resume_step
         self._repeats.roll_back(step, self._step, len(self._losses))
         for _, event in (each for each in self._partial if each[0] >= step):
             for name in _OF_UPDATES:
                 self._totals[name] -= getattr(event, name) or 0
         self._partial = [each for each in self._partial if each[0] < step]
+        self._pls = [each for each in self._pls if each[0] < rollback.resume_samples]
 
     def _lose_samples(self, rank: str, event: Recovered, *, loses: bool) -> None:
         if rank not in self._weights:
@@ -408,14 +412,14 @@ class _Auditor:
         fraction = (event.samples - self._since_samples[rank]) / self._started.total_samples
         pls = self._weights[rank] * fraction
         self._expect(f"PLS of {rank}", event.pls.get(rank), pls)
-        self._pls += pls
+        self._pls.append((event.samples, pls))
         if self._counts_restores:
             self._since_samples[rank] = event.samples
 
     def _finish(self, event: Finished) -> None:
         self._expect("samples", event.samples, self._started.total_samples)
         self._finish_quality(event)
-        self._expect("pls", event.pls, self._pls)
+        self._expect("pls", event.pls, functools.reduce(operator.add, (pls for _, pls in self._pls), 0.0))
         for bucket, hours in self._hours.items():
             self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), hours)
         self._expect("overhead_frac", event.overhead_frac, sum(self._hours.values()) / self._profile["job_h"])

@@ -19,6 +19,7 @@ REBUILT: dict[str, set[str]] = {
         *("config_hash", "in_background", "dense_state", "dense_optimizer"),
         *("saving", "dense", "requests", "stall_s"),  # no save is under way
     },
+    "Repeats": set(),
     "_Held": set(),
     "DirectClient": {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
