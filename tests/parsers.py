@@ -201,7 +201,7 @@ def _marker() -> bytes:
     def mark(path: Path) -> None:
         path.mkdir()
         run = RunDir(path)
-        facts = facts_of(run, made_config(), "0" * 16)
+        facts = facts_of(run, made_config().model_dump(mode="json"), "0" * 16)
         mark_sent(run, facts, digest="1" * 16, server="https://api.wandb.ai", url="https://wandb.ai/us/it/runs/1")
 
     return _made(mark)["wandb/sent.json"]

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from harness.config.keys import IRRELEVANT
 from harness.config.model import Config
@@ -46,8 +47,10 @@ def host_map(config: Config) -> HostMap:
     return HostMap(config.num_ps, len(cluster.hosts), place, cluster.num_trainers)
 
 
-def group_of(configs: Sequence[Config]) -> str:
+def group_of(configs: Sequence[Mapping[str, Any]]) -> str:
     """The wandb group ``NAME-HASH`` of an experiment; the hash is of the settings that all its ``configs`` share.
+
+    ``configs``: resolved ones, as nested values: of recorded runs too, whose plugins are not loaded.
 
     The hash stays the same if seeds, strategies, traces or values of a swept key are added. It changes with the model,
     the data and the number of samples.
@@ -57,12 +60,16 @@ def group_of(configs: Sequence[Config]) -> str:
         key: value for key, value in flats[0].items() if all(key in flat and flat[key] == value for flat in flats)
     }
     text = json.dumps(shared, sort_keys=True)
-    return f"{configs[0].name}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
+    return f"{configs[0]['name']}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 
 
-def _flat(config: Config) -> dict[str, object]:
+def _flat(config: Mapping[str, Any]) -> dict[str, object]:
     flat: dict[str, object] = {}
-    for name, values in config.model_dump(mode="json", exclude=_NOT_OF_GROUP).items():
+    for name, values in config.items():
+        left_out = _NOT_OF_GROUP.get(name, {})
+        if left_out is True:
+            continue
         is_group = isinstance(values, dict)
-        flat |= {f"{name}.{key}": value for key, value in values.items()} if is_group else {name: values}
+        own = {f"{name}.{key}": value for key, value in values.items() if key not in left_out} if is_group else None
+        flat |= {name: values} if own is None else own
     return flat

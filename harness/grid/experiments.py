@@ -238,7 +238,7 @@ def _other_runs(experiment: Experiment) -> str | None:
 
 def prepared(experiment: Experiment) -> Experiment:
     """The experiment with ``wandb.group`` filled in, and offline instead of online if the server does not answer."""
-    changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
+    changes: dict[str, Any] = {"group": group_of([cell.config.model_dump(mode="json") for cell in experiment.cells])}
     if is_online(experiment) and (problem := server_problem(server_url())):
         _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
         changes["mode"] = "offline"

@@ -44,7 +44,13 @@ _CONFIG = _part(
     **dict.fromkeys(("name", "engine"), str),
     seed=_Whole,
     strategy=_part(name=str),
-    trace=_part(path=str | None, clock=str, inject=str),
+    trace=_part(
+        **dict.fromkeys(("path", "window"), str | None),
+        **dict.fromkeys(("clock", "inject"), str),
+        law=_part(name=str) | None,
+        seed=_Whole | None,
+    ),
+    wandb=_part(project=str, **dict.fromkeys(("entity", "group"), str | None)),
     metrics=_part(pls_since=str),
     model=_part(name=str, size=str),
     cluster=_part(placement=str, num_ps=_Whole | None, num_trainers=_Whole, spares=_Whole),
@@ -61,7 +67,7 @@ _CONFIG = _part(
         trainer_load=bool,
     ),
 )
-"""The keys that the analysis computes with."""
+"""The keys that the analysis computes with, and wandb groups and names runs by."""
 
 _TEXT = (str | None, None)
 _ENV = _part(

@@ -121,7 +121,7 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
         yield
         return
     server = server_url() if config.wandb.mode == "online" else None
-    follower = _follower(run, facts_of(run, config, config_hash), server)
+    follower = _follower(run, facts_of(run, config.model_dump(mode="json"), config_hash), server)
     is_ok = False
     try:
         yield

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.config.derived import group_of
-from harness.config.model import Config
+from harness.config.model import trace_name
 from harness.core.errors import StoreError
 from harness.files import digest_of, read_json, store_errors, write_text
 from harness.record.event_log import EventLog
-from harness.record.rundir import RunDir, read_env, read_whole_config, verify
+from harness.record.rundir import RunDir, read_config, read_env, verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,26 +28,31 @@ class RunFacts:
     config: dict[str, Any]
 
 
-def facts_of(run: RunDir, config: Config, config_hash: str) -> RunFacts:
-    """The facts of a run; its folder's name is its name in wandb. Raises StoreError if env.json cannot be used."""
+def facts_of(run: RunDir, config: Mapping[str, Any], config_hash: str) -> RunFacts:
+    """The facts of a run; its folder's name is its name in wandb. Raises StoreError if env.json cannot be used.
+
+    ``config``: the resolved one, as nested values, so that no plugin of the run need be loaded.
+    """
     env = read_env(run.path)
     git: Mapping[str, Any] = env.get("git") or {}
     code: Mapping[str, Any] = env.get("code") or {}
-    trace = config.trace_name
+    wandb, strategy, profile = config["wandb"], config["strategy"]["name"], config["profile"]["name"]
+    path, law, window, seed = (config["trace"][key] for key in ("path", "law", "window", "seed"))
+    trace = trace_name(path, law and law["name"], window, config["seed"] if seed is None else seed)
     return RunFacts(
-        id=run_id(config_hash, config.engine, code.get("fingerprint")),
+        id=run_id(config_hash, config["engine"], code.get("fingerprint")),
         name=run.name,
-        project=config.wandb.project,
-        entity=config.wandb.entity,
-        group=config.wandb.group or group_of([config]),
-        job_type=config.strategy.name,
+        project=wandb["project"],
+        entity=wandb["entity"],
+        group=wandb["group"] or group_of([config]),
+        job_type=strategy,
         # A trace and a profile may share a name.
-        tags=[config.engine, f"trace:{trace}" if trace else "no-trace", f"profile:{config.profile.name}"],
+        tags=[config["engine"], f"trace:{trace}" if trace else "no-trace", f"profile:{profile}"],
         config={
-            **config.model_dump(mode="json"),
-            "strategy_name": config.strategy.name,
+            **config,
+            "strategy_name": strategy,
             "trace_name": trace or "none",
-            "profile_name": config.profile.name,
+            "profile_name": profile,
             "config_hash": config_hash,
             "git_commit": git.get("commit"),
             "git_is_dirty": git.get("dirty"),
@@ -66,7 +71,8 @@ def read_facts(run: RunDir, target: Mapping[str, Any]) -> RunFacts | None:
         return None
     verify(run)
     started = EventLog.of(run).started
-    return started and facts_of(run, read_whole_config(run.path, {"wandb": target}), started.config_hash)
+    config = read_config(run.path)
+    return started and facts_of(run, {**config, "wandb": {**config["wandb"], **target}}, started.config_hash)
 
 
 def run_id(config_hash: str, engine: str, code: str | None = None) -> str:

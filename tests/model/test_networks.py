@@ -448,7 +448,7 @@ def test_what_does_not_fit_a_model_is_refused(config: Config, settings: dict[str
 
 def test_a_grid_over_models_is_one_group_of_wandb(config: Config) -> None:
     """The group's hash is of what all cells share, in any order, though models have different keys."""
-    configs = [changed(config, model__name=name) for name in MODELS]
+    configs = [changed(config, model__name=name).model_dump(mode="json") for name in MODELS]
     assert group_of(configs) == group_of(configs[::-1]) != group_of(configs[1:2])
 
 

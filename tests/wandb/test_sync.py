@@ -89,17 +89,18 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, text: str | bytes) ->
         pass
 
 
-def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
-    """Law: a key that the config does not have is named with its file, as is a strategy that is not loaded."""
+def test_a_damaged_config_is_a_line(tmp_path: Path) -> None:
+    """Law: the line names the file and the key. A strategy of a plugin that is not loaded is no damage."""
     recorder = Recorder(tmp_path, made_config())
     recorder.record(made_events(made_config())[0])
     recorder.close(ok=False)
     before = recorder.run.config.read_text()
-    for changed in (f"unknown: 3\n{before}", before.replace("name: cpr_vanilla", "name: of_a_plugin")):
-        recorder.run.config.write_text(changed)
-        with pytest.raises(StoreError) as caught:
-            read_facts(recorder.run, {})
-        assert all(line.startswith(f"{recorder.run.config}: ") for line in str(caught.value).splitlines())
+    recorder.run.config.write_text(before.replace("project: cpr-harness", "project: 3"))
+    with pytest.raises(StoreError, match=rf"^{recorder.run.config}: wandb\.project: expected text, got 3"):
+        read_facts(recorder.run, {})
+    recorder.run.config.write_text(before.replace("name: cpr_vanilla", "name: of_a_plugin"))
+    assert (facts := read_facts(recorder.run, {"project": "mine"})) is not None
+    assert (facts.job_type, facts.project) == ("of_a_plugin", "mine")
 
 
 def test_a_marker_that_cannot_be_used_is_none(tmp_path: Path) -> None:
