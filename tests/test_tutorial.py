@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ _BLOCK = re.compile(r"(?:`(tutorial/[\w.]+)`:\n\n)?```(\w+)\n(.*?)```", re.DOTAL
 def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: each command ends well; the models are equal to the bit, the rows of the table are those of the page."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tutorial").mkdir()
+    for path in ("tutorial", "failure_traces", "experiments"):
+        (tmp_path / path).mkdir()
+    for file in ("failure_traces/busy.csv", "experiments/one.yaml"):
+        shutil.copy(ROOT / file, tmp_path / file)
     text = (ROOT / "docs" / "TUTORIAL.md").read_text(encoding="utf-8")
     said: dict[str, str] = {}
     for name, language, code in _BLOCK.findall(text):

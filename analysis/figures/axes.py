@@ -64,11 +64,12 @@ def front(
     margin: float | None = None,
     limits: tuple[float, float] | None = None,
 ) -> "Axes":
-    """Draw a point for each row of ``analysis.table``, and the Pareto front: nothing else has less of both x and y.
+    """Draw a point for each row of ``analysis.table``, and the Pareto front: no other mean has less of both x and y.
 
-    ``none`` and rows without ``y`` are left out. ``margin``: a dotted line, in the unit of the column. ``limits``: of
-    the axis of y, as shown; points beyond are triangles at the edge with their value. A column ``on_front`` replaces
-    the front of the rows. Points that are equal have one mark, with both names; a ring is around a point near others.
+    ``none`` and rows without ``y`` are left out. Bars are 95 % intervals; marks on the front have a black edge.
+    ``margin``: a dotted line, in the unit of the column. ``limits``: of the axis of y, as shown; points beyond are
+    triangles at the edge with their value. A column ``on_front`` replaces the front of the rows. Points that are equal
+    have one mark, with both names; a ring is around a point near others.
     """
     is_new, ax = ax is None, ax or _new_axes()
     (x_scale, x_label), (y_scale, y_label) = shown_as(x), shown_as(y)
@@ -82,9 +83,9 @@ def front(
     if margin is not None:
         ax.axhline(y_scale * margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
     edges = sorted(each for each, is_best in zip(places, best, strict=True) if is_best)
-    if edges:
+    if len(edges) > 1:
         line: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
-        ax.step(*zip(*edges, strict=True), where="post", label="Pareto front", **line)
+        ax.step(*zip(*edges, strict=True), where="post", label="Pareto front of the means", **line)
     scale: Callable[[float], float] = math.log if all(each > 0 for each in xs) else float
     width = (scale(max(xs)) - scale(min(xs)) if xs else 0.0) or 1.0
     low, high = limits or (min(ys, default=0.0), max(ys, default=1.0))
@@ -102,6 +103,7 @@ def front(
     if xs and min(xs) > 0:
         ax.margins(x=0.12)
         log_scale(ax, "x")
+        ax.set_xlabel(f"{x_label} (log scale)")
     if is_new:
         legend(ax)
     return ax

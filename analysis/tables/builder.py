@@ -1,6 +1,7 @@
 """The builder of tables: columns and rows of text in every form."""
 
 import io
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -43,10 +44,11 @@ class Heading:
 
     @property
     def line(self) -> str:
-        """The short title, else the title, on one line."""
-        return (self.short or self.title).replace("\n", " ")
+        """The short title, else the title, on one line, with its unit behind a comma."""
+        return _UNIT.sub(r", \1", (self.short or self.title).replace("\n", " "))
 
 
+_UNIT = re.compile(r" (%|10⁻³|MB|s|h)$")
 H = TypeVar("H", bound=Heading)
 
 

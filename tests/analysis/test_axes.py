@@ -34,7 +34,7 @@ TABLE = pd.DataFrame(
 def test_the_front_has_what_nothing_else_beats_in_both() -> None:
     """In the units of the axes; equal points have one mark, an interval that is unknown has no bar."""
     ax: Any = figures.front(TABLE, x="overhead_frac", y="loss", by="strategy", ax=axes())
-    (front,) = [line for line in ax.lines if line.get_label() == "Pareto front"]
+    (front,) = [line for line in ax.lines if line.get_label() == "Pareto front of the means"]
     assert sorted({*map(tuple, front.get_xydata().round(9).tolist())}) == [(1.0, 0.1), (9.0, 0.0)]
     labels = [container.get_label() for container in ax.containers]
     assert labels == ["full", "partial", "cpr_mfu = cpr_ssu"]
