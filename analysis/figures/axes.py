@@ -102,8 +102,9 @@ def front(
     ax.set_xlabel(x_label)
     if xs and min(xs) > 0:
         ax.margins(x=0.12)
-        log_scale(ax, "x")
-        ax.set_xlabel(f"{x_label} (log scale)")
+        if max(xs) > 2 * min(xs):  # else the ticks of a logarithmic axis would lie on each other
+            log_scale(ax, "x")
+            ax.set_xlabel(f"{x_label} (log)")
     if is_new:
         legend(ax)
     return ax
@@ -123,7 +124,7 @@ def _draw_point(
             seen |= {"fillstyle": "none", "markeredgewidth": 1.4}
         elif is_on_front:
             seen |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4}
-        size = {"markersize": 8 + 6 * num_near, "capsize": 4 + 2 * num_near}
+        size = {"markersize": 7 + 4 * num_near, "capsize": 3 + 2 * num_near}
         ax.errorbar(across, up, yerr=half, linestyle="", **size, **seen)
         return
     edge, seen["marker"] = (high, "^") if up > high else (low, "v")
