@@ -38,7 +38,7 @@ def test_the_front_has_what_nothing_else_beats_in_both() -> None:
     assert sorted({*map(tuple, front.get_xydata().round(9).tolist())}) == [(1.0, 0.1), (9.0, 0.0)]
     labels = [container.get_label() for container in ax.containers]
     assert labels == ["full", "partial", "cpr_mfu = cpr_ssu"]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("emulated overhead, % of job time", "AUC lost to none, 10⁻³")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("emulated overhead, % of job time (log)", "AUC lost to none, 10⁻³")
 
 
 def test_a_measure_is_drawn_against_a_swept_key() -> None:
