@@ -273,7 +273,7 @@ def _results(log: EventLog, job_h: float) -> dict[str, Any]:
 
 
 def _model_digest(finished: Finished) -> str:
-    """The digests of all parameters: of the PS ranks' and the first trainer's, of which other trainers have copies."""
+    """The digests of the parameters of the PS ranks and of ``trainer0``; other trainers have copies of its network."""
     own = {rank: digest for rank, digest in finished.digests.items() if rank == CHIEF or not is_trainer(rank)}
     return " ".join(f"{rank}:{own[rank]}" for rank in sorted(own))
 

@@ -53,7 +53,7 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on repeated lines, trainers, ranks, groups and repairs, as far as there are any."""
+    """A sentence for each of these that the trace has: repeated lines, trainers, ranks, groups, repair times."""
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."

@@ -110,7 +110,7 @@ _HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models 
 
 
 def facts_of(source: str) -> Facts:
-    """The facts in the file of a law, or those of a prepared folder. Raises DataError for other data."""
+    """The facts of a law's file, or of a prepared folder. Raises DataError if the folder has not Criteo's columns."""
     path = path_of_law(source)
     if path.is_file():
         return json.loads(path.read_text())["facts"]

@@ -97,7 +97,7 @@ class Fitted:
         return Measurement(min(widest, self._width(narrowest, console, options)), widest)
 
     def _with_room(self, places: Iterable[int], console: Console, options: ConsoleOptions) -> list[int]:
-        """The ``places`` of columns that have room beside those of order 0; at least one if the table folds."""
+        """The columns to show, out of ``places``: as many as the console is wide, and ``folds`` of them at least."""
         kept = [*places]
         for place in sorted(kept, key=lambda place: (self.headings[place].order, place), reverse=True):
             if len(kept) == self.folds or self._width(kept, console, options) <= options.max_width:
@@ -109,7 +109,7 @@ class Fitted:
         return Measurement.get(console, options.update(max_width=_ANY_WIDTH), self._table(places)).minimum
 
     def _table(self, places: Collection[int]) -> Table:
-        """The table of the columns at ``places`` and those of order 0, with its title above it, on the left."""
+        """The table of the columns at ``places`` and of all columns of order 0, below its title."""
         shown = [place for place, heading in enumerate(self.headings) if not heading.order or place in places]
         columns = [self._column(place) for place in shown]
         table = Table(*columns, title=self.title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)

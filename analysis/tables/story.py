@@ -97,7 +97,7 @@ def _ranks(flat: Mapping[str, Any], num_ps: int) -> str:
 
 
 def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
-    """A row for each event of a type in ``_WORDS``; consecutive saves are one row, as there may be hundreds."""
+    """A row for each event of a type in ``_WORDS``. Consecutive saves are one row, since a run may have hundreds."""
     shown = [event for event in events if type(event) in _WORDS]
     for kind, group in itertools.groupby(shown, key=type):
         if kind is Saved:
