@@ -112,7 +112,7 @@ def legend(axes: "Axes") -> None:
 
 
 def joined(drawn: Iterable[tuple[str, T]]) -> list[tuple[T, dict[str, Any]]]:
-    """Each different thing to draw, with its look and label. Names that share it have one label: ``cpr_random = cpr_mfu``."""
+    """Each different thing to draw, with its look. Names that share it have one label: ``cpr_random = cpr_mfu``."""
     found: list[tuple[T, list[str]]] = []
     for name, what in drawn:
         for other, own in found:
