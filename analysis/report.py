@@ -207,7 +207,7 @@ def _sections(data: Data) -> list[dict[str, Any]]:
 
 
 def _caption(kind: Kind, block: Block, data: Data) -> str:
-    """The caption of a block's figure. It names what is drawn, and the runs, so the figure needs no other text."""
+    """The caption of a block's figure. It names what is drawn, and the runs, so it needs no other text."""
     keys = {key: block.setting[key] for key in block.axes if key not in _WORDS}
     setting = ", ".join(filter(None, (heading(block, [block]), setting_text(keys))))
     nums = [line.cells["seed"].nunique() for line in block.lines]

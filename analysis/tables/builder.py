@@ -97,7 +97,7 @@ class Fitted:
         return Measurement(min(widest, self._width(narrowest, console, options)), widest)
 
     def _with_room(self, places: Iterable[int], console: Console, options: ConsoleOptions) -> list[int]:
-        """The columns to show, out of ``places``: as many as the console has room for; at least one if the table folds."""
+        """The columns to show, of ``places``: as many as the console has room for; at least one if the table folds."""
         kept = [*places]
         for place in sorted(kept, key=lambda place: (self.headings[place].order, place), reverse=True):
             if len(kept) == self.folds or self._width(kept, console, options) <= options.max_width:
