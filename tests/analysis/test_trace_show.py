@@ -56,7 +56,7 @@ def test_a_trace_is_told_in_full() -> None:
 def test_what_is_unknown_is_shown_as_such(lines: Sequence[str]) -> None:
     """No failure at all, or ranks that are only counted: still a table."""
     text = shown(show_trace(describe(parse_trace(lines, "bare.csv"))))
-    assert "ranks unknown" in text
+    assert "number of ranks not given" in text
     assert "any rank" in text
     assert "to the last failure" not in text
     assert "–" in text
