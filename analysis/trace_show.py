@@ -39,7 +39,8 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
 
 def headline(stats: TraceStatistics) -> str:
     """One line: the trace's title and its numbers of deaths, instants, ranks, and hours, which may end at a failure."""
-    ranks = "number of ranks not given" if stats.observed.num_ranks is None else counted(stats.observed.num_ranks, "rank")
+    num_ranks = stats.observed.num_ranks
+    ranks = "number of ranks not given" if num_ranks is None else counted(num_ranks, "rank")
     counts = f"{counted(stats.observed.num_deaths, 'death')} at {counted(len(stats.observed.instants[0]), 'instant')}"
     hours = f"{number(stats.observed.length_h)} h"
     if stats.observed.length_h in stats.observed.instants[0]:
