@@ -301,7 +301,7 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli, finished: Path) ->
     for command in ("table runs", "compare runs --to none"):
         look = ("--columns", "total", "pls")
         assert "stall" not in cli(*command.split(), *look).out
-        assert cli(*command.split(), *look, "--format", "markdown").out.splitlines()[0].endswith("PLS % |")
+        assert cli(*command.split(), *look, "--format", "markdown").out.splitlines()[0].endswith("PLS, % |")
         assert cli(*command.split(), *look, "--format", "csv").code == 2
         assert cli(*command.split(), "--columns", "totl").errors[0].startswith("error: --columns: expected some of ")
     result = cli("report", "runs", "--files", "paper", "--figures", "svg", "pdf")
