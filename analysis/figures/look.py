@@ -74,16 +74,18 @@ def style() -> Iterator[None]:
 
 
 def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with plain numbers as ticks: 1, 2 and 5 times powers of ten.
+    """Make an axis logarithmic, with plain numbers as ticks.
 
-    An axis whose ends differ by a factor of 200 or more has ticks at powers of ten only.
+    If its ends differ by a factor below 8, ticks are at all whole multiples of powers of ten; below 200, at 1, 2 and 5
+    times powers of ten; otherwise at powers of ten.
     """
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - as matplotlib
 
     axes.set(**{f"{name}scale": "log"})
     axis = getattr(axes, f"{name}axis")
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    multiples = range(1, 10) if high < 8 * low else (1, 2, 5) if high < 200 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=[*map(float, multiples)]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 

@@ -182,7 +182,7 @@ def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
     if path is not None:
         settings, grids = read_settings(path)
         if grids is not None:
-            raise ConfigError(f"{path}: expected one configuration, got `grids:`; run it by `run.py grid {path}`")
+            raise ConfigError(f"{path}: expected one configuration, got `grids:`, which are for `run.py grid {path}`")
         base = _join(_defaults(path), settings)
     given = _join(base, _arguments(overrides))
     refuse_unknown(given)

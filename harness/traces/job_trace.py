@@ -41,12 +41,13 @@ def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, g
 
     Raises:
         ConfigError: a window and a stretch at once.
-        TraceError: a trace shorter than the window, of unknown length, or whose header :func:`length_of` refuses.
+        TraceError: a trace shorter than the window, of unknown length, or that :func:`length_of` refuses.
     """
     if mapping.window is not None and mapping.stretch:
         raise ConfigError(
             "trace.window, trace.stretch: expected one of them, got both; a window is as long as the job already"
         )
+    length_of(trace)
     if mapping.window is not None:
         return _window(trace, mapping.window, job_h, seed, goes_on=goes_on)
     return _stretched(trace, job_h) if mapping.stretch else trace

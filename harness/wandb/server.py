@@ -98,7 +98,7 @@ def server_url() -> str:
     if auth is None:
         raise ConfigError(
             f"wandb: expected an API key for {url}, got none; set WANDB_API_KEY or run `wandb login`; "
-            "wandb.mode=offline needs no account and no network"
+            "wandb.mode=offline and `run.py dashboard --offline FILE.json` need no account and no network"
         )
     return url
 
