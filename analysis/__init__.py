@@ -5,7 +5,7 @@
 from analysis.figures import curves
 from analysis.load import load
 from analysis.report import report, write_files
-from analysis.stats import MEASURES, Verdict, blocks_of, regimes_of, verdicts
+from analysis.stats import MEASURES, Verdict, blocks_of, measure_of, regimes_of, verdicts
 from analysis.tables import (
     advice,
     compare,

@@ -9,12 +9,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Dropped, Evaluated, Event, Finished, Recovered, drops_of, error_of
+from harness.core.operators import WORDS, hours_to_auc, hours_to_samples, words_of
 from harness.core.plans import CHIEF, is_trainer
 from harness.files import expanded
 from harness.record.audit import check
@@ -66,6 +68,7 @@ _TYPES: dict[str, str] = {
     "group_aucs": "object",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
+    **dict.fromkeys((*WORDS, "hours_to_samples", "hours_to_auc"), "float64"),
     **dict.fromkeys(("wire_bytes", "memory_bytes"), "Int64"),
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
@@ -78,21 +81,31 @@ COLUMNS = tuple(_TYPES)
 
 A column with the name of a field of the Finished event has that field's value. ``*_h``: emulated hours. ``*_s``:
 measured seconds. ``overhead_frac``, and ``BUCKET_frac`` of each bucket: fractions of ``job_h``. ``node_h``: overhead in
-node-hours, if the profile has a number of trainers. ``lost_dense_frac``: the fraction of samples that the final dense
-network has not learned from, if all trainers have died at once. ``trace_law``: a name that all traces of one law share
-(``name_laws``). ``auc_per_log_sample`` to ``group_aucs``: see ``evaluation_results``; ``drop``, ``drop_*``: see
-``drop_results``. ``data``: the path of the click log. ``model_digest``: of every parameter of the final model.
+node-hours, if the profile has a number of trainers. ``goodput_frac`` to ``max_rto_h``: the words of operators
+(``harness.core.operators.words_of``). ``hours_to_samples``, ``hours_to_auc``: see :func:`load`. ``lost_dense_frac``:
+the fraction of samples that the final dense network has not learned from, if all trainers have died at once.
+``trace_law``: a name that all traces of one law share (``name_laws``). ``auc_per_log_sample`` to ``group_aucs``: see
+``evaluation_results``; ``drop``, ``drop_*``: see ``drop_results``. ``data``: the path of the click log.
+``model_digest``: of every parameter of the final model.
 """
 
 NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
 """Config keys that never count as swept, as they have a column of their own."""
 
 
-def load(path: Path | str, keys: Sequence[str] = (), *, copies: bool = False) -> "pd.DataFrame":
+def load(
+    path: Path | str,
+    keys: Sequence[str] = (),
+    *,
+    copies: bool = False,
+    targets: Mapping[str, float] = MappingProxyType({}),
+) -> "pd.DataFrame":
     """One row per cell at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
     Columns of ``CONTENTS`` come last. ``keys``: dotted keys that have a column even if all cells have the same value.
-    ``copies``: older runs of cells have rows, too, with status ``copy``.
+    ``copies``: older runs of cells have rows, too, with status ``copy``. ``targets``: of the columns of these names:
+    ``hours_to_samples`` (by default all samples of the job) and ``hours_to_auc`` (by default missing); emulated hours,
+    overhead included, until a run first had so many samples, or such an AUC; missing if it never had.
 
     ``status`` is one of ``STATUSES``. ``failure``: why a cell failed, is damaged or is a copy. ``disagreement``: a
     contradiction in its record (``harness.record.audit``). ``config_hash``: of everything that determines the result,
@@ -111,7 +124,7 @@ def load(path: Path | str, keys: Sequence[str] = (), *, copies: bool = False) ->
     rows = [
         _place(root, run_dir) | {"status": "damaged", "failure": str(flat)}
         if isinstance(flat, StoreError)
-        else _place(root, run_dir) | _row(run_dir, flat) | {key: _plain(flat.get(key)) for key in keys}
+        else _place(root, run_dir) | _row(run_dir, flat, targets) | {key: _plain(flat.get(key)) for key in keys}
         for run_dir, flat in flats.items()
     ]
     frame: Frame = pd.DataFrame(rows, columns=[*COLUMNS, "began", "law_digest", *keys], dtype=object)
@@ -213,7 +226,7 @@ def _place(root: Path, run_dir: Path) -> dict[str, Any]:
     return {"cell": run_dir.name if run_dir == root else str(run_dir.relative_to(root)), "path": str(run_dir)}
 
 
-def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
+def _row(run_dir: Path, flat: Mapping[str, Any], targets: Mapping[str, float]) -> dict[str, Any]:
     run = RunDir(run_dir)
     row = identity(flat) | {"status": run.status, "failure": run.failure()}
     try:
@@ -225,7 +238,7 @@ def _row(run_dir: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
         problems = check(log.events, read_config(run_dir)) if log.events else []
     if problems:
         row["disagreement"] = problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
-    return row | _results(log, flat["profile.job_h"]) | _origin(run, log)
+    return row | _results(log, flat["profile.job_h"], targets) | _origin(run, log)
 
 
 def _origin(run: RunDir, log: EventLog) -> dict[str, Any]:
@@ -253,13 +266,17 @@ def _digests(run: RunDir) -> dict[str, Any]:
     return digests | {"law_digest": known.get("trace", {}).get("law")}
 
 
-def _results(log: EventLog, job_h: float) -> dict[str, Any]:
+def _results(log: EventLog, job_h: float, targets: Mapping[str, float]) -> dict[str, Any]:
     if (finished := log.finished) is None:
         return {}
     values = {name: getattr(finished, name) for name in COLUMNS if hasattr(finished, name)}
     lost_dense = lost_dense_samples(log.events)
     stalls = finished.machine.get("overhead_seconds") or {}
+    num_samples, auc = targets.get("hours_to_samples", finished.samples), targets.get("hours_to_auc")
     return values | {
+        **words_of(log.events, finished, job_h),
+        "hours_to_samples": hours_to_samples(log.events, finished, job_h, num_samples),
+        "hours_to_auc": None if auc is None else hours_to_auc(log.events, finished, job_h, auc),
         **{f"{bucket}_frac": getattr(finished, f"{bucket}_h") / job_h for bucket in BUCKETS},
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
         "stall_s": sum(stalls.values()) if stalls else None,

@@ -32,12 +32,14 @@ from analysis.load import STATUSES, Frame, identity, load, plain
 from analysis.stats import AUC, Block, Measure, blocks_of, natural, regimes_of, setting_text, strategy_order
 from analysis.tables import (
     FORMATS,
+    OPERATORS_NOTE,
     UNKNOWN,
     Heading,
     content,
     footnotes,
     is_swept,
     missing,
+    operators_content,
     reading,
     swept,
     table_text,
@@ -71,7 +73,7 @@ def report(
     Raises StoreError as ``load`` does, and if a record cannot be read or the file cannot be written.
     """
     root = Path(expanded(path))
-    frame = load(root, copies=True) if frame is None else frame
+    frame = load(root, copies=True, targets=measure.targets) if frame is None else frame
     blocks, found = blocks_of(frame, measure), regimes_of(frame, measure)
     title = ", ".join(frame["name"].dropna().unique()) or root.name
     counts = {status: [*frame["status"]].count(status) for status in STATUSES}
@@ -88,6 +90,7 @@ def report(
         sweep=_sweep(Data(found, frame, margin)) if is_swept(found) else None,
         sections=_sections(Data(blocks, frame, margin)),
         notes_below=footnotes(blocks) if blocks else [],
+        operators_note=OPERATORS_NOTE,
         traces=[*_trace_sections(frame)],
         cells=_cells_table(root, frame),
         facts=_provenance(frame["path"]),
@@ -193,7 +196,7 @@ def _sweep(data: Data) -> dict[str, Any]:
 
 
 def _sections(data: Data) -> list[dict[str, Any]]:
-    """A dictionary for each setting: its heading, the columns and rows of its table, and its figures."""
+    """A dictionary for each setting: heading, columns and rows of its table and of operators' words, and figures."""
     with style():
         drawn = {kind: _svgs(kind, data) for kind in KINDS}
     sections: list[dict[str, Any]] = []
@@ -202,7 +205,8 @@ def _sections(data: Data) -> list[dict[str, Any]]:
         shown = [
             (svgs[place], kind.title, _caption(kind, block, data)) for kind, svgs in drawn.items() if place in svgs
         ]
-        sections.append({"heading": heading(block, data.blocks), "columns": columns, "rows": rows, "figures": shown})
+        tables = {"columns": columns, "rows": rows, "operators": operators_content(block)}
+        sections.append({"heading": heading(block, data.blocks), **tables, "figures": shown})
     return sections
 
 

@@ -138,6 +138,10 @@ class Measure:
 
 MEASURES: Mapping[str, Measure] = {
     "auc_loss": Measure("AUC lost to none, 10⁻³", lambda cells: -1e3 * cells["auc"], reference=BASELINE),
+    "goodput": Measure("goodput, %", lambda cells: 100 * cells["goodput_frac"]),
+    "hours_to_samples": Measure("hours to all samples", lambda cells: cells["hours_to_samples"]),
+    "rpo_h": Measure("RPO, hours", lambda cells: cells["rpo_h"]),
+    "rto_h": Measure("RTO, hours", lambda cells: cells["rto_h"]),
     "drop": Measure("AUC lost at failures, 10⁻³", lambda cells: 1e3 * cells["drop"]),
     "log_loss_more": Measure(
         "log loss more than none's, 10⁻³", lambda cells: 1e3 * cells["log_loss"], reference=BASELINE

@@ -35,6 +35,7 @@ from analysis.stats.estimates import (
     draws,
     estimate,
     estimate_pairs,
+    measure_of,
     numbers,
     own_options,
     relevant_to_none,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.load import Frame, plain
+from harness.core.errors import UserError
 
 CONFIDENCE = 0.95
 BASELINE = "none"
@@ -250,7 +251,8 @@ class Measure:
     """One column of a frame by which strategies are compared.
 
     ``sign``: 1 if greater values are worse, -1 if smaller ones are; a loss is ``sign`` times the difference to
-    ``none``. ``margin``: the largest loss that is accepted, unless another margin is given.
+    ``none``. ``margin``: the largest loss that is accepted, unless another margin is given. ``in_hours``: its unit is
+    emulated hours; no margin is known. ``target``: what these hours lead to (``analysis.load``).
 
     The margin of AUC and of log loss is half of 0.001, the difference that papers on click-through rates call
     significant in both (AutoInt, arXiv 1810.11921, section 5.1.2): a strategy that is non-inferior keeps more than half
@@ -263,6 +265,13 @@ class Measure:
     title: str
     sign: int
     margin: float
+    in_hours: bool = False
+    target: float | None = None
+
+    @property
+    def targets(self) -> dict[str, float]:
+        """The argument ``targets`` of ``analysis.load``."""
+        return {} if self.target is None else {self.column: self.target}
 
 
 DEFAULT_MARGIN = 5e-4
@@ -277,5 +286,18 @@ MEASURES = {
         DROP,
         Measure("log_loss", "log_loss", "log loss", 1, 5e-4),
         Measure("ne", "ne", "NE", 1, 9e-4),
+        Measure("hours_to_samples", "hours_to_samples", "hours to samples", 1, 0.0, in_hours=True),
+        Measure("hours_to_auc", "hours_to_auc", "hours to AUC", 1, 0.0, in_hours=True),
     )
 }
+
+
+def measure_of(name: str, target: float | None = None) -> Measure:
+    """The measure of a name in ``MEASURES``; of hours with a target. Raises UserError for a wrong or missing target."""
+    measure = MEASURES[name]
+    if target is not None and not measure.in_hours:
+        raise UserError(f"--target: expected --measure hours_to_samples or hours_to_auc, got --measure {name}")
+    if name == "hours_to_auc" and not 0 < (target or 0) <= 1:
+        given = "none" if target is None else f"{target:g}"
+        raise UserError(f"--target: expected an AUC for --measure hours_to_auc, above 0 and at most 1; got {given}")
+    return replace(measure, target=target)

@@ -15,6 +15,7 @@ from analysis.load import Frame
 from analysis.stats.estimates import (
     AUC,
     BASELINE,
+    MEASURES,
     Estimate,
     Measure,
     draws,
@@ -98,6 +99,8 @@ def paired(cells: Frame, measure: Measure = AUC) -> Frame:
 
 def _difference(cells: Frame, partner: Frame, bases: Frame, column: str, *, has_replicates: bool) -> Frame:
     base = partner.map(bases[column]).astype(float)
+    if column in MEASURES and MEASURES[column].in_hours:
+        base *= cells["job_h"] / partner.map(bases["job_h"]).astype(float)  # without overhead, in a job of these hours
     if has_replicates:
         means = replicates(bases, column)[column].groupby(level=0).mean()
         mean = partner.map(_families(bases).map(means)).astype(float)

@@ -21,11 +21,13 @@ from analysis.tables.comparisons import (
 from analysis.tables.story import is_sound, show
 from analysis.tables.strategies import (
     FORMATS,
+    OPERATORS_NOTE,
     content,
     damaged_cells,
     footnotes,
     is_swept,
     missing,
+    operators_content,
     show_table,
     swept,
     table,

@@ -56,7 +56,11 @@ METRICS: dict[str, tuple[str, float, int]] = {
     "stall_s": ("Δstall\nmeasured, s", 1, 2),
 }
 """By column of ``load``: heading, factor and digits of the difference."""
-_ON_REQUEST = {"ne": ("ΔNE\n10⁻³", 1e3, 3)}
+_ON_REQUEST = {
+    "ne": ("ΔNE\n10⁻³", 1e3, 3),
+    "hours_to_samples": ("Δhours to\nsamples", 1, 2),
+    "hours_to_auc": ("Δhours to\nAUC", 1, 2),
+}
 """As ``METRICS``, of measures that are compared only on request."""
 
 _NAMES = {column.of: column.name for column in COLUMNS if column.of}
@@ -107,7 +111,7 @@ def show_comparison(
     ``columns``: names of the differences to show, in order; empty for all that have room. Raises as ``comparisons``,
     UserError for an unknown name, and StoreError if a config cannot be read.
     """
-    frames = [load(path, copies=True) for path in dirs]
+    frames = [load(path, copies=True, targets=measure.targets) for path in dirs]
     found = comparisons(dirs, to, frames, measure)
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
@@ -247,7 +251,7 @@ def comparisons(
         raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(dirs)}")
     if to is None and len(dirs) < 2:
         raise UserError(f"compare: expected two or more folders, or one folder and --to STRATEGY; got {len(dirs)}")
-    frames = frames or [load(path, copies=True) for path in dirs]
+    frames = frames or [load(path, copies=True, targets=measure.targets) for path in dirs]
     return _of_folders(dirs, frames, measure) if to is None else _of_strategies(dirs[0], to, frames[0], measure)
 
 
@@ -363,6 +367,9 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure:
     metrics = dict.fromkeys((measure.column, *METRICS))
     of_pairs = pairs[["seed"]].assign(draw=draws(pairs))
     each = {metric: of_pairs.assign(difference=pairs[metric] - pairs[f"{metric} base"]) for metric in metrics}
+    if measure.in_hours:  # jobs of unequal hours have no difference
+        own = each[measure.column]
+        own["difference"] = own["difference"].where(pairs["job_h"] == pairs["job_h base"])
     differences = {
         metric: estimate_pairs(own.dropna(subset="difference"), "difference") for metric, own in each.items()
     }

@@ -45,6 +45,7 @@ from analysis.tables.builder import (
 )
 from harness.core.errors import UserError
 from harness.core.events import BUCKETS
+from harness.core.operators import BADPUT, OTHER_BADPUT, WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,10 @@ DROP_NOTE = (
     "samples, summed over a run's failures; healing and later effects are in the final AUC alone."
 )
 _LOSS = "Loss: by how much the measure that was asked for is worse than that of none, paired by seed."
+_HOURS = (
+    "Hours to samples, to AUC: emulated hours, overhead included, until the run first had trained so many samples "
+    "(--target; by default all), or an evaluation had such an AUC."
+)
 _ENTROPY = (
     "NE: normalised entropy, log loss over the entropy of the mean label. Cal.: calibration, mean prediction over mean "
     "label."
@@ -82,6 +87,13 @@ _RESOURCES = (
     "and replicas of this run's model; memory is that of tracker and replica in the PS rank that needs most, or of the "
     "trainer's mirror if that is more."
 )
+OPERATORS_NOTE = (
+    "Goodput (ETTR): hours of the job without overhead, of its hours with it. Badput: hours of a bucket, of the same; "
+    f"Google's names: {', '.join(f'{BADPUT.get(bucket, OTHER_BADPUT)} ({bucket})' for bucket in BUCKETS)}. RPO: what "
+    "a failure lost, in updates and samples, or samples and hours to train again. RTO: hours, and seconds of this "
+    "machine, until training was as far as before the failure. Means over the failures of a run; max: of its worst."
+)
+_ON_REQUEST = 4  # order of columns that are shown only where they are named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +102,8 @@ class Column(Heading):
 
     ``of``: the column of ``load`` whose mean, times ``scale``, is shown with ``digits`` digits. ``show``: a function
     that makes the text of a cell in another way. ``where``: whether a block has the column. ``note``: its explanation
-    below the table. ``order``: at most 2 for a column that a LaTeX table has too, unless others are named.
+    below the table. ``order``: at most 2 for a column that a LaTeX table has too, unless others are named; 4 for one
+    that no table has unless it is named.
     """
 
     order: int = 3
@@ -122,9 +135,9 @@ def _difference(column: Column, line: Line) -> str:
     return show_interval(line.auc_difference, scale=column.scale, signed=True) + num
 
 
-def _drop(column: Column, line: Line) -> str:
-    """The drop of AUC, with the number of cells in brackets if the record of some lacks one."""
-    text = show_interval(line.estimate(column.of), scale=column.scale)
+def _interval(column: Column, line: Line) -> str:
+    """The estimate with its interval, and the number of cells in brackets if the record of some lacks the value."""
+    text = show_interval(line.estimate(column.of), scale=column.scale, digits=column.digits)
     return of_some(text, int(line.cells[column.of].notna().sum()), len(line.cells))
 
 
@@ -164,6 +177,40 @@ def _resource(title: str, short: str, of: str, **values: Any) -> Column:
     )
 
 
+def _hours(of: str, *, is_measure: bool) -> Column:
+    """The column of hours to a target: of the measure that was asked for, or of another one, for those who name it."""
+    words = of.replace("_", " ").replace("auc", "AUC")
+    return Column(
+        title=words,
+        short=words.replace(" to ", "\nto "),
+        key=of,
+        group="emulated hours",
+        of=of,
+        show=_interval,
+        order=1 if is_measure else _ON_REQUEST,
+        where=lambda block: (block.measure.column == of) == is_measure,
+        note=_HOURS,
+    )
+
+
+def _operators(of: str) -> Column:
+    """The column of one of operators' words; emulated hours and measured seconds are in groups of their own."""
+    name, unit = (of.removesuffix("_frac"), "%") if of.endswith("_frac") else of.rpartition("_")[::2]
+    words = name.replace("_", " ").replace("rpo", "RPO").replace("rto", "RTO")
+    return Column(
+        title=f"{words}, {unit}",
+        short=f"{words}\n{unit}",
+        key=of.removesuffix("_frac"),
+        group="operators' words, measured" if unit == "s" else "operators' words, emulated",
+        of=of,
+        scale=100 if unit == "%" else 1,
+        digits={"updates": 0, "samples": 0, "s": 3}.get(unit, 2),
+        show=_interval,
+        order=_ON_REQUEST,
+        note=OPERATORS_NOTE,
+    )
+
+
 COLUMNS = (
     Column(title="strategy", is_text=True, order=0, show=lambda _, line: line.label),
     Column(title="n", order=1, show=lambda _, line: str(len(line.cells))),
@@ -198,7 +245,7 @@ COLUMNS = (
         group="quality",
         of="drop",
         scale=1e3,
-        show=_drop,
+        show=_interval,
         key="drop",
         order=1,
         where=lambda block: any(line.mean("num_failures") and line.estimate("drop") for line in block.lines),
@@ -212,7 +259,18 @@ COLUMNS = (
         show=_loss,
         key="loss",
         order=1,
-        where=lambda block: block.measure not in (AUC, DROP),
+        where=lambda block: block.measure not in (AUC, DROP) and not block.measure.in_hours,
+        note=_LOSS,
+    ),
+    *(_hours(of, is_measure=is_measure) for of in ("hours_to_samples", "hours_to_auc") for is_measure in (True, False)),
+    Column(
+        title="loss, h",
+        short="loss\nh",
+        group="emulated hours",
+        show=_loss,
+        key="loss",
+        order=1,
+        where=lambda block: block.measure.in_hours,
         note=_LOSS,
     ),
     Column(title="log loss", short="log\nloss", group="quality", of="log_loss", digits=5, key="log_loss", order=2),
@@ -243,6 +301,7 @@ COLUMNS = (
     _resource("node-hours", "node\nh", "node_h", key="node_h"),
     _resource("sent, MB", "sent\nMB", "wire_bytes", scale=1e-6, digits=1, key="sent"),
     _resource("memory, MB", "memory\nMB", "memory_bytes", scale=1e-6, key="memory"),
+    *map(_operators, WORDS),
 )
 
 
@@ -254,6 +313,13 @@ def content(block: Block, names: Sequence[str] = (), order: int = 3) -> tuple[li
     """
     columns = chosen([column for column in COLUMNS if column.where(block)], names, order)
     return columns, [[column.show(column, line) for column in columns] for line in block.lines]
+
+
+def operators_content(block: Block) -> tuple[list[Column], list[list[str]]]:
+    """:func:`content` of strategies and all of operators' words that are known."""
+    words = [column for column in COLUMNS if column.order == _ON_REQUEST and column.where(block)]
+    names = [column.name for column in words if _is_known(column.of, block)]
+    return content(block, [COLUMNS[0].name, *names])
 
 
 def is_swept(blocks: Sequence[Block]) -> bool:
@@ -276,6 +342,7 @@ def swept(
     every = sorted((line for lines in found for line in lines.values()), key=lambda line: strategy_order(line.strategy))
     there = {column.name for column in known}
     usual = [name for name in ("loss" if "loss" in there else "delta_auc", "drop", "total") if name in there]
+    usual = [blocks[0].measure.column, *usual] if blocks[0].measure.in_hours else usual
     usual = ["n", *usual] if len({len(line.cells) for line in every}) > 1 else usual
     shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
     cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}
@@ -311,7 +378,7 @@ def show_table(
         tables = [rich_table(*swept(blocks, columns), folds=True)]
     else:
         tables = [rich_table(*content(block, columns), block.title) for block in blocks]
-    lines = [*footnotes(blocks, explain=explain), *([] if explain else [HINT])] if blocks else []
+    lines = [*footnotes(blocks, columns, explain=explain), *([] if explain else [HINT])] if blocks else []
     notes = (Text(line, style="dim") for line in lines)
     return Shown(*tables, *notes, *(Text(line, style="red") for line in missing(frame)))
 
@@ -414,10 +481,11 @@ def _long(
     return [*headings.values()], [[row.get(name, "") for name in headings] for row in rows]
 
 
-def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
+def footnotes(blocks: Sequence[Block], names: Sequence[str] = (), *, explain: bool = True) -> list[str]:
     """Lines below the table: cells without a partner, differing options, the effect of rounding if known, the mark †.
 
-    ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have.
+    ``explain``: adds how the numbers are computed, and the meaning of columns that only some tables have. ``names``: of
+    the columns that were asked for.
     """
     rounded: dict[str, list[str]] = {}
     for block in blocks:
@@ -425,7 +493,8 @@ def footnotes(blocks: Sequence[Block], *, explain: bool = True) -> list[str]:
             rounded.setdefault(rounding_text(block.rounding, block.measure), []).append(block.title)
     rounding = [f"{', '.join(titles)}: {text}" if len(rounded) > 1 else text for text, titles in rounded.items()]
     is_marked = any(_is_longer_than_the_job(line) for block in blocks for line in block.lines)
-    shown = (column.note for column in COLUMNS if column.note and any(column.where(block) for block in blocks))
+    there = [column for column in COLUMNS if any(column.where(block) for block in blocks)]
+    shown = (each.note for each in there if each.note and (each.order < _ON_REQUEST or each.name in names))
     found = [
         *(_sweep_notes(blocks) if is_swept(blocks) else ()),
         *_partner_notes(blocks),
@@ -483,6 +552,7 @@ def _measure_notes(blocks: Sequence[Block]) -> list[str]:
     for each in dict.fromkeys((blocks[0].measure, *measures_of(cells))):
         if each is not AUC and (lacking := int(cells[each.column].isna().sum())):
             why = ": of some failure no drop was recorded" if each is DROP else ""
+            why = ": they never got there, and means are of the others" if each.in_hours else why
             notes.append(f"{each.title} is not on record for {lacking} of {len(cells)} cells{why}.")
     return notes
 

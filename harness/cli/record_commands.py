@@ -23,7 +23,7 @@ def compare(options: argparse.Namespace) -> None:
     """Show paired differences between folders, or between the strategies of one folder."""
     import analysis
 
-    dirs, to, measure = options.dirs, options.to, analysis.MEASURES[options.measure]
+    dirs, to, measure = options.dirs, options.to, analysis.measure_of(options.measure, options.target)
     if options.format is not None:
         found = analysis.comparisons(dirs, to, measure=measure)
         console.say(analysis.comparison_text(found, options.format, columns=options.columns).rstrip("\n"))
@@ -37,7 +37,8 @@ def table(options: argparse.Namespace) -> None:
     import analysis
     from analysis.tables import footnotes, missing
 
-    frame, measure = analysis.load(options.dir, copies=True), analysis.MEASURES[options.measure]
+    measure = analysis.measure_of(options.measure, options.target)
+    frame = analysis.load(options.dir, copies=True, targets=measure.targets)
     if options.format is not None:
         chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
         console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))

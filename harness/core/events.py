@@ -312,6 +312,7 @@ def from_json(values: dict[str, Any]) -> Event:
 
 _MACHINE: dict[str, Any] = {
     "seconds": float | None,
+    "reschedule_seconds": float | None,
     "overhead_seconds": dict[str, float] | None,
     "exitcode": int | None,
 }

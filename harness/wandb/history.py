@@ -23,6 +23,7 @@ from harness.core.events import (
     Trained,
     drops_of,
 )
+from harness.core.operators import READ, words_of
 from harness.core.plans import is_trainer, rank_order
 
 Row = dict[str, Any]
@@ -55,6 +56,7 @@ class History:
         self._unplanned: frozenset[str] = frozenset()  # ranks of the newest failure
         self._latencies_s: list[float] = []
         self._recoveries: list[Event] = []  # with the drops after them
+        self._read: list[Event] = []  # those that the words of operators follow from
 
     def rows(self, event: Event) -> list[Row]:
         """The rows of the history that ``event`` adds; empty for an event that wandb does not show."""
@@ -66,6 +68,8 @@ class History:
             self._latencies_s.append(seconds)
         if isinstance(event, Recovered | Dropped):
             self._recoveries.append(event)
+        if isinstance(event, READ):
+            self._read.append(event)
         for key, value in _increments(event).items():
             self._totals[key] += value
         # A save in the background is committed after later steps, and is shown at the newest position.
@@ -75,7 +79,7 @@ class History:
     def summary(self, event: Event) -> Row:
         """The summary of a run from its Finished event, empty for any other event; an unknown figure is None.
 
-        ``BUCKET_frac``: fractions of the emulated job's hours.
+        ``BUCKET_frac``: fractions of the emulated job's hours. Operators' words: ``core.operators.words_of``.
         """
         if not isinstance(event, Finished):
             return {}
@@ -85,6 +89,7 @@ class History:
             **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
             **{f"{bucket}_frac": getattr(event, f"{bucket}_h") / self._job_h for bucket in BUCKETS},
             **{name: value for name in _RESOURCES if (value := getattr(event, name)) is not None},
+            **words_of(self._read, event, self._job_h),
             **self._drops(),
             **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
             **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},

@@ -162,7 +162,7 @@ def test_a_sweep_has_one_table_and_one_figure(tmp_path: Path) -> None:
     _Page(page)
     assert page.count(f">{SWEEP}<") == 1
     assert page.index("By strategy.r") < page.index(f">{SWEEP}<") < page.index(TRADEOFF.title) < page.index("<details>")
-    assert page.count("<details>") == 2
+    assert page.count("<details>") == 4, "with operators' words in each"
     assert (analysis.write_files(tmp_path, tmp_path / "files", frame=frame) / "sweep.svg").exists()
     blocks = regimes_of(frame)
     with style():
