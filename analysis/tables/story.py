@@ -19,6 +19,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
+    Grown,
     Injected,
     Lost,
     Recovered,
@@ -104,8 +105,9 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
             yield _saves_row([event for event in group if isinstance(event, Saved)])
             continue
         for event in group:
-            is_recovery = isinstance(event, Recovered)
-            hours = event.load_h + event.lost_h + event.reschedule_h if is_recovery else None
+            hours = None
+            if isinstance(event, Recovered | Grown):
+                hours = event.load_h + event.reschedule_h + getattr(event, "lost_h", 0.0)
             yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
 
 
@@ -224,6 +226,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ),
     Regrouped: _regroup,
     Recovered: _recovery,
+    Grown: lambda event: f"{', '.join(event.ranks)} returned, with all updates of their shards",
     Dropped: _drop,
     Evaluated: lambda event: (
         f"AUC {_number(event.auc)} (standard error {_number(event.standard_error)}), log loss {event.log_loss:.5f}; "

@@ -14,7 +14,7 @@ the next generation's number. Found by trying (torch 2.13.0):
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch._C._distributed_autograd import _init as init_autograd
@@ -35,11 +35,20 @@ class Formation:
     Attributes:
         members: PS ranks, then trainers, then spares. The index of a member is its worker id in torch's RPC.
         takeovers: for each PS rank that died after the generation was formed and that a spare replaced, the spare.
+        hosted: for each PS rank that is no member, the member that serves it.
+        moves: for each member that is to take over its own shard, the member that has served it.
     """
 
     generation: int
     members: tuple[Rank, ...]
     takeovers: Mapping[Rank, Rank]
+    hosted: Mapping[Rank, Rank] = field(default_factory=dict)
+    moves: Mapping[Rank, Rank] = field(default_factory=dict)
+
+    def served_by(self, member: Rank) -> tuple[Rank, ...]:
+        """The ranks that ``member`` serves, or has served and is to hand over."""
+        others = {**self.hosted, **self.moves}
+        return (member, *(rank for rank, host in others.items() if host == member))
 
 
 class Rendezvous:

@@ -43,6 +43,10 @@ class LocalRanks(Ranks):
                 server.close()
         return {rank: {"engine": "local"} for rank in ranks}
 
+    def give_back(self, nodes: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Do nothing: which node hosts a shard decides only which shards die together."""
+        return {rank: {"engine": "local"} for rank in nodes}
+
     hang = kill  # a rank that answers nothing differs in no result from a dead one
 
     def replace_chief(self, ranks: Sequence[Rank]) -> None:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.cluster.launcher import END_S, Launcher, Main, RankContext
 from harness.core.errors import RunFailed
@@ -105,6 +105,11 @@ class Processes:
 
     def rename(self, old: Rank, new: Rank) -> None:
         self._by_rank[new] = self._by_rank.pop(old)
+
+    def host(self, hosted: Mapping[Rank, Rank]) -> None:
+        """Count the process of another rank as that of each of these ranks."""
+        for rank, node in hosted.items():
+            self._by_rank[rank] = self._by_rank[node]
 
     def forget(self, rank: Rank) -> None:
         del self._by_rank[rank]

@@ -338,9 +338,18 @@ class Cluster(Protocol):
     def replace(self, lost: Iterable[Rank]) -> None:
         """Connect with the replacements of ``lost``, which the supervisor has started (``SupervisorClient.replace``).
 
-        Their shards hold nothing until they are restored or initialised. Raises RankLost if more ranks have died.
+        A replacement may be a survivor that serves ``lost`` too (``cluster.on_loss: shrink``). Their shards hold
+        nothing until they are restored or initialised. Raises RankLost if more ranks have died.
         """
         ...
+
+    def move(self) -> None:
+        """Have new processes of ranks that return take their shards over from the survivors.
+
+        To be called with no request in flight, after the supervisor has started them. Nothing of a shard changes; one
+        that does not arrive is lost, and the next request finds its rank dead. By default a no-op: where a shard is
+        served changes no result.
+        """
 
 
 Ask = Callable[[Mapping[Rank, Request], Progress], Awaitable[dict[Rank, Reply]]]

@@ -25,6 +25,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare
+from harness.core.resumable import State
 from harness.files import hold_also
 from harness.processes import control
 from harness.processes.parent_death import end_with_parent, ignore_interrupts
@@ -34,16 +35,17 @@ _HEARTBEAT = 0.1  # of the deadline for a sign of life
 
 
 class PsProcess:
-    """The process of a PS rank, of a compute rank, or of a spare, which is neither yet. RPC threads call its methods.
+    """The process of PS ranks, of a compute rank, or of a spare, which is neither yet. RPC threads call its methods.
 
-    It serves one request at a time, except that :meth:`read` does not wait for :meth:`serve`.
+    It serves one request at a time, except that :meth:`read` does not wait for :meth:`serve`. It serves several PS
+    ranks if survivors take over the shards of dead ranks (``cluster.on_loss: shrink``).
     """
 
     def __init__(self, spec: RankSpec, rank_context: RankContext) -> None:
         self._spec = spec
         self._context = rank_context
         self._serving = threading.Lock()
-        self._server: RankServer | ComputeServer | None = None
+        self._servers: dict[Rank, RankServer | ComputeServer] = {}
 
     def follow_orders(self, link: ControlLink) -> None:
         """Join one generation after another, in the main thread, until the order to end: it raises Stopped."""
@@ -52,52 +54,70 @@ class PsProcess:
         order = link.order() if formation is None else (self._context.rank, formation)
         while True:
             if not is_spare(order[0]):
-                self.adopt(order[0])
+                self.adopt(*order[1].served_by(order[0]))
             try:
                 link.join(*order)
             except group.WorldBroken:
                 group.leave()
             order = link.order()
 
-    def adopt(self, rank: Rank) -> None:
-        """Serve as ``rank`` from now on, a PS rank with an empty shard; a no-op if this process does so already."""
+    def adopt(self, *ranks: Rank) -> None:
+        """Serve ``ranks`` alone from now on; a PS rank that this process does not serve yet has an empty shard."""
         with self._serving:
-            if self._server is None or self._server.rank != rank:
-                self._server = RankServer(self._spec, rank) if is_ps(rank) else _compute_server(self._spec, rank)
+            for rank in self._servers.keys() - {*ranks}:
+                self._servers.pop(rank).close()
+            for rank in ranks:
+                if rank not in self._servers:
+                    new = RankServer if is_ps(rank) else _compute_server
+                    self._servers[rank] = new(self._spec, rank)
 
-    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
-        """Serve one request.
+    def serve(self, rank: Rank, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
+        """Serve one request to ``rank``.
 
         ``workers``: the ranks' names in the RPC world, with a request for which this rank asks other ranks.
         """
-        assert self._server is not None, "a spare serves nobody"
         with self._serving:
-            if workers is not None and isinstance(self._server, RankServer):
-                self._server.reach = partial(self._reach, workers)
-            return self._server.handle(request)
+            server = self._servers[rank]
+            if workers is not None and isinstance(server, RankServer):
+                server.reach = partial(self._reach, workers)
+            return server.handle(request)
 
-    def read(self, request: Request) -> Reply:
+    def read(self, rank: Rank, request: Request) -> Reply:
         """Serve a read-only request of another rank. It does not wait for :meth:`serve`, as ranks may ask in a ring."""
-        assert self._server is not None, "a spare serves nobody"
-        return self._server.handle(request)
+        return self._servers[rank].handle(request)
+
+    def take(self, rank: Rank, source: str) -> None:
+        """Take the state of ``rank`` over from the process that has served it, with the worker name ``source``."""
+        state = rpc.rpc_sync(source, wire.on_rank, args=("give", rank), timeout=self._context.options.rpc_timeout_s / 2)
+        server = self._servers[rank]
+        assert isinstance(server, RankServer)
+        server.load(state)
+
+    def give(self, rank: Rank) -> State:
+        """The state of ``rank``, which this process serves no more."""
+        server = self._servers.pop(rank)
+        assert isinstance(server, RankServer)
+        return server.state()
 
     def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
         """Send a read-only request to another PS rank (:meth:`read`), and return its reply; a ``server.Reach``.
 
         Raises RankLost if the connection fails, or if no reply comes within half of ``rpc_timeout_s``.
         """
+        if rank in self._servers:
+            return self.read(rank, request)
         timeout_s = self._context.options.rpc_timeout_s / 2  # the trainer waits twice as long: it hears who hangs
         try:
-            reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
+            reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", rank, request), timeout=timeout_s)
         except RuntimeError as error:  # of the transport: code of the rank that raises replies with a Failure
             raise RankLost([rank], replies={}, detail={rank: words_of(error)}) from error
         limit_silence_of_hosts(self._context)  # the call may have opened a connection, which has no limit yet
         return reply
 
     def close(self) -> None:
-        """Abandon a pending save."""
-        if self._server is not None:
-            self._server.close()
+        """Abandon pending saves."""
+        for server in self._servers.values():
+            server.close()
 
 
 def _compute_server(spec: RankSpec, rank: Rank) -> ComputeServer:

@@ -25,7 +25,7 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import CHIEF, Rank, is_compute, is_ps, is_spare
+from harness.core.plans import CHIEF, Rank, is_compute, is_ps, is_spare, ps_index, rank_order
 
 Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
 """Calls in flight by rank; a tuple for a :class:`Several`. The future of a call that could not be sent has failed."""
@@ -57,7 +57,8 @@ class RpcCluster(Cluster):
         self._expects_losses = False
         self._answered: set[Rank] = set()  # in this generation
         formation = self._membership()[0]
-        self.ranks = tuple(filter(is_ps, formation.members))
+        served = [*formation.members, *formation.hosted]
+        self.ranks = tuple(sorted(filter(is_ps, served), key=rank_order))
         self.compute_ranks = tuple(filter(is_compute, formation.members))
         with suppress(RankLost):
             self._form(formation)
@@ -86,11 +87,11 @@ class RpcCluster(Cluster):
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
         """Send a request without waiting: messages of a step as words, all others pickled."""
         if isinstance(request, Several):
-            return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
+            return tuple(self._call(rank, *_message(rank, exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
-            return self._call(rank, *_message(request))
+            return self._call(rank, *_message(rank, request))
         workers = self._workers if isinstance(request, CopyShard) else None  # the rank asks another one
-        return self._call(rank, wire.on_rank, "serve", wire.without_slices(request), workers)
+        return self._call(rank, wire.on_rank, "serve", rank, wire.without_slices(request), workers)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function on a rank, without waiting. The future of a call that cannot be sent has failed."""
@@ -137,6 +138,18 @@ class RpcCluster(Cluster):
         if again := self._membership(detail)[1]:
             raise RankLost(again, replies={}, detail=again)
 
+    def move(self) -> None:
+        """See Cluster. A new process whose shard did not arrive is killed, and the next request finds it dead."""
+        formation = self._membership()[0]
+        with suppress(RankLost):
+            self._form(formation)
+        calls = {
+            rank: self._call(rank, wire.on_rank, "take", rank, group.worker_name(source, self._generation))
+            for rank, source in formation.moves.items()
+        }
+        if failed := [*_wait(calls)[1]]:
+            self._link.ask("kill", failed)
+
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of its successor if a spare dies before all have joined.
 
@@ -158,17 +171,19 @@ class RpcCluster(Cluster):
         self._answered = set()
         self._link.join(CHIEF, formation)
         self._generation = formation.generation
-        self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._all_ranks}
+        self._workers = {
+            rank: group.worker_name(formation.hosted.get(rank, rank), self._generation) for rank in self._all_ranks
+        }
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
 
 
-def _message(exchange: Exchange) -> tuple[Any, ...]:
-    """The function to call on a rank to serve ``exchange``, and its arguments."""
+def _message(rank: Rank, exchange: Exchange) -> tuple[Any, ...]:
+    """The function to call to have ``rank`` serve ``exchange``, and its arguments."""
     if wire.is_plain(exchange):
-        return wire.serve_words, wire.words_of(exchange)
-    return wire.on_rank, "serve", wire.without_slices(exchange)
+        return wire.serve_words, wire.words_of(exchange), ps_index(rank)
+    return wire.on_rank, "serve", rank, wire.without_slices(exchange)
 
 
 def _failed(error: RuntimeError) -> Future[Any]:

@@ -44,6 +44,7 @@ from harness.core.shares import ShareTrainer
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import Store, read_state, write_state
 from harness.store.format import bytes_of
+from harness.store.initial import InitialModel
 from harness.store.kinds import whole
 
 COPY_BYTES = 32 << 20
@@ -59,7 +60,7 @@ class RankSpec:
 
     ``fsync``: whether files of resume points are synced to disk. ``write_faults``: by rank, by number of a planned
     fault, the system's error (errno) with which its write fails. ``make_share_trainer``: makes what computes shares on
-    a compute rank.
+    a compute rank. ``initial``: the initial values of rows; None: those that follow from the seed.
     """
 
     placement: Placement
@@ -74,6 +75,7 @@ class RankSpec:
     keeps_replica: bool = False
     write_faults: Mapping[Rank, Mapping[int, int]] = field(default_factory=dict)
     make_share_trainer: Callable[[], ShareTrainer] | None = None
+    initial: InitialModel | None = None
 
 
 def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -> bool:
@@ -165,7 +167,7 @@ class RankServer(Resumable):
         num_ps, tracked = spec.placement.num_ps, spec.tracker.tables
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
         self._tracker = make_tracker(self.shard, spec.tracker)
-        self._fsync = spec.fsync
+        self._fsync, self._initial = spec.fsync, spec.initial
         self._store, self._held_by_store = spec.store, spec.store.held(rank)
         self._saver = Saver(
             rank=rank,
@@ -237,9 +239,10 @@ class RankServer(Resumable):
             case OnShard():
                 reply = request.function(self.shard, *request.arguments)
             case Initialise():
-                self.shard.initialise(applied_step=request.step)
-                if self.replica is not None:
-                    self.replica.shard.initialise(applied_step=request.step)
+                for shard in (self.shard, *([] if self.replica is None else [self.replica.shard])):
+                    shard.initialise(applied_step=request.step)
+                    if self._initial is not None:
+                        self._initial.fill(shard)
             case Restore(newer=newer):
                 self._store.read_rows(request.records, self.shard.rows_MD)
                 if request.resets_states:

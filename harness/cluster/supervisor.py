@@ -187,7 +187,7 @@ class Supervisor(Resumable):
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, effect: Effect, phase: str) -> None:
         """Record the fault of one rank."""
-        hour, line, fault, host = planned.strikes[rank]
+        hour, line, fault, host, *_ = planned.strikes[rank]
         if fault.loss:
             self.ranks.members.lose(rank, _STRUCK[fault.loss], is_planned=True)
         self.record(

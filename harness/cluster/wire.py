@@ -23,6 +23,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Failure, Push, Reply, Request, WriteBack
 from harness.core.errors import RankFailed
+from harness.core.plans import ps_rank
 
 HEADER = np.dtype(
     [
@@ -161,21 +162,21 @@ def on_rank(method: str, *args: Any) -> Any:
     return getattr(_process, method)(*args)
 
 
-def _exchange(words_W: Tensor) -> Tensor:
+def _exchange(words_W: Tensor, index: int) -> Tensor:
     try:
-        return reply_tensor(on_rank("serve", exchange_of(words_W)))
+        return reply_tensor(on_rank("serve", ps_rank(index), exchange_of(words_W)))
     except Exception:  # noqa: BLE001 - the caller takes any exception of this function for the rank's death
         return reply_tensor(Failure(RankFailed(f"a PS rank failed at a message:\n{traceback.format_exc()}")))
 
 
 _LIBRARY = torch.library.Library("harness", "DEF")
-_LIBRARY.define("exchange(Tensor words) -> Tensor")
+_LIBRARY.define("exchange(Tensor words, int index) -> Tensor")
 _LIBRARY.impl("exchange", _exchange, "CPU")
 
 
-def serve_words(words: Tensor) -> Tensor:
-    """Serve, on the rank where it is called, a request of :func:`words_of`; returns a reply of :func:`reply_tensor`."""
-    return torch.ops.harness.exchange(words)
+def serve_words(words: Tensor, index: int) -> Tensor:
+    """Serve, where it is called, a request of :func:`words_of` to PS rank ``index``; see :func:`reply_tensor`."""
+    return torch.ops.harness.exchange(words, index)
 
 
 with warnings.catch_warnings():
@@ -185,4 +186,4 @@ with warnings.catch_warnings():
 
 # The first two calls prepare it: 30 to 60 ms, which ranks do not take that are forked from this process.
 for _ in range(2):
-    serve_words(words_of(Exchange()))  # a failure, as nothing serves yet
+    serve_words(words_of(Exchange()), 0)  # a failure, as nothing serves yet

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
+from types import MappingProxyType
 from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
@@ -23,7 +24,7 @@ from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
 from harness.core.errors import HELD, ConfigError, HarnessError, MustStartAnew
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, all_ranks, is_spare, spare_name
+from harness.core.plans import CHIEF, NodeMap, Rank, all_ranks, is_ps, is_spare, spare_name
 from harness.processes import control
 from harness.processes.control import limit_silence
 from harness.processes.network import PrivateNetwork
@@ -41,6 +42,7 @@ class World:
         options: settings of the RPC world, the control channel and the spares.
         network: the private network of the ranks; None without one. Closed with the world.
         progress_timeout_s: seconds within which the trainer must finish something; None: no deadline.
+        nodes: which PS rank's process serves each shard at the start; None: its own.
 
     Raises:
         ConfigError: the port is in use, or the host is not this machine's.
@@ -56,6 +58,7 @@ class World:
         options: ClusterConfig,
         network: PrivateNetwork | None = None,
         progress_timeout_s: float | None = None,
+        nodes: NodeMap | None = None,
     ) -> None:
         try:
             listener = control.listen(options.host, options.port) if network is None else network.listener
@@ -71,6 +74,7 @@ class World:
         self._options = options
         self._authkey = secrets.token_bytes(32)
         self.names = all_ranks(num_ps, options.num_trainers)
+        self._nodes = NodeMap(num_ps) if nodes is None else nodes
         self._ps, self._trainer = ps, trainer
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
@@ -111,8 +115,13 @@ class World:
         """
         spares = [*map(spare_name, range(self._num_spares))]
         self._trainer_watch.trainer_started()
-        self._begin_generation(spares, fresh=[*self.names, *spares])
+        self._begin_generation(spares, fresh=[*self._present, *spares])
         return {"network": "open" if self._network is None else "private", **self._machine()}
+
+    @property
+    def _present(self) -> tuple[Rank, ...]:
+        """The ranks that have a process of their own, spares left out."""
+        return tuple(rank for rank in self.names if rank not in self._nodes.hosted)
 
     def _spawn(self, rank: Rank, formation: Formation | None = None) -> None:
         """Start the process of a rank or spare, which joins ``formation``; without one it awaits an order to join."""
@@ -169,6 +178,8 @@ class World:
         Otherwise a new generation begins, of the survivors, connected spares, and new processes where spares are too
         few. The trainer gets no order to join it: it asks for the formation.
 
+        With ``on_loss: shrink`` survivors serve the shards of dead PS ranks instead (:class:`NodeMap`).
+
         A rank that counts as lost but still runs, since it did not answer in time, is killed first: two processes must
         never serve one shard.
         """
@@ -191,7 +202,10 @@ class World:
         if stays:
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
         else:
-            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
+            if self._options.on_loss == "shrink":
+                self._nodes.lose({self._nodes[rank] for rank in filter(is_ps, dead)})
+            fresh = [rank for rank in dead if rank not in takeovers and rank not in self._nodes.hosted]
+            self._begin_generation(self._ready_spares(), fresh=fresh)
         self._refill_after = step
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in ranks}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
@@ -211,13 +225,30 @@ class World:
         self._trainer_watch.trainer_started()
         self._begin_generation(self._ready_spares(), fresh=ranks)
 
-    def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
+    def give_back(self, nodes: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Start processes for ``nodes`` in a new generation, in which they take their shards over; returns the pids."""
+        moves = {rank: node for rank, node in self._nodes.hosted.items() if rank in nodes}
+        for rank in moves:
+            self._nodes.give_back(rank)
+        self._begin_generation(self._ready_spares(), fresh=[*moves], moves=moves)
+        return {rank: {"pid": self.pids[rank]} for rank in nodes}
+
+    def _begin_generation(
+        self, spares: Sequence[Rank], fresh: Sequence[Rank] = (), moves: Mapping[Rank, Rank] = MappingProxyType({})
+    ) -> None:
         """Start processes for ``fresh`` in the next generation, and order the others but the trainer to join it."""
-        members = (*self.names, *spares)
-        self._formation = Formation(generation=self._formation.generation + 1, members=members, takeovers={})
+        members = (*self._present, *spares)
+        self._formation = Formation(
+            generation=self._formation.generation + 1,
+            members=members,
+            takeovers={},
+            hosted=self._nodes.hosted,
+            moves={**moves},
+        )
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         for rank in fresh:
             self._spawn(rank, self._formation)
+        self._processes.host(self._nodes.hosted)
         for rank in members:
             if rank not in fresh and rank != CHIEF:
                 self._connections.send(rank, "join", rank, self._formation)
@@ -226,7 +257,7 @@ class World:
     def regroup(self) -> Formation:
         """Begin and return a generation of all ranks and connected spares; the present one if it has these members."""
         spares = self._ready_spares()
-        if set(self._formation.members) != {*self.names, *spares}:
+        if set(self._formation.members) != {*self._present, *spares}:
             self._begin_generation(spares)
         return self._formation
 
@@ -261,6 +292,8 @@ class World:
         for rank in ended:
             self.members.lose(rank, f"pid {self.pids[rank]} {self._end_of(rank, 'while it was not asked')}")
         lost = {**self.members.lost, **found, **with_hosts}
+        on_nodes = {self._nodes.get(rank, rank): why for rank, why in lost.items()}
+        lost = {**{rank: on_nodes[node] for rank, node in self._nodes.items() if node in on_nodes}, **lost}
         return self._formation, {rank: lost[rank] for rank in self.names if rank in lost}
 
     def _overdue(self) -> dict[Rank, str]:

@@ -34,6 +34,13 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"cluster.num_trainers: expected 1 with backend torch on {config.trainer.device}, got "
             f"{cluster.num_trainers}; torch sums over a part of a batch with other bits than over the whole"
         )
+    if (cluster.num_nodes or 0) > config.num_ps:
+        raise ConfigError(
+            f"cluster.num_nodes: expected at most {config.num_ps}, the number of shards, got {cluster.num_nodes}; a "
+            "larger cluster.num_ps has more of them"
+        )
+    if cluster.on_loss == "shrink":
+        _refuse_with_shrink(config)
     ranks = all_ranks(config.num_ps, cluster.num_trainers)
     if unknown := sorted(config.cluster.place.keys() - {*ranks}):
         ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]
@@ -44,3 +51,19 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "
             f"{config.trainer.optimizer}, whose state would share the values' scale; set strategy.bits=32"
         )
+
+
+def _refuse_with_shrink(config: Config) -> None:
+    """Raise ConfigError for keys that exclude ``cluster.on_loss: shrink``."""
+    cluster, trace = config.cluster, config.trace
+    for key, value, expected, why in (
+        ("cluster.spares", cluster.spares, 0, "survivors take over the shards of dead ranks, and no spare does"),
+        ("cluster.launcher", cluster.launcher, "fork", "all processes are on this machine"),
+        ("trace.clock", trace.clock, "samples", "the hour of a return would depend on the overhead"),
+        ("trace.inject", trace.inject, "boundary", "nodes return between two steps"),
+        ("trace.repair", trace.repair, "ignore", "no repair is waited for"),
+        ("trace.trainers_die", trace.trainers_die, False, "survivors take over PS ranks alone"),
+    ):
+        if value != expected:
+            wanted, got = (str(each).lower() for each in (expected, value))
+            raise ConfigError(f"{key}: expected {wanted} with cluster.on_loss=shrink, got {got}; {why}")

@@ -30,6 +30,10 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         "num_spares": config.cluster.spares,
         "batch_size": config.trainer.batch_size,
     }
+    if config.cluster.on_loss == "shrink":
+        of_run["num_trainers"] = None  # node-hours are not known of a group whose size changes
+        if profile.shrink_o_res_h is not None:
+            of_run["o_res_h"] = profile.shrink_o_res_h  # no node is waited for
     return Costs(**{**shared, **of_run})
 
 

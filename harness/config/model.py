@@ -143,6 +143,13 @@ class ClusterConfig(_Model):
     dead_after_s: Annotated[float, Field(ge=1), NO_RESULT] = 10.0
     """Launchers `hosts` and `ray`: seconds without an answer after which a host counts as dead, with all its ranks. A
         host that the supervisor does not answer ends its ranks after half of that."""
+    num_nodes: Annotated[int | None, Field(ge=1), NO_RESULT] = None
+    """Engine `rpc`: processes that serve the `num_ps` shards when a run starts or goes on, at most `num_ps`; null: one
+        each. Changes no bit of a run that no trace kills ranks of, so that such a run may go on with another number."""
+    on_loss: Literal["replace", "shrink"] = "replace"
+    """What becomes of a dead PS rank's shard. `replace`: a new process serves it. `shrink`: the process of a surviving
+        rank does, the one with the fewest shards, and training goes on with fewer processes. After `repair_h` of the
+        trace a new process takes the shard over, with all its updates; without `repair_h` none does."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of spare nodes: on engine `rpc`, processes that take over at once when PS ranks or compute ranks die. Of
     the results, only emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""
@@ -284,6 +291,13 @@ class ResumeConfig(_Model):
     asked to stop."""
 
 
+class InitConfig(_Model):
+    checkpoint: PathText | None = None
+    """Run directory from whose final model (`store.keep_finished`), or else newest checkpoint, this run starts: rows,
+    dense network and the state of their optimizers. That run may have another number of PS ranks or another placement:
+    rows are placed by id. Trackers and counts start empty. null: values drawn by `seed`."""
+
+
 class MetricsConfig(_Model):
     num_tracked: PositiveInt = 7
     """(R) Number of tracked tables, the largest ones: priority saves choose among their rows, and update-PLS is also
@@ -363,6 +377,7 @@ class Config(_Model):
     model: ModelChoice = model_options.options_of()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
+    init: InitConfig = InitConfig()
     cluster: ClusterConfig = ClusterConfig()
     cache: CacheConfig = CacheConfig()
     strategy: StrategyChoice = strategies.options_of(DEFAULTS["strategy"])

@@ -44,6 +44,9 @@ class Profile(BaseModel):
     """Hours that every save costs besides those of its bytes."""
     spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
     """Rescheduling hours of a failure that a spare takes over; null: O_res."""
+    shrink_o_res_h: Annotated[float, Field(ge=0)] | None = None
+    """Hours to form a group of fewer nodes, or of more when one returns, with `cluster.on_loss=shrink`; null: O_res.
+        That steps take longer on fewer nodes is not priced."""
     detect_h: Annotated[float, Field(ge=0)] = 0.0
     """Hours until a rank that hangs (`fault` of a trace) is given up; rescheduling begins then."""
     trainer_load: bool = False

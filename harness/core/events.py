@@ -207,6 +207,20 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Grown(Event):
+    """Nodes that had died have returned, and taken their shards over, with all their updates, from the survivors.
+
+    machine: seconds (of starting processes, forming the generation, and copying).
+    """
+
+    kind: ClassVar[str] = "grow"
+    ranks: list[str]
+    load_h: float
+    reschedule_h: float
+    load_bytes: int  # of the shards
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dropped(Event):
     """What a failure cost the model at once: its AUC right before the failure, and right after the recovery from it.
 
@@ -269,7 +283,7 @@ class Finished(Event):
 
 EVENTS: dict[str, type[Event]] = {
     cls.kind: cls
-    for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Dropped, Finished)
+    for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Grown, Dropped, Finished)
 }
 
 

@@ -37,6 +37,13 @@ class RankFaults(Protocol):
         """Stop ``ranks``; an engine may kill them if the effect is the same. Returns as :meth:`kill`."""
         ...
 
+    def give_back(self, nodes: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
+        """Start processes for ``nodes`` that return (``cluster.on_loss: shrink``). Returns as :meth:`kill`.
+
+        ``Cluster.move`` then gives each of them its shard.
+        """
+        ...
+
 
 class FileFaults(Protocol):
     """The operations on files of the newest checkpoint by which faults are injected."""
@@ -175,6 +182,17 @@ class BitFlip(Fault):
         return {rank: Effect({"path": found[0], "bit": found[1]}) for rank, found in flipped.items() if found}
 
 
+class Return(Fault):
+    """The nodes of lost ranks return, and host their shards again. Planned with ``cluster.on_loss: shrink`` alone."""
+
+    def strike(self, planned: "PlannedFault", on: Sequence[Rank], ranks: RankFaults, files: FileFaults) -> Effects:
+        return _machine(ranks.give_back(on))
+
+
+class Away(Fault):
+    """A fault of nodes that are away, which strikes nobody. Planned with ``cluster.on_loss: shrink`` alone."""
+
+
 def _machine(machines: Mapping[Rank, Mapping[str, Any]]) -> Effects:
     return {rank: Effect(machine=machine) for rank, machine in machines.items()}
 
@@ -182,6 +200,8 @@ def _machine(machines: Mapping[Rank, Mapping[str, Any]]) -> Effects:
 _ERRNOS = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
 
 KILL = Kill(name="kill")
+RETURN = Return(name="return")
+AWAY = Away(name="away")
 FAULTS: dict[str, type[Fault]] = {
     "kill": Kill,
     "hang": Hang,
@@ -216,6 +236,7 @@ class FaultTime(NamedTuple):
     reads ``hour``. A fault with a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
     ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save.
     ``takes_chief``: whether the trainer that holds the state of the run dies. ``takes_trainers``: whether all die.
+    ``returns``: PS ranks whose nodes return.
     """
 
     step: int
@@ -225,6 +246,7 @@ class FaultTime(NamedTuple):
     fails_write: bool = False
     takes_chief: bool = False
     takes_trainers: bool = False
+    returns: tuple[Rank, ...] = ()
 
     @property
     def is_at_boundary(self) -> bool:
@@ -235,13 +257,15 @@ class FaultTime(NamedTuple):
 class Strike(NamedTuple):
     """The fault that strikes one rank, and the trace entry (hour and line) that names it.
 
-    ``host``: index of the host with which the rank dies; None if it dies alone.
+    ``host``: index of the host with which the rank dies; None if it dies alone. ``repair_h``: hours after which the
+    rank's node returns, with ``cluster.on_loss: shrink``; None: it does not.
     """
 
     hour: float
     line: int
     fault: Fault = KILL
     host: int | None = None
+    repair_h: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +322,9 @@ class PlannedFault:
     def time(self) -> FaultTime:
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
         takes_chief = loses_ranks and CHIEF in self.strikes
-        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, takes_chief, self.takes_trainers)
+        returns = self.ranks if self.fault == RETURN else ()
+        facts = loses_ranks, fails_write, takes_chief, self.takes_trainers
+        return FaultTime(self.step, self.hour, self.phase, *facts, returns=returns)
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:

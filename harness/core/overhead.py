@@ -183,6 +183,14 @@ class OverheadLedger(Resumable):
         self.load_bytes += load_bytes
         return cost
 
+    def charge_growth(self, load_bytes: int, bytes_full: int) -> FailureCost:
+        """Charge one regroup with nodes that return, and a load of the shards that move to them, ``load_bytes``."""
+        load_h = load_price(self._costs, load_bytes / bytes_full)
+        self.load_h += load_h
+        self.reschedule_h += self._costs.o_res_h
+        self.load_bytes += load_bytes
+        return FailureCost(load_h=load_h, lost_h=0.0, reschedule_h=self._costs.o_res_h, load_bytes=load_bytes)
+
     def _take_spares(self, num: int, now_h: float, refill_h: float) -> bool:
         """Use ``num`` spares if so many are ready at ``now_h``, else none; returns whether they were used.
 

@@ -4,7 +4,7 @@ Other modules carry out the decisions.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,6 +118,38 @@ class HostMap(dict[Rank, int]):
     def _emptiest(self) -> int:
         num = Counter(self.values())
         return min(self.left, key=lambda host: (num[host], host))
+
+
+class NodeMap(dict[Rank, Rank]):
+    """The node that hosts the shard of each PS rank. A node is a PS rank's process.
+
+    At the start each PS rank hosts its own shard or, with fewer nodes, shard k is on node k modulo ``num_nodes``. A
+    node that is present hosts its own shard. Both engines, the schedule of failures and the simulator ask this map
+    which shards die with a node.
+    """
+
+    def __init__(self, num_ps: int, num_nodes: int | None = None) -> None:
+        super().__init__({ps_rank(index): ps_rank(index % (num_nodes or num_ps)) for index in range(num_ps)})
+
+    def lose(self, nodes: Collection[Rank]) -> None:
+        """Move each shard of ``nodes``, in rank order, to the node with the fewest shards (ties to the lower number).
+
+        If no other node is present, ``nodes`` are replaced, and their shards stay.
+        """
+        left = [rank for rank in self if self[rank] == rank and rank not in nodes]
+        for shard, node in self.items() if left else ():
+            if node in nodes:
+                num = Counter(self.values())
+                self[shard] = min(left, key=lambda each: (num[each], ps_index(each)))
+
+    def give_back(self, node: Rank) -> None:
+        """Have ``node``, which returns, host its own shard again."""
+        self[node] = node
+
+    @property
+    def hosted(self) -> dict[Rank, Rank]:
+        """The shards whose own node is away, and the node that hosts each."""
+        return {shard: node for shard, node in self.items() if shard != node}
 
 
 def host_name(index: int) -> str:

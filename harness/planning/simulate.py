@@ -85,7 +85,8 @@ def save_sizes(
 class Job:
     """The simulated job: costs, steps, each PS rank's share of the model, and the sizes of saves.
 
-    ``clock``: the clock of the failures' hours (``trace.clock``).
+    ``clock``: the clock of the failures' hours (``trace.clock``). ``shrinks``: whether survivors take over the shards
+    of dead nodes (``cluster.on_loss``).
     """
 
     costs: Costs
@@ -95,6 +96,7 @@ class Job:
     sizes: SaveSizes
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
     clock: FailureClock = "samples"
+    shrinks: bool = False
 
 
 class Outcome(OverheadLedger):
@@ -240,6 +242,9 @@ class _Run:
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:
         self.charge_saves_through(planned_kill.step)
+        if nodes := planned_kill.time.returns:
+            self.ledgers.charge_return(nodes)
+            return
         saved_step = _last(self.saves.steps, planned_kill.step)
         if saved_step is None and self.strategy.saves_initially:
             saved_step = 0
@@ -260,14 +265,15 @@ def simulate(
 ) -> Outcome:
     """The overhead and PLS of a run of ``job`` under ``strategy`` and ``planned_faults``.
 
-    Faults of one step must be in order of hours. Lost ranks are charged. Failed writes are not, since only a
-    rank knows how many bytes it writes again.
+    Faults of one step must be in order of hours. Lost ranks and returns are charged. Failed writes are not, since only
+    a rank knows how many bytes it writes again.
 
     ``saves``: the result of ``due_saves`` for this strategy; a caller with many schedules computes it once, and each
     schedule then takes a time proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
-    charged = sorted((each for each in planned_faults if each.fault.loss), key=lambda each: each.step)
+    counted = (each for each in planned_faults if each.fault.loss or each.time.returns)
+    charged = sorted(counted, key=lambda each: each.step)
     for planned in run.strikes(charged) if job.clock == "wall" else charged:
         run.kill_planned(planned)
     run.charge_saves_through(job.num_steps)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.config.model import Config
-from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.clock import boundary_at, hour_to_samples, strike_step
 from harness.core.events import BUCKETS
 from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
@@ -27,6 +27,7 @@ from harness.planning.simulate import Job, due_saves, save_sizes, simulate
 from harness.recovery.recoveries import RECOVERIES
 from harness.traces.draw import WALL_LENGTH
 from harness.traces.generate import generate_many
+from harness.traces.shrink import shrunk
 from harness.traces.spec import GeneratorSpec
 
 F64 = NDArray[np.float64]
@@ -96,16 +97,26 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
     )
 
 
-def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedFault, ...]:
+def planned_kills_at(
+    hours_E: F64, ranks_E: NDArray[np.int64], job: Job, repairs_E: Sequence[float | None] | None = None
+) -> tuple[PlannedFault, ...]:
     """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` makes of it."""
-    planned_kills: dict[tuple[int, float], dict[int, float]] = {}
-    for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
+    planned_kills: dict[tuple[int, float], dict[int, Strike]] = {}
+    repairs_E = [None] * len(hours_E) if repairs_E is None else repairs_E
+    deaths = zip(hours_E.tolist(), ranks_E.tolist(), repairs_E, _steps_at(hours_E, job), strict=True)
+    for hour, rank, repair_h, step in deaths:
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
-        planned_kills.setdefault(place, {}).setdefault(rank, hour)
-    return tuple(
-        PlannedFault(step=step, strikes={ps_rank(rank): Strike(killed[rank], 0) for rank in sorted(killed)})
+        planned_kills.setdefault(place, {}).setdefault(rank, Strike(hour, 0, repair_h=repair_h))
+    planned = tuple(
+        PlannedFault(step=step, strikes={ps_rank(rank): killed[rank] for rank in sorted(killed)})
         for (step, _), killed in sorted(planned_kills.items())
     )
+    return shrunk(planned, job.costs.num_ps, job.num_steps, partial(_step_at, job)) if job.shrinks else planned
+
+
+def _step_at(job: Job, hour: float) -> int:
+    sizes = {"batch_size": job.batch_size, "num_steps": job.num_steps}
+    return strike_step(hour, job_h=job.costs.job_h, total_samples=job.costs.total_samples, **sizes)
 
 
 def _steps_at(hours_E: F64, job: Job) -> list[int]:
@@ -138,6 +149,7 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
         ),
         pls_since=config.metrics.pls_since,
         clock=config.trace.clock,
+        shrinks=config.cluster.on_loss == "shrink",
     )
 
 
@@ -197,5 +209,7 @@ def _simulate_some(
 ) -> Mapping[str, Outcomes]:
     """The outcomes of each strategy, by name, under the traces with the numbers ``traces``."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
-    schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
+    schedules: list[tuple[PlannedFault, ...]] = [
+        planned_kills_at(*deaths.of(k), job, deaths.repairs_of(k)) for k in range(len(traces))
+    ]
     return {options.name: outcomes(options, job, schedules) for options in strategies}

@@ -17,6 +17,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
+    Grown,
     Injected,
     Lost,
     Recovered,
@@ -25,6 +26,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
+from harness.core.faults import RETURN
 from harness.core.plans import CHIEF, is_trainer
 from harness.core.repeats import Repeats
 from harness.record.event_log import read_events
@@ -95,9 +97,11 @@ class _Auditor:
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
+        self._returning: set[str] = set()  # nodes that have returned since the last Grown event
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
         self._spares_h = [0.0] * config["cluster"]["spares"]  # hour from which each spare is ready
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
+        self._shrinks = config["cluster"]["on_loss"] == "shrink"
         self._is_wall = config["trace"]["clock"] == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
@@ -219,6 +223,8 @@ class _Auditor:
             self._kill(event)
         else:
             self._check_hour(event)
+        if event.fault == RETURN.name:
+            self._returning.add(event.rank)
         if event.phase == "save" and not event.loss:
             self._failed_writes.append(event.rank)
 
@@ -354,7 +360,7 @@ class _Auditor:
         takes over.
         """
         profile, now_h = self._profile, self._now_h(event)
-        wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
+        wait_h = self._regroup_h if self._repair_h is None else self._repair_h
         ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
         are_ready = CHIEF not in event.ranks and len(event.ranks) <= len(ready)
         if profile["spare_o_res_h"] is None or not are_ready:
@@ -378,8 +384,31 @@ class _Auditor:
         self._add(event, "load_bytes")
         if not (_ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile["trainer_load"]):
             return 0.0
+        return self._load_price_h(event.load_bytes)
+
+    def _load_price_h(self, load_bytes: int) -> float:
         is_by_bytes = self._profile["load"] == "by_bytes"
-        return self._profile["o_load_h"] * (event.load_bytes / started.bytes_full if is_by_bytes else 1)
+        return self._profile["o_load_h"] * (load_bytes / self._started.bytes_full if is_by_bytes else 1)
+
+    @property
+    def _regroup_h(self) -> float:
+        """O_res or, with ``cluster.on_loss: shrink``, its price of forming a group, if there is one."""
+        shrink_h = self._profile["shrink_o_res_h"] if self._shrinks else None
+        return self._profile["o_res_h"] if shrink_h is None else shrink_h
+
+    def _grow(self, event: Grown) -> None:
+        """The nodes must have been injected as returning; their shards' bytes count as loaded."""
+        if {*event.ranks} != self._returning:
+            self._problem(f"{', '.join(event.ranks)} took shards over, but {sorted(self._returning)} returned")
+        self._returning = set()
+        rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
+        moved = sum(rows.get(rank, 0) for rank in event.ranks) * self._started.row_bytes
+        self._expect("load_bytes", event.load_bytes, moved)
+        self._add(event, "load_bytes")
+        self._expect("load_h", event.load_h, self._load_price_h(event.load_bytes))
+        self._expect("reschedule_h", event.reschedule_h, self._regroup_h)
+        for bucket in ("load", "reschedule"):
+            self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _roll_back(self, event: Recovered) -> None:
         if self._saved is None:
@@ -448,7 +477,7 @@ class _Auditor:
 
     def _finish_resources(self, event: Finished) -> None:
         """Check bytes sent, and node-hours if the result has any or the profile a number of trainers."""
-        num_trainers = self._profile["num_trainers"]
+        num_trainers = None if self._shrinks else self._profile["num_trainers"]
         if event.node_h is not None or num_trainers is not None:
             num_spares = len(self._spares_h)
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
@@ -478,6 +507,7 @@ class _Auditor:
         Lost: _lose,
         Regrouped: _regroup,
         Recovered: _recover,
+        Grown: _grow,
         Dropped: _drop,
         Finished: _finish,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
-from harness.core.events import BUCKETS, Recovered, Saved
+from harness.core.events import BUCKETS, Grown, Recovered, Saved
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
@@ -72,6 +72,10 @@ class Ledgers:
         for rank in losing(plan):
             added[rank] = self.pls.lost(rank, progress.samples)
         return cost, added
+
+    def charge_return(self, nodes: Iterable[Rank]) -> FailureCost:
+        """Charge the return of ``nodes``, whose shards are copied to them with all their updates."""
+        return self.overhead.charge_growth(sum(self.shard_bytes[rank] for rank in nodes), self.bytes_full)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -203,6 +207,19 @@ class Accounting(Ledgers, Resumable):
             upload_bytes=upload_bytes,
             **vars(cost),
             machine={"seconds": restoration.load_s, "reschedule_seconds": restoration.reschedule_s},
+        )
+
+    def charge_growth(self, nodes: Iterable[Rank], progress: Progress, seconds: float) -> Grown:
+        """Charge the return of ``nodes``, and return its event. ``seconds``: measured."""
+        cost, self.measured_s["reschedule"] = self.charge_return(nodes), self.measured_s["reschedule"] + seconds
+        return Grown(
+            step=progress.step,
+            samples=progress.samples,
+            ranks=list(nodes),
+            load_h=cost.load_h,
+            reschedule_h=cost.reschedule_h,
+            load_bytes=cost.load_bytes,
+            machine={"seconds": seconds},
         )
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:

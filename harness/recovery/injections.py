@@ -85,6 +85,10 @@ class Injections(Resumable):
             self.cluster.expect_losses()
             self._note_losses(self._inject(losses))
 
+    def returns(self, numbers: Iterable[int]) -> dict[int, tuple[Rank, ...]]:
+        """The faults among those with these numbers that are returns of nodes, and the nodes of each."""
+        return {number: nodes for number in numbers if (nodes := self.faults[number].returns)}
+
     def takes_chief(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers kills ``trainer0``."""
         return any(self.faults[number].takes_chief for number in numbers)

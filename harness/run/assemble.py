@@ -28,7 +28,7 @@ from harness.core.choices import LAUNCHER_NAMES, PartTable
 from harness.core.errors import ConfigError, MustStartAnew, RunFailed, StoreError
 from harness.core.events import Finished, Injected
 from harness.core.faults import FAULTS, FaultTime, PlannedFault
-from harness.core.plans import HostMap, Rank
+from harness.core.plans import HostMap, NodeMap, Rank
 from harness.core.resumable import State
 from harness.files import held
 from harness.hosts.launcher import HostsLauncher
@@ -246,9 +246,10 @@ class _Run:
         _check_interface(config.cluster)
         job = partial(with_data, config.data.path, self.spec.dataset.digest, self._job())
         job = partial(with_code, current_code(), job)
-        hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
+        carried_out = self.point.supervisor["carried_out"] if self.point else ()
+        hosts, nodes = self.spec.hosts_after(carried_out), self.spec.nodes_after(carried_out)
         rank_spec = self.spec.rank_spec(self.store)
-        world = make_world(config, rank_spec, job, self.parts, hosts)
+        world = make_world(config, rank_spec, job, self.parts, hosts, nodes=nodes)
         try:
             machine = world.start()
             supervisor = self._supervisor_of(world, **machine)
@@ -361,14 +362,20 @@ def make_world(
     job: Callable[[Cluster, SupervisorClient], None],
     parts: Parts = DEFAULT,
     hosts: HostMap | None = None,
+    *,
+    nodes: NodeMap | None = None,
 ) -> World:
     """The ranks of a run on engine ``rpc``, not started yet. Raises ConfigError, RunFailed.
 
     Args:
         job: what each trainer rank runs.
         hosts: which host each rank is on; None: as the config places them.
+        nodes: which rank's process serves each shard; None: its own.
     """
     hosts, cluster = host_map(config) if hosts is None else hosts, config.cluster
+    if cluster.on_loss == "shrink" or cluster.num_nodes:  # each shard may ask others at once, and be asked
+        num_threads = max(cluster.num_worker_threads, config.num_ps + 1)
+        cluster = cluster.model_copy(update={"num_worker_threads": num_threads})
     launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.store.root or Path())
     with ExitStack() as undo:
         undo.callback(launcher.close)
@@ -380,6 +387,7 @@ def make_world(
             options=cluster,
             network=_private_network(cluster),
             progress_timeout_s=config.trainer.progress_timeout_s,
+            nodes=nodes,
         )
         undo.pop_all()
     return world

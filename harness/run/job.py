@@ -215,8 +215,11 @@ def _make_network(run_spec: RunSpec, cluster: Cluster) -> Network:
     """The dense network. Its threads begin an update at once, unless a message in flight needs their cores."""
     config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
-    return make_network(
+    network = make_network(
         *(config.model, run_spec.shape, config.trainer),
         seed=config.seed,
         is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,
     )
+    if run_spec.initial is not None:
+        network.load(run_spec.initial.dense())
+    return network

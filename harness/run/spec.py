@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from harness.config.experiment import Cell
 from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.choices import DEFAULTS
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, StoreError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.model_options import ModelOptions, Shape
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, HostMap, Rank
+from harness.core.plans import Costs, HostMap, NodeMap, Rank
 from harness.core.pls import UpdateCounter
 from harness.core.strategies import Partial, Strategy, make_strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
@@ -31,10 +32,11 @@ from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
 from harness.model.network import make_share_trainer
 from harness.record.code import current_code, request_of
-from harness.record.rundir import RunDir
+from harness.record.rundir import RunDir, read_env, read_whole_config
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
-from harness.store import Store
+from harness.store import Store, newest_checkpoint
+from harness.store.initial import InitialModel
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import merged_instants, planned_faults_of, trace_facts
 from harness.traces.trace import read_trace
@@ -141,6 +143,31 @@ class RunSpec:
         return Placement(self.config.cluster.placement, self.dataset.cardinalities, self.config.num_ps)
 
     @cached_property
+    def initial(self) -> InitialModel | None:
+        """The checkpoint of ``init.checkpoint``; None without one. Raises ConfigError if it does not fit this run."""
+        if (path := self.config.init.checkpoint) is None:
+            return None
+        run, where = RunDir(Path(path)), f"init.checkpoint: {path}"
+        try:
+            theirs = read_whole_config(run.path, {})
+            found = ((root, newest_checkpoint(root)[0]) for root in (run.model, run.checkpoints))
+            root, manifest = next(each for each in found if each[1] is not None)
+        except StopIteration:
+            raise ConfigError(f"{where}: expected a run with a checkpoint, got none; see store.keep_finished") from None
+        except StoreError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        assert manifest is not None
+        for key in ("model", "trainer.optimizer", "trainer.dense_optimizer"):
+            ours, given = (attrgetter(key)(config) for config in (self.config, theirs))
+            if ours != given:
+                raise ConfigError(f"{where}: expected {key} of this run ({ours}), got {given}")
+        sizes = (read_env(run.path).get("data") or {}).get("num_table_rows")
+        if sizes != self.num_rows:
+            raise ConfigError(f"{where}: expected {self.num_rows} rows of the tables of this run, got {sizes}")
+        placement = Placement(theirs.cluster.placement, self.dataset.cardinalities, theirs.num_ps)
+        return InitialModel(root=root.resolve(), manifest=manifest, placement=placement)
+
+    @cached_property
     def tracked(self) -> tuple[int, ...]:
         """Indices of the tracked tables, ascending: priority saves choose among their rows."""
         return tracked_tables(self.dataset.cardinalities, self.config.metrics.num_tracked)
@@ -166,6 +193,16 @@ class RunSpec:
             for host in self.planned_faults[number].hosts:
                 hosts.lose(host)
         return hosts
+
+    def nodes_after(self, carried_out: Iterable[int]) -> NodeMap:
+        """The node that hosts each shard after the planned faults with the numbers ``carried_out``."""
+        nodes = NodeMap(self.config.num_ps, self.config.cluster.num_nodes)
+        for planned in (self.planned_faults[number] for number in sorted(carried_out)):
+            if planned.fault.loss and self.config.cluster.on_loss == "shrink":
+                nodes.lose({nodes[rank] for rank in planned.ranks})
+            for node in planned.time.returns:
+                nodes.give_back(node)
+        return nodes
 
     @property
     def counts_updates(self) -> bool:
@@ -276,6 +313,12 @@ class RunSpec:
         content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
+        if self.initial is None:
+            del content["init"]
+        else:
+            content["init"]["checkpoint"] = hash_of({"manifest": self.initial.manifest.to_text()})
+        if self.config.cluster.on_loss == "replace":
+            del content["cluster"]["on_loss"], content["profile"]["shrink_o_res_h"]
         if self.config.model.name == DEFAULTS["model"]:
             del content["model"]["name"]  # there was no other model: hashes of results from before stay
         return content
@@ -289,14 +332,18 @@ class RunSpec:
         check_backend(self.config.trainer, self.config.model.name)
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
-        _ = self.model, self.num_steps, self.num_eval_samples, self.strategy
+        _ = self.model, self.num_steps, self.num_eval_samples, self.strategy, self.initial
         if self.loses_all_trainers and self.config.cache.mode == "stale":
             cause = "trace.trainers_die=true" if self.config.trace.trainers_die else "a trace that kills all trainers"
             raise ConfigError(
                 f"cache.mode: expected none or lookahead with {cause}, got stale; its workers hold updates that no "
                 "rank has"
             )
-
+        if self.config.cluster.num_nodes is not None and any(each.fault.loss for each in self.planned_faults):
+            raise ConfigError(
+                f"cluster.num_nodes: expected null with a trace that kills ranks, got {self.config.cluster.num_nodes}; "
+                "which shards die together would depend on it"
+            )
         self._check_memory()
 
     def _check_memory(self) -> None:
@@ -328,6 +375,7 @@ class RunSpec:
             keeps_replica=self.keeps_replicas,
             write_faults=_write_faults(self.planned_faults),
             make_share_trainer=partial(make_share_trainer, config.trainer),
+            initial=self.initial,
         )
 
     def started(self, machine: Machine) -> Started:

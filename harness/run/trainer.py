@@ -328,7 +328,18 @@ class Trainer:
             if self._injections.takes_chief(faults):
                 self._steps.flush()
                 state = self._resume_points.hand_over(all_die=self._injections.takes_trainers(faults))
-            self._injections.carry_out(faults, state)
+            self._carry_out(faults, state)
+
+    def _carry_out(self, faults: list[int], state: bytes | None) -> None:
+        """Have faults of this boundary carried out, nodes that return first: they take their shards over."""
+        for number, nodes in self._injections.returns(faults).items():
+            began_s = self._supervisor.clock()
+            self._injections.carry_out([number])
+            self._cluster.move()
+            seconds = self._supervisor.clock() - began_s
+            self._supervisor.record(self._accounting.charge_growth(nodes, self._progress(), seconds))
+            faults = [each for each in faults if each != number]
+        self._injections.carry_out(faults, state)
 
     async def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

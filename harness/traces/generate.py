@@ -55,6 +55,12 @@ class Deaths:
         part = slice(self.starts_K1[k], self.starts_K1[k + 1])
         return self.hours_E[part], self.ranks_E[part]
 
+    def repairs_of(self, k: int) -> list[float | None] | None:
+        """The repair times of trace k in hours; None where the spec has none."""
+        if self.repairs_E is None:
+            return None
+        return self.repairs_E[self.starts_K1[k] : self.starts_K1[k + 1]].tolist()
+
 
 def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int = 0) -> Deaths:
     """Traces ``first`` to ``first + num_traces - 1`` of ``seed``, as arrays, numbered from 0; hours after stretching.

@@ -15,6 +15,7 @@ from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first
 from harness.core.plans import CHIEF, Rank, is_trainer, ps_rank, rank_order, trainer_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
+from harness.traces.shrink import shrunk
 from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
@@ -66,6 +67,10 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
             where = "trace.trainers_die: expected false" if config.trace.trainers_die else where
             error = ConfigError if config.trace.trainers_die else TraceError
             raise error(f"{where} with trace.inject=wall; what {CHIEF} knows is handed over between two steps only")
+    if config.cluster.on_loss == "shrink":
+        job = {"job_h": config.profile.job_h, "total_samples": total_samples, "num_steps": num_steps}
+        step_at = partial(strike_step, batch_size=config.trainer.batch_size, **job)
+        planned_faults = shrunk(planned_faults, config.num_ps, num_steps, step_at)
     if config.trace.repair == "ignore":
         planned_faults = tuple(replace(planned, repair_h=None) for planned in planned_faults)
     return planned_faults
@@ -157,6 +162,12 @@ def _refuse_for_config(entry: Entry, where: str, config: Config) -> None:
             f"{where}: phase, fault: expected nothing with trace.inject=wall, got {entry.phase}, {entry.fault.name}; "
             "a rank is killed at a second, whatever the run does then"
         )
+    is_other = entry.host is not None or (isinstance(entry.who, str) and is_trainer(entry.who))
+    if config.cluster.on_loss == "shrink" and entry.fault.loss and (is_other or entry.phase != "boundary"):
+        raise TraceError(
+            f"{where}: rank, phase: expected a PS rank between two steps with cluster.on_loss=shrink, got {entry.who}, "
+            f"{entry.phase}; who takes over its shards must be known before the run"
+        )
 
 
 def _refuse_by_clock(entry: Entry, where: str, job_h: float, clock: FailureClock) -> None:
@@ -195,7 +206,9 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
 
 def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 1) -> PlannedFault:
     """One planned fault of all entries that strike together; ``named``: each struck rank with its entry."""
-    strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
+    strikes = first_strikes(
+        [(rank, Strike(each.hour, each.line, each.fault, each.host, repair_h=each.repair_h)) for rank, each in named]
+    )
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
     return PlannedFault(
         step=step,

@@ -15,6 +15,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
+    Grown,
     Injected,
     Lost,
     Recovered,
@@ -185,5 +186,7 @@ def _increments(event: Event) -> dict[str, float]:
                 "failures/lost_updates": event.lost_updates or 0,
                 **{f"overhead/{bucket}_h": getattr(event, f"{bucket}_h") for bucket in BUCKETS[1:]},
             }
+        case Grown():
+            return {"overhead/load_h": event.load_h, "overhead/reschedule_h": event.reschedule_h}
         case _:
             return {}

@@ -60,7 +60,7 @@ def test_a_reply_comes_out_as_it_went_in(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ValueError("cannot read this")
 
     monkeypatch.setattr(wire, "exchange_of", fail)
-    came = wire.reply_of(wire.serve_words(wire.words_of(Exchange())))
+    came = wire.reply_of(wire.serve_words(wire.words_of(Exchange()), 0))
     assert isinstance(came, Failure)
     assert "cannot read this" in str(came.error)
 

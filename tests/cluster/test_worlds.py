@@ -96,6 +96,26 @@ def test_spares_take_over_and_survivors_stay_in_their_world(config: Config, tmp_
     assert not any(alive(pid) for each in pids for pid in each.values())
 
 
+def test_survivors_take_over_the_shards_of_dead_nodes(config: Config, tmp_path: Path) -> None:
+    """Law: all shards of a process die with it, planned or not, asked or not; survivors keep their pids, others none.
+
+    A node that returns gets the very rows that were trained meanwhile; if its source dies, both are lost.
+    """
+    config = short(config, cluster__on_loss="shrink", cluster__num_ps=4)
+    events = worlds.run_job(config, tmp_path, worlds.lose_for_good, worlds.SHRINK_LOSSES)
+    notes = [event for event in events if isinstance(event, tuple)]
+    moved = next(each for each in notes if len(each) == 3)
+    first = notes[0][1]
+    served = [[[*pids.values()].index(pid) for pid in pids.values()] for *_, pids in notes]
+    assert [each[0] for each in notes if each is not moved] == [
+        *([], ["ps1"], ["ps0", "ps1"], ["ps1", "ps3"], ["ps1"], ["ps0", "ps1", "ps2", "ps3"])
+    ]
+    assert served == [[0, 1, 2, 3], [0, 0, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert moved[:2] == (True, False)
+    assert all(pids["ps2"] == first["ps2"] for *_, pids in notes[:-1])
+    assert not any(alive(pid) for *_, pids in notes for pid in pids.values())
+
+
 def test_a_trainer_that_replaces_another_is_asked_to_stop_too(config: Config, tmp_path: Path) -> None:
     """Law: a request to stop outlives the trainer that was told of it."""
     stop = StopRequest()

@@ -15,14 +15,14 @@ from torch.distributed import rpc
 
 from harness.cluster import group, rank_process
 from harness.cluster.launcher import RankContext
-from harness.cluster.protocol import Cluster, Exchange, Initialise
+from harness.cluster.protocol import Cluster, Exchange, Initialise, WriteBack
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import RankFailed, RankLost, RunFailed
-from harness.core.faults import Hang, PlannedFault, Strike
+from harness.core.faults import RETURN, Hang, PlannedFault, Strike
 from harness.processes import network, spawn
 from harness.processes.spawn import fork_own_server
 from harness.processes.stop import StopRequest
@@ -67,6 +67,10 @@ def run_job(
 
 def kill(step: int, *ranks: str) -> PlannedFault:
     return PlannedFault(step=step, strikes=dict.fromkeys(ranks, Strike(1.0, 2)))
+
+
+def give_back(step: int, *ranks: str) -> PlannedFault:
+    return PlannedFault(step=step, strikes=dict.fromkeys(ranks, Strike(1.0, 2, RETURN)))
 
 
 def link_of(cluster: Cluster) -> Any:
@@ -169,6 +173,50 @@ def lose_to_spares(cluster: Cluster, supervisor: SupervisorClient) -> None:
     lose(3)
     admit(12)
     lose(4)
+
+
+SHRINK_LOSSES = (kill(5, "ps1"), *(give_back(step, "ps1") for step in (9, 11)))
+
+
+def lose_for_good(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Deaths whose shards survivors take over: a planned one, an unplanned one, a process that hangs; two returns.
+
+    While a node returns for the second time, the process that serves its shard dies.
+    """
+
+    def find(step: int, *asked: str) -> None:
+        try:
+            cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in asked})
+        except RankLost as lost:
+            mend(cluster, supervisor, lost, step)
+            supervisor.record((sorted(lost.ranks), pids_of(cluster)))
+
+    begin(cluster)
+    before = ask(cluster)["ps1"]
+    supervisor.record(([], pids_of(cluster)))
+    supervisor.inject(5, 20, (0,))
+    find(5, *cluster.ranks)
+    os.kill(pids_of(cluster)["ps1"], signal.SIGKILL)
+    find(6, *cluster.ranks)
+    stop(pids_of(cluster)["ps1"])
+    find(7, "ps1")
+    ones = torch.ones(1, before.shape[1])
+    row_N, count_N = torch.tensor([0]), torch.tensor([1], dtype=torch.int32)
+    push = WriteBack(step=8, rows_N=row_N, values_ND=ones, counts_N=count_N)
+    cluster.call({"ps1": Exchange(push=push)})
+    trained = ask(cluster)["ps1"]
+    supervisor.inject(9, 36, (1,))
+    cluster.move()
+    after = ask(cluster)["ps1"]
+    supervisor.record((torch.equal(trained, after), torch.equal(before, after), pids_of(cluster)))
+    os.kill(pids_of(cluster)["ps1"], signal.SIGKILL)
+    find(10, *cluster.ranks)
+    source = pids_of(cluster)["ps1"]
+    supervisor.inject(11, 44, (2,))
+    os.kill(source, signal.SIGKILL)
+    cluster.move()
+    find(11, *cluster.ranks)
+    ask(cluster)
 
 
 ALL_TRAINERS = PlannedFault(step=5, strikes={"trainer0": Strike(1.0, 2)})

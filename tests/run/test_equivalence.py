@@ -38,7 +38,7 @@ OF_MODEL: dict[str, dict[str, Any]] = {
 """What runs of the models beside DLRM have besides."""
 SETTINGS = {
     "strategy": tuple(STRATEGIES),
-    "trace": ("deaths", "phases", "trainers", "wall"),
+    "trace": ("deaths", "phases", "trainers", "wall", "shrink"),
     "cache": ("none", "lookahead", "stale0", "stale"),
     "ranks": ("local", "rpc", "rpc-3"),
     "optimizer": ("sgd", "rowwise_adagrad", "adagrad", "adam"),
@@ -58,6 +58,8 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "trainers", "cache": "stale"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "trainers", "cache": "stale0"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
+    ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
+    ({"trace": "shrink", "hosts": "three"}, "expected a PS rank between two steps with cluster.on_loss=shrink"),
     ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
     ({"hosts": "three", "strategy": "none"}, ""),  # which meets no failure
     *(
@@ -93,6 +95,8 @@ PHASES = [
     *("31,ps0,lookup,,", "36,ps2,regroup,,", "37,ps2,,,", "38,ps3,save,disk_error,", "41,ps2,save,,"),
     *("43,ps1,eval,,", "48,ps3,forward,,", "56,ps0,eval,,"),
 ]
+SHRINK = ["8.4,ps2,,,26", "14,ps2,,,", "21,ps0,,,9", "37,ps3,,,6", "37,ps1,,,", "40,ps1,,,", "50,ps2,,,"]
+"""With ``cluster.on_loss: shrink``: deaths of nodes with two shards, returns, and of nodes that are away."""
 OF_SAVES = ("save", "manifest", "disk_full")
 
 
@@ -115,7 +119,7 @@ ROWS = covering(SETTINGS, is_allowed, is_wanted, cheap=("local", "dlrm", "traine
 
 def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
     """The trace of a row, as CSV."""
-    lines = list(PHASES if row["trace"] == "phases" else DEATHS)
+    lines = list({"phases": PHASES, "shrink": SHRINK}.get(row["trace"], DEATHS))
     if not has_saves:
         lines = [line for line in lines if not any(word in line for word in OF_SAVES)]
     if row["trace"] == "trainers":
@@ -150,6 +154,7 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         save__mode=row["save"],
         cluster__num_trainers=int(number or 1),
         cluster__spares=int(row["spares"]),
+        cluster__on_loss="shrink" if row["trace"] == "shrink" else "replace",
         cluster__hosts=("a", "b", "c") if row["hosts"] == "three" else (),
         cluster__place={"ps1": "b", "ps3": "b", "trainer0": "a"} if row["hosts"] == "three" else {},
         cluster__placement=row["placement"],
@@ -186,7 +191,7 @@ def is_exact(row: Row) -> bool:
     if strategy == "buddy":
         return row["trace"] != "trainers"
     is_kept = (strategy, options) == ("partial", "other") or (strategy, options) == ("cpr_mirror", "other")
-    return is_kept and row["trace"] in ("deaths", "wall") and row["restore"] == "with_rows"
+    return is_kept and row["trace"] in ("deaths", "wall", "shrink") and row["restore"] == "with_rows"
 
 
 def named(row: Row) -> str:

@@ -45,7 +45,7 @@ REBUILT: dict[str, set[str]] = {
     "OverheadLedger": {"costs"},
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
-    "RankServer": {"rank", "reach", "fsync", "store", "saver"},
+    "RankServer": {"rank", "reach", "fsync", "store", "saver", "initial"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": {"ranks"},

@@ -169,10 +169,14 @@ def test_a_host_is_the_ranks_on_it_at_its_hour(config: Config, tmp_path: Path) -
     """
     keys: dict[str, Any] = {"cluster__place": {"trainer0": "c"}, "trace__repair": "reschedule"}
     first, second = RunSpec(under(config, tmp_path, "5,host1,2\n20,host0,", **keys)).planned_faults
-    assert (first.strikes, first.hosts) == (dict.fromkeys(("ps1", "ps4"), Strike(5.0, 2, host=1)), (1,))
+    assert first.strikes == dict.fromkeys(("ps1", "ps4"), Strike(5.0, 2, host=1, repair_h=2.0))
+    assert first.hosts == (1,)
     assert (first.repair_h, second.ranks, second.hosts) == (2.0, ("ps0", "ps1", "ps3", "ps4"), (0,))
     (kill,) = RunSpec(under(config, tmp_path, "5,ps1,\n5,ps2,\n5,host1,3")).planned_faults
-    assert kill.strikes == {**dict.fromkeys(("ps1", "ps4"), Strike(5.0, 4, host=1)), "ps2": Strike(5.0, 3)}
+    assert kill.strikes == {
+        **dict.fromkeys(("ps1", "ps4"), Strike(5.0, 4, host=1, repair_h=3.0)),
+        "ps2": Strike(5.0, 3),
+    }
     kills = RunSpec(under(config, tmp_path, "5,host1,\n6,host2,\n6,ps0,", trace__clock="wall")).planned_faults
     assert [kill.ranks for kill in kills] == [("ps1", "ps4"), ("ps0", "ps1", "ps2", "ps5")]
     together = merge_faults(9, [*kills])
